@@ -1,8 +1,9 @@
 """Decoders of other families at their real shapes, random weights, beside transformers, in turns in one process.
 
-    python benchmarks/families.py [--only qwen3] [--rounds 5] [--out benchmarks/families.json]
+    python benchmarks/families.py [--only qwen3,float32,1] [--rounds 5] [--threads 2] [--out benchmarks/families.json]
 
-Each model is saved by transformers and read by us, so that both have the same weights.
+Each model is saved by transformers and read by us, so that both have the same weights. On a machine that does other
+things compare with one thread and ``--processor-time``: seconds of the processor.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import argparse
 import os
 import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,7 @@ SHAPES: dict[str, PretrainedConfig] = {
 }
 """GPT-2 small, Qwen3-0.6B and Llama-3.2-1B."""
 PROMPT, NEW = 512, 32
+"""Tokens of all prompts together, and new ones of each text."""
 
 
 def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
@@ -64,10 +68,14 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
     return ours("glassformer", decoder), theirs("transformers", peer)
 
 
-def measure(name: str, dtype: torch.dtype, batch: int, rounds: int) -> list[dict[str, Any]]:
+def measure(
+    name: str, dtype: torch.dtype, batch: int, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[dict[str, Any]]:
     """Seconds of reading a prompt and of generating, and the ratio of the medians."""
     both = pair(name, dtype)
-    prompt = torch.randint(SHAPES[name].vocab_size, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
+    prompt = torch.randint(
+        SHAPES[name].vocab_size, (batch, PROMPT // batch), generator=torch.Generator().manual_seed(0)
+    )
     rows = []
     for what in ("prefill", "decode"):
 
@@ -75,7 +83,7 @@ def measure(name: str, dtype: torch.dtype, batch: int, rounds: int) -> list[dict
             with torch.inference_mode():
                 return contestant.prefill(prompt) if what == "prefill" else contestant.decode(prompt[:, :16], NEW)
 
-        times = each_turn({each.name: lambda each=each: call(each) for each in both}, rounds)
+        times = each_turn({each.name: lambda each=each: call(each) for each in both}, rounds, clock=clock)
         medians = [statistics.median(each) for each in times.values()]
         row = {"model": name, "dtype": str(dtype).removeprefix("torch."), "batch": batch, "what": what}
         rows.append({**row, "seconds": times, "ratio": medians[1] / medians[0]})
@@ -86,19 +94,23 @@ def measure(name: str, dtype: torch.dtype, batch: int, rounds: int) -> list[dict
 def main() -> None:
     """Measure all, and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=tuple(SHAPES))
+    parser.add_argument("--only", default="", help="model, dtype and batch, or the first of these")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE / "families.json")
     arguments = parser.parse_args()
-    names = tuple(SHAPES) if arguments.only is None else (arguments.only,)
+    torch.set_num_threads(arguments.threads)
+    clock = time.process_time if arguments.processor_time else time.perf_counter
     rows = [
         row
-        for name in names
+        for name in SHAPES
         for dtype in (torch.float32, torch.bfloat16)
         for batch in (1, 8)
-        for row in measure(name, dtype, batch, arguments.rounds)
+        if f"{name},{str(dtype).removeprefix('torch.')},{batch}".startswith(arguments.only)
+        for row in measure(name, dtype, batch, arguments.rounds, clock)
     ]
-    keep({"rows": rows}, arguments.out)
+    keep({"rows": rows, "processor time": arguments.processor_time}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -212,8 +212,8 @@ print(verify(head, TASKS["identity"](), tolerance=None))
 # - *Km* and *Qm* have hardly any entries in common (cosines above), and the columns of *K* and *Q* use all three
 #   directions instead of one each. Km M and Qm M⁻ᵀ give the same scores for every invertible M, so that training has
 #   no reason to find the axes we chose. The scores themselves agree: the cosine of the QK circuits is nearly 1.
-# - *Sharpness*: the designed scores differ by 24, the learned ones by 3.2 to 3.5. The leaked attention shrinks like
-#   exp(-difference), and with it the gradient that would sharpen it. A little attention on other letters remains:
+# - *Sharpness*: the designed scores differ by several times as much as the learned ones. The leaked attention shrinks
+#   like exp(-difference), and with it the gradient that would sharpen it. A little attention on other letters remains:
 #   faint cells in *Attn* and *Out*.
 # - *Vm* has slightly more than 1 on the diagonal and slightly less than 0 beside it, and so takes back part of what
 #   leaks.
@@ -275,9 +275,9 @@ print(verify(learned_first.to_weights(), TASKS["copy_first"](), tolerance=None))
 # - *Km*, *Qm* and *pos*: a design takes unit vectors, training starts from random ones. Any linearly independent
 #   position vectors serve, since the matrices can undo what mixes them. So the designed matrices use one row each,
 #   the learned ones all.
-# - *Vm* and *V* of later positions differ visibly: with about 2 % of the attention there, these values hardly change
-#   the loss.
-# - *Sharpness*: the designed score is 23 higher at the first position, the learned one at least 3.5.
+# - *Vm* and *V* of later positions differ visibly: with hardly any attention there, these values hardly change the
+#   loss.
+# - *Sharpness*: the designed score of the first position is higher by several times as much as the learned one.
 
 # %% [markdown]
 # ## The submission log

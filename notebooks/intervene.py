@@ -154,7 +154,7 @@ compare("by hand", by_hand, 0, 0)
 
 # %% [markdown]
 # K-composition alone would point to another head. Rows are the heads of the first layer, columns those of the second:
-# head 0.0 has more of it with 1.1 than 0.3 has, and without 0.0 all letters were still predicted.
+# head `0.0` has more of it with `1.1` than `0.3` has, and without `0.0` all letters were still predicted.
 
 # %%
 composition_scores(model).k[0, :, 1].round(decimals=3)

@@ -212,8 +212,8 @@ def draw_history():
 draw_history()
 
 # %% [markdown]
-# The last epoch, 50, has the lowest validation loss, 7.3 % below that of epoch 49. So the best weights are the last
-# ones here: the loss is still falling. Every validation example is answered right from epoch 1 on.
+# The last epoch has the lowest validation loss. So the best weights are the last ones here: the loss is still falling.
+# Every validation example is answered right from epoch 1 on.
 #
 # ## 7. Greedy decoding and the scrambling test
 #
@@ -288,13 +288,12 @@ for key, by_head in attention(network).items():
     print(f"{key} -> {FACTS[key]}: the largest weight on the value token is {on_value[head]:.3f}, of head {head + 1}")
 
 # %% [markdown]
-# So the spike on the value token is there for every fact of this training: 0.998 in head 2 for RED -> BLUE, 0.995 in
-# head 2 for ALICE -> GREEN, 0.994 in head 3 for CHAIR -> RED. For some facts heads look at the key instead. Since facts
-# are fixed, either token identifies the fact; the exception is RED, the value of one fact and the key of another. Which
-# token a head reads depends on the seed: in two of the three trainings of the lab's report no head has more than 0.05
-# on RED for CHAIR -> RED, and the spike is on the key alone. The decoder reads outputs of the encoder, whose self-
-# attention has mixed the tokens before, so the output at RED may hold the other token, too. Attention weights do not
-# show that, nor which heads the answer needs.
+# So the spike on the value token is there for every fact of this training, in some head. For some facts heads look at
+# the key instead. Since facts are fixed, either token identifies the fact; the exception is RED, the value of one fact
+# and the key of another. Which token a head reads depends on the seed: the lab's report has trainings in which the
+# spike for CHAIR -> RED is on the key alone. The decoder reads outputs of the encoder, whose self-attention has mixed
+# the tokens before, so the output at RED may hold the other token, too. Attention weights do not show that, nor which
+# heads the answer needs.
 
 # %% [markdown]
 # ## Does it look anything up?

@@ -39,6 +39,14 @@ def explore(
     return explore(model, text, tokenizer=tokenizer, source=source, **state)
 
 
+def __getattr__(name: str) -> Any:
+    if name == "LanguageModel":
+        from glassformer.generation.language_model import LanguageModel
+
+        return LanguageModel
+    raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
+
+
 def load(source: Any, **options: Any) -> LanguageModel:
     """Open a language model: a GGUF file, a directory, a name on the Hugging Face hub, or a short name.
 

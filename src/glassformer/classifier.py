@@ -16,10 +16,11 @@ from glassformer.checkpoints.bert import load_encoder, write_encoder
 from glassformer.data.batches import in_length_order, pad
 from glassformer.data.subword import Tokenizer, tokenizer_from_json
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import require, require_positive
 from glassformer.files import new_directory, write_text
 from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
+from glassformer.untrusted import in_file, json_value, read_text
 
 ENCODER = "encoder"
 """Subdirectory of a training run that holds its classifier."""
@@ -163,12 +164,10 @@ def load_classifier(directory: Path | str) -> Classifier:
     directory = Path(directory)
     if (directory / ENCODER).is_dir():
         directory = directory / ENCODER
-    tokenizer = tokenizer_from_json(_read(directory / _TOKENIZER))
-    try:
-        classes = json.loads(_read(directory / _CLASSES))
-    except (ValueError, RecursionError) as error:
-        got = f"{directory / _CLASSES}, which is not JSON: {error}"
-        raise InputError(got, "a list of names", "Train again.") from error
+    words, names = (read_text(directory / name, inside=True) for name in (_TOKENIZER, _CLASSES))
+    tokenizer = tokenizer_from_json(words)
+    with in_file(directory / _CLASSES):
+        classes = json_value(names)
     encoder = load_encoder(directory)
     head = encoder.config.num_classes
     require(
@@ -193,11 +192,3 @@ def load_classifier(directory: Path | str) -> Classifier:
         "Take both from the same training run.",
     )
     return Classifier(encoder.eval(), tokenizer, tuple(classes))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fix = "Pass the directory of a finished training run."
-        raise InputError(f"{path}, which cannot be read: {error}", "a UTF-8 text file", fix) from error

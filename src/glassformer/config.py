@@ -20,6 +20,8 @@ Size = Annotated[int, Ge(1)]
 """A whole number of at least 1."""
 Count = Annotated[int, Ge(0)]
 """A whole number of at least 0."""
+Seed = Annotated[int, Ge(0), Lt(2**63)]
+"""A seed that every generator takes."""
 Positive = Annotated[float, Gt(0)]
 """A number above 0."""
 NonNegative = Annotated[float, Ge(0)]

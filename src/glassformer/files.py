@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from glassformer.errors import require
+from glassformer.text import shown
 
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
@@ -102,6 +103,17 @@ def new_file(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
         raise
     _flush(path.parent)
+
+
+def require_absent(path: Path, overwrite: bool = False) -> None:
+    """Check that ``path`` may be written: nothing is there, or with ``overwrite`` a regular file or a directory.
+
+    Raises:
+        InputError: Something is there, which only ``overwrite`` (``--overwrite``) replaces; or a pipe or a device.
+    """
+    fix = "Choose another one." if overwrite else "Choose another one, or pass --overwrite."
+    free = not os.path.lexists(path) or (overwrite and (path.is_file() or path.is_dir()))
+    require(free, f"{shown(path)}, which is there already", "a new name", fix)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -177,9 +177,11 @@ def stored_model(family: str, seed: int, directory: Path, dtype: torch.dtype = t
 
 
 def as_float64(model: nn.Module) -> nn.Module:
-    """Everything but the angles of the rotation, which are float32 on both sides."""
+    """Everything but the angles of the rotation, which are float32 on both sides; a scale of the embedding exactly."""
     model.double()
     for module in model.modules():
+        if hasattr(module, "scalar_embed_scale"):  # Gemma's buffer is its float32 number
+            module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=torch.float64)
         for name, buffer in module.named_buffers(recurse=False):
             if "inv_freq" in name:
                 setattr(module, name, buffer.float())

@@ -90,11 +90,25 @@ def test_weights_of_a_file_are_verified(broken: Path, capsys: pytest.CaptureFixt
 
 def test_beyond_the_limit_it_may_be_undecided(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(broken.read_text())
-    content["weights"]["output.bias"][0] -= 0.5
+    content["weights"]["output.bias"][0] -= 0.75
+    for row in content["weights"]["layers.0.ffn.down.weight"]:
+        row[-1] = 0.0  # a count of 5 becomes 5.5
     broken.write_text(json.dumps(content))
     capsys.readouterr()
     assert main(["compile", "histogram", "--verify", "--weights", str(broken), "--limit", "100"]) == 1
     assert "pass --limit 1364 or more" in capsys.readouterr().out
+    assert main(["compile", "histogram", "--verify", "--seconds", "0.000001"]) == 1
+    shown = capsys.readouterr().out
+    assert "UNDECIDED" in shown
+    assert "the time was over" in shown
+
+
+def test_names_in_a_file_are_marked(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    main(["compile", "histogram", "--weights", str(broken)])
+    assert capsys.readouterr().out.count("as the file says; nothing checks these names") == 2
+    main(["compile", "histogram"])
+    assert "as the file says" not in capsys.readouterr().out
 
 
 def test_outputs_stand_beside_the_definitions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
+from glassformer.errors import InputError
+from glassformer.generation.language_model import find_model
 from glassformer.kernels.options import Clamp
 from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
@@ -221,3 +224,64 @@ def test_damaged_sources_are_named(released: Path, tmp_path: Path, capsys: pytes
     assert main(["convert", str(released), str(tmp_path / "out"), "--to", "openai"]) == 2
     assert "model.safetensors, which cannot be read" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def llama(tmp_path: Path, byte_engine: Tokenizer) -> Path:
+    """A Llama in Hugging Face's layout with all that a chat needs, whose tokenizer splits as GPT-2's."""
+    directory, engine = tmp_path / "in", Tokenizer.from_str(byte_engine.to_str())
+    config = DecoderConfig(vocab_size=300, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=16)
+    Decoder(config).save_pretrained(directory)
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.save(str(directory / "tokenizer.json"))
+    (directory / "chat_template.jinja").write_text("{% for m in messages %}<|start|>{{ m.content }}{% endfor %}")
+    (directory / "tokenizer_config.json").write_text('{"eos_token": "<|return|>"}')
+    content = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(content | {"eos_token_id": 258}))
+    return directory
+
+
+@pytest.mark.parametrize("out", ["out", "out.gguf", "out --to glassformer", "out --to gpt_oss"])
+def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) -> None:
+    name, *flags = out.split()
+    assert main(["convert", str(llama), str(tmp_path / name), *flags]) == 0
+    first, second = (find_model(path) for path in (llama, tmp_path / name))
+    text = "It's  12 öß\n<|start|>x"
+    assert first.tokenizer is not None
+    assert second.tokenizer is not None
+    assert first.tokenizer.encode_prompt(text) == second.tokenizer.encode_prompt(text)
+    assert first.stop_tokens == second.stop_tokens
+    assert second.chat_template is not None
+    message = [{"role": "user", "content": "Hi"}]
+    assert second.chat_template.tokens(message, second.tokenizer) == [261, *second.tokenizer.encode("Hi")]
+
+
+def test_nfc_is_said_to_be_lost(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for normalizer, said in ((None, False), ({"type": "NFC"}, True)):
+        content = json.loads((llama / "tokenizer.json").read_text()) | {"normalizer": normalizer}
+        (llama / "tokenizer.json").write_text(json.dumps(content))
+        assert main(["convert", str(llama), str(tmp_path / f"{said}.gguf")]) == 0
+        assert ("NFC" in capsys.readouterr().out) == said
+
+
+def test_a_tokenizer_that_gguf_cannot_hold_is_refused(
+    llama: Path, byte_engine: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    byte_engine.save(str(llama / "tokenizer.json"))  # it does not split at all
+    assert main(["convert", str(llama), str(tmp_path / "out.gguf")]) == 2
+    assert "tokenizer.ggml.pre" in capsys.readouterr().err
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_directory_of_a_gguf_file_is_complete_or_absent(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["convert", str(llama), str(tmp_path / "a.gguf")]) == 0
+    before = sorted(tmp_path.iterdir())
+
+    def fails(*arguments: object) -> None:
+        raise InputError("a template", "none", "Stop.")
+
+    monkeypatch.setattr("glassformer.cli.convert.template_from_gguf", fails)
+    assert main(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out")]) == 2
+    assert sorted(tmp_path.iterdir()) == before

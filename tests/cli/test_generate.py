@@ -74,6 +74,21 @@ def test_numbers_go_on_as_numbers(recurrence_run: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
 
 
+def test_a_run_takes_a_device_and_numbers_of_any_length(
+    recurrence_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["generate", "--run", str(recurrence_run), "--max-new-tokens", "3", "--prompt"]
+    assert main([*command, "1 2 3", "--device", "cpu", "--speculate", "999999999"]) == 0
+    capsys.readouterr()
+    for flags, said in (
+        (["1", "--device", "x"], "'x'"),
+        (["9" * 5000], "the prompt '999"),
+        (["1", "--stop", "9" * 5000], "--stop 9"),
+    ):
+        assert main([*command, *flags]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_seeds_repeat_and_differ(recurrence_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for seed in (["--seed", "1"], ["--seed", "1"], ["--seed", "2"], []):
@@ -334,7 +349,7 @@ def test_one_of_run_and_model_is_asked_for(
         (["--prompt", "x", "--stop", "280"], "a number from 0 to 279"),
         (["--prompt", "x", "--tokenizer", "numbers"], "whole numbers from 0 to 279"),
         (["--prompt", "x", "--tokenizer", "bytes"], "vocab_size = 280; expected a model of at most 256 tokens"),
-        (["--prompt", "x", "--tokenizer", "missing.json"], "cannot be read"),
+        (["--prompt", "x", "--tokenizer", "missing.json"], "missing.json (No such file"),
         (["--prompt", "x", "--max-new-tokens", "601"], "max_seq_len = 600"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+import glassformer
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli.terminal import Stopwatch, write
 from glassformer.data import released_tokenizer
@@ -21,6 +22,9 @@ from glassformer.generation import language_model as module
 from glassformer.kernels import plain
 from glassformer.kernels.native import Library
 from glassformer.models import Decoder
+from glassformer.observe.capture import capture
+from glassformer.observe.edits import zero
+from glassformer.observe.intervene import intervene
 from glassformer.quantized import lossless
 from glassformer.quantized.lossless import LosslessLinear
 from refusals import refused
@@ -53,6 +57,18 @@ def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
     assert not model.training
     expected = load_decoder(tiny_gpt_oss).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+
+
+def test_texts_run_under_captures_and_interventions(tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu")
+    assert isinstance(lm, glassformer.LanguageModel)
+    with capture(lm) as seen:
+        logits = lm("some text")
+    assert not logits.requires_grad
+    assert torch.equal(logits, lm.model(lm.tokens("some text")))
+    assert len(seen.weights) == len(lm.model.layers)
+    with intervene(lm, zero("attention", layers=0)):
+        assert not torch.equal(lm("some text"), logits)
 
 
 def test_a_processor_gets_the_same_weights_in_12_bits(

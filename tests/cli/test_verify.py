@@ -175,7 +175,9 @@ def test_figures_and_json(blunt: Path, good: Path, tmp_path: Path, capsys: pytes
     assert (figures / "counterexample.png").read_bytes().startswith(b"\x89PNG")
     stored = json.loads(written.read_text())
     assert (stored["verdict"], stored["counterexample"]["sequence"], stored["num_checked"]) == ("fails", "AB", 120)
-    assert main(["verify", str(good), *flags]) == 0
+    assert main(["verify", str(good), *flags]) == 2
+    assert "which is there already" in capsys.readouterr().err
+    assert main(["verify", str(good), *flags, "--overwrite"]) == 0
     assert "with the failing position" not in capsys.readouterr().out
     assert (figures / "largest-error.svg").is_file()
     assert json.loads(written.read_text())["verdict"] == "holds"

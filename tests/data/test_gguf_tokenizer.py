@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import random
 import subprocess
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
-from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet
+from glassformer.data.gguf_tokenizer import gguf_vocabulary, tokenizer_from_gguf
+from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet, from_json
 from refusals import refused
 
 LLAMA_CPP = os.environ.get("GLASSFORMER_LLAMA_CPP")
@@ -291,3 +294,52 @@ def test_random_texts_give_the_tokens_of_llama_tokenize(name: str, separator: st
         else:
             expected[-1].append(token)
     assert [tokenizer.encode(text) for text in texts] == expected
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2", "llama3", "gpt-4o", "tekken", "deepseek-v3", "falcon"])
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_tokenizer_is_written_as_it_was_read(pre: str, begins: bool) -> None:
+    bos = {"add_bos_token": begins, **({"bos_token_id": 259} if begins else {})}
+    first = tokenizer_from_gguf(bytewise(pre, **bos))
+    assert first.json is not None
+    given = from_json(first.json())
+    if begins:
+        given = replace(given, begin=(259,))
+    written = gguf_vocabulary(given, 300, (256 + 3,))
+    again = tokenizer_from_gguf(written)
+    for text in ("the the  I'LL 12345 a\r\n\n  b\t!?", "<|im_end|> <|start|> ÷÷ 上海 é", "    the  ", "e\u0301 Ⅷ ½"):
+        assert again.encode(text) == first.encode(text)
+        assert again.encode_prompt(text) == first.encode_prompt(text)
+    assert (again.begin, again.ends, again.specials) == (first.begin, first.ends, first.specials)
+    assert again.vocab_size == 300
+
+
+def as_json(change: Callable[[dict[str, Any]], None]) -> ReleasedTokenizer:
+    whole = tokenizer_from_gguf(bytewise())
+    assert whole.json is not None
+    content = json.loads(whole.json())
+    change(content)
+    return from_json(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda c: c.update(normalizer={"type": "Lowercase"}), "normalizer"),
+        (lambda c: c["pre_tokenizer"]["pretokenizers"][0]["pattern"].update(Regex=r"\\d"), "tokenizer.ggml.pre"),
+        (lambda c: c["pre_tokenizer"]["pretokenizers"][0].update(behavior="Removed"), "tokenizer.ggml.pre"),
+        (lambda c: c["pre_tokenizer"]["pretokenizers"][-1].update(add_prefix_space=True), "tokenizer.ggml.pre"),
+        (lambda c: c["model"].update(ignore_merges=True), "tokenizer.ggml.pre"),
+        (lambda c: c["added_tokens"][0].update(lstrip=True), "white space"),
+    ],
+)
+def test_what_gguf_has_no_key_for_is_refused(change: Callable[[dict[str, Any]], None], fault: str) -> None:
+    with refused(fault):
+        gguf_vocabulary(as_json(change), 300)
+
+
+def test_sentencepiece_is_refused() -> None:
+    scores = tokenizer_from_gguf(scored())
+    assert scores.json is not None
+    with refused("byte-level"):
+        gguf_vocabulary(from_json(scores.json()), 300)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from starlette.websockets import WebSocketDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from glassformer.explorer import PAGE
-from glassformer.explorer.calls import CALLS
+from glassformer.explorer.answers import attention
+from glassformer.explorer.calls import CALLS, abandoned
 from glassformer.explorer.guards import Guard, hosts_of
 from glassformer.explorer.messages import Message
 from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_api, listen, make_server
@@ -301,6 +303,46 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
         assert [each.result()[0] for each in waiting] == [200] * OTHERS_AT_ONCE
         assert post(port, "run", {"model": "decoder", "text": "1"})[0] == 200
     assert slow.done == OTHERS_AT_ONCE + 1
+
+
+@pytest.mark.parametrize("call", ["measures", "sweep"])
+def test_an_answer_that_is_abandoned_ends_at_its_next_part(
+    call: str, loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
+) -> None:
+    explorer = Explorer(loaded_models)
+    parts: list[bool] = []
+    begun, ended = threading.Event(), threading.Event()
+
+    def part(own: Any, *given: Any, **named: Any) -> Any:
+        parts.append(True)
+        begun.set()
+        while not abandoned.get()():  # until the server has seen that the caller is gone
+            assert not ended.wait(0.01)
+        return own(*given, **named)
+
+    def answered(call: str, request: Message) -> Message | bytes | str:
+        try:
+            return begin(call, request)
+        finally:
+            ended.set()
+
+    begin = explorer.answer
+    with serving(explorer) as port:
+        ask = {"model": "decoder", "text": "1 2 3"}
+        run = json.loads(post(port, "run", ask)[1])["run"]
+        monkeypatch.setattr(explorer, "answer", answered)
+        monkeypatch.setattr(attention, "_pass", partial(part, attention._pass))
+        block = explorer.model("decoder").model.layers[0]
+        monkeypatch.setattr(block, "forward", partial(part, block.forward))
+        connection = HTTPConnection(HOST, port)
+        body = {"run": run, "part": "self"} if call == "measures" else {"ask": ask}
+        connection.request("POST", f"/api/{call}", json.dumps(body), {"Content-Type": "application/json"})
+        assert begun.wait(30)
+        connection.close()
+        assert ended.wait(30)
+        assert len(parts) == 1
+        monkeypatch.undo()
+        assert post(port, call, body)[0] == 200
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from glassformer import kernels
+from glassformer.errors import InputError
 from glassformer.generation import generate, native_step, stream
 from glassformer.generation.native_step import DecodingStep, _Plan
 from glassformer.kernels import native
@@ -579,3 +580,14 @@ def test_a_model_that_nothing_can_change_is_looked_at_once(monkeypatch: pytest.M
         assert (len(looks), counts) == (1, [1] * 5)
         assert [list(text) for text in zip(*stream(model, prompt, 6), strict=True)] == texts
     assert len(looks) > 5
+
+
+@pytest.mark.parametrize("name", ["embedding", "positions"])
+def test_a_table_is_never_read_beyond_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are checked against the configuration, which a table in another's place need not follow."""
+    learned = {"learned_positions": True, "rope_scaling": None} if name == "positions" else {}
+    model = decoder(dataclasses.replace(BASE, tied_output=False, max_seq_len=16, **learned))
+    setattr(model, name, nn.Embedding(3, BASE.hidden_dim))
+    with counted(monkeypatch) as counts, pytest.raises((InputError, IndexError)):
+        DecodingStep(model, model.new_cache(1))(torch.full((1, 5), 9))
+    assert counts == []

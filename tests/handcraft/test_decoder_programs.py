@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,13 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.generation import generate
 from glassformer.handcraft.programs import compile_program, elementwise, indices, tokens
 from glassformer.handcraft.programs import library as lib
-from glassformer.handcraft.programs.bounds import Losses
 from glassformer.handcraft.programs.decoder import (
     ROPE_BASE,
     TURN,
     DecoderProgram,
     compile_decoder,
-    margin_bound,
     verify_decoder,
+    wrong_bound,
 )
 from glassformer.models import Decoder
 
@@ -136,7 +134,8 @@ def test_it_can_be_trained() -> None:
     loss.backward()
     optimizer.step()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in program.decoder.parameters())
-    assert margin_bound(program) == -math.inf
+    # The step is small: the weights as they are now are proved to be right.
+    assert wrong_bound(program).error < 1e-20
 
 
 def test_a_changed_weight_is_found() -> None:
@@ -145,7 +144,7 @@ def test_a_changed_weight_is_found() -> None:
         program.decoder.output.weight[:, -1] = program.decoder.output.weight[:, -1].flip(0)
     certificate = verify_decoder(program)
     assert certificate.verdict == "fails"
-    assert certificate.bound == math.inf
+    assert certificate.bound > 0.5
     assert certificate.counterexample is not None
     sequence, position, wanted, probability = certificate.counterexample
     assert program.run(sequence)[position] != wanted == lib.PROGRAMS["detect"].program(sequence, causal=True)[position]
@@ -155,16 +154,6 @@ def test_a_changed_weight_is_found() -> None:
 def test_beyond_the_limit_the_bound_decides() -> None:
     certificate = verify_decoder(decoder_of("parity"), limit=20)
     assert (certificate.verdict, certificate.rests_on, certificate.num_run) == ("holds", "the bound", 20)
-
-
-def test_gates_stand_for_relu() -> None:
-    slope = 16.0
-    for distance in (0.0, 0.01, 0.05, 0.1, 0.5, 2.0):
-        g = torch.linspace(distance, distance + 4, 100_001, dtype=torch.float64)
-        g = torch.cat([g, -g])
-        error = (torch.nn.functional.silu(slope * g) / slope - g.relu()).abs().max()
-        assert error <= Losses(slope=slope).of_relu(distance)
-    assert Losses().of_relu(0.0) == 0
 
 
 def test_pairs_that_are_used_turn_slowly() -> None:

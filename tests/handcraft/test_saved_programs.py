@@ -49,7 +49,7 @@ def check_same(found: CompiledProgram, wanted: CompiledProgram) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["histogram", "reverse", "sort", "detect", "induction"])
 def test_every_bit_and_name_comes_back(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    model, path = compiled(name, dtype), tmp_path / "model.json"
+    model, path = compiled(name).to(dtype), tmp_path / "model.json"
     save_program(model, path)
     assert is_program_file(path)
     found = load_program(path)

@@ -76,16 +76,16 @@ def test_every_instruction_set_has_the_same_values_and_products(kind: str, at_le
     rows, width = 7, 3 * KINDS[kind].block
     blocks, generator = random_blocks(kind, rows, 3), torch.Generator().manual_seed(2)
     found = torch.full((rows, width), torch.nan)
-    at_level.call("expand_blocks", number(kind), blocks, found, 0, rows, width, 2)
+    at_level.call("expand_blocks", blocks, found, number(kind), rows, width, 0, rows, 2)
     assert torch.equal(found, expanded(kind, blocks))
-    at_level.call("expand_blocks", number(kind), blocks, found, 2, 4, width, 1)
+    at_level.call("expand_blocks", blocks, found[:2], number(kind), rows, width, 2, 4, 1)
     assert torch.equal(found[:2], expanded(kind, blocks)[2:4])
 
     blocks, x = random_blocks(kind, rows, 3, usual=True), torch.randn(9, width, generator=generator)
 
     def products(x: torch.Tensor, threads: int) -> torch.Tensor:
         out = torch.full((len(x), rows), torch.nan)
-        at_level.call("rows_blocks", number(kind), blocks, x, out, rows, width, len(x), threads)
+        at_level.call("rows_blocks", blocks, x, out, number(kind), rows, width, len(x), threads)
         return out
 
     all_tokens, exact = products(x, 1), x.double() @ expanded(kind, blocks).double().T

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.kernels.huge_pages import empty_in_huge_pages
+from glassformer.kernels.huge_pages import SharedPages, empty_in_huge_pages
 
 PAGE = 2**21
 
@@ -49,3 +49,37 @@ def test_a_system_without_huge_pages_gets_another_tensor(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(mmap, "mmap", Refusing)
     assert empty_in_huge_pages((3, 2**20), torch.float32).fill_(2).sum() == 6 * 2**20
+
+
+def test_tensors_that_share_pages_have_storages_of_their_own() -> None:
+    pages, dtypes = SharedPages(), (torch.uint8, torch.bfloat16, torch.float32)
+    shapes = [(3, 1001), (), (0, 5), (2**24 + 3,), (7,), (2**24,), (2**25 + 1,), (2, 2)]
+    found = [pages.empty(shape, dtype).fill_(n) for n, shape in enumerate(shapes) for dtype in dtypes]
+    for n, tensor in enumerate(found):
+        assert (tensor.shape, tensor.dtype) == (shapes[n // 3], dtypes[n % 3])
+        assert (tensor == n // 3).all()
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+        assert tensor.numel() == 0 or tensor.data_ptr() % 64 == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no huge pages")
+def test_shared_pages_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[int] = []
+
+    class Watched(mmap.mmap):
+        def __new__(cls, *arguments: Any, **more: Any) -> mmap.mmap:
+            alive.append(1)
+            return super().__new__(cls, *arguments, **more)
+
+        def __del__(self) -> None:
+            alive.pop()
+
+    monkeypatch.setattr(mmap, "mmap", Watched)
+    pages = SharedPages()
+    for _ in range(40):
+        pages.empty((2**22,), torch.uint8)
+        assert len(alive) == 1
+    kept = [pages.empty((2**22,), torch.uint8) for _ in range(16)]
+    assert len(alive) == 2
+    del kept, pages
+    assert not alive

@@ -77,12 +77,13 @@ def test_gradients(needed: tuple[int | None, ...]) -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_float32_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("halves", [False, True])
+def test_float32_by_onednn(halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values, gradients and second derivatives, also of inputs and gradients that are not contiguous."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch was built without oneDNN")
-    monkeypatch.setattr(module, "LEAST_WORK", 0)
-    monkeypatch.setattr(module, "slow_mkl", lambda: True)
+    monkeypatch.setattr(module, "LEAST_WORK_HALVES" if halves else "LEAST_WORK", 0)
+    monkeypatch.setattr(module, "avx512_of_amd" if halves else "slow_mkl", lambda: True)
     sizes = st.integers(1, 40)
 
     @given(st.integers(FEW + 1, 60), sizes, sizes, st.booleans(), st.booleans())
@@ -213,4 +214,7 @@ def test_mkl_is_slow_on_amds_processors_after_zen_4(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     for library in (torch.backends.mkl, torch.backends.mkldnn):
         monkeypatch.setattr(library, "is_available", lambda: True)
+    module.avx512_of_amd.cache_clear()
     assert module.slow_mkl.__wrapped__() == slow
+    assert module.avx512_of_amd() == name.startswith("AMD")
+    module.avx512_of_amd.cache_clear()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,6 +185,39 @@ def test_a_read_only_folder_serves_what_it_has(quick: Path, monkeypatch: pytest.
     assert works(afresh())
 
 
+def test_a_read_only_system_uses_what_is_cached(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be written anywhere: not in the cache, nor for a temporary folder."""
+
+    def nowhere(*_given: object, **_others: object) -> str:
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
+
+    native._private_folder()
+    library = native._compile(quick, native._stem())
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(tempfile, "mkdtemp", nowhere)
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    no_compiler(monkeypatch)
+    assert warned(native.library) == []
+    assert works(native.library())
+    library.unlink()
+    native._built.cache_clear()
+    (message,) = warned(native.library)
+    assert "Running without the C++ library" in message
+    assert "No usable temporary directory" in message
+    assert warned(native.library) == []
+    assert RMSNorm(8)(torch.ones(2, 8)).isfinite().all()
+
+
+def test_compiling_says_so_in_one_line(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    native.library()
+    said = capsys.readouterr()
+    assert re.fullmatch(r"glassformer: compiling its C\+\+ library, once .* \.\.\. \d+ s\n", said.err)
+    assert said.out == ""
+    afresh()
+    assert capsys.readouterr().err == ""
+    assert len(list(quick.iterdir())) == 1
+
+
 def cut_short(folder: Path, size: int) -> Path:
     """Leave ``size`` bytes of the library; where that is -1, change a byte of it."""
     native.library()
@@ -295,12 +330,14 @@ def test_torchs_limit_of_instructions(capability: str, level: int) -> None:
 
 @pytest.mark.slow
 def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Path) -> None:
-    """Each gets a whole library, nothing is printed, and one library is left."""
+    """Each gets a whole library, nothing but a line about it is printed, and one library is left."""
     code = "from glassformer.kernels import native; assert native.library().level >= 0"
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(SOURCE_ROOT)}
     command = [sys.executable, "-W", "error", "-c", code]
     running = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
     ]
-    assert [(each.communicate(timeout=120)[0], each.returncode) for each in running] == [(b"", 0)] * 3
+    printed = [each.communicate(timeout=120)[0] for each in running]
+    assert [each.returncode for each in running] == [0] * 3
+    assert all(re.fullmatch(rb"(glassformer: compiling .* s\n)?", each) for each in printed)
     assert [path.suffix for path in (tmp_path / "glassformer").iterdir()] == [".so"]

@@ -48,7 +48,8 @@ def weights(kind: str, rows: int, width: int) -> tuple[tuple[Tensor, ...], Tenso
 
 def product(library: Library, kind: str, packed: tuple[Tensor, ...], x: Tensor, rows: int, threads: int = 1) -> Tensor:
     out = torch.full((len(x), rows), float("nan"))
-    library.call(f"rows_{kind}", *packed, x.contiguous(), out, rows, x.shape[1], len(x), threads)
+    entries = [len(packed[1])] if kind == "lossless" else []
+    library.call(f"rows_{kind}", *packed, x.contiguous(), out, rows, x.shape[1], len(x), *entries, threads)
     return out
 
 
@@ -105,7 +106,7 @@ def test_expanding_weights_of_12_bits(at_level: Library) -> None:
     for width in (16, 80, 96, 128, 336):
         (packed, index), exact = weights("lossless", 7, width)
         out = torch.empty(5, width, dtype=torch.bfloat16)
-        at_level.call("expand_lossless", packed, index, out, 1, 6, width, 2)
+        at_level.call("expand_lossless", packed, index, out, 7, width, len(index), 1, 6, 2)
         torch.testing.assert_close(out.double(), exact[1:6], rtol=0, atol=0)
 
 

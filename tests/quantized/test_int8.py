@@ -156,10 +156,10 @@ def test_moving_a_decoder_to_another_dtype_keeps_its_weights(directory: Path) ->
 def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(got="int4", expected=r"one of \('int8', 'lossless'\) or None"):
         Decoder.from_pretrained(directory, dense="int4")
-    config = DecoderConfig(8, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=16)
-    Decoder(config).save_pretrained(tmp_path / "mixtral")
-    with refused(got="no gpt-oss"):
-        Decoder.from_pretrained(tmp_path / "mixtral", dense="int8")
+    config = DecoderConfig(8, num_layers=1, hidden_dim=48, ff_dim=32, num_heads=2, head_dim=16)
+    Decoder(config).save_pretrained(tmp_path / "narrow")
+    with refused(got="in_features = 48"):
+        Decoder.from_pretrained(tmp_path / "narrow", dense="int8")
     decoder = Decoder.from_pretrained(directory, dense="int8")
     with refused(got="weights of 8 or 12 bits"):
         decoder.save_pretrained(tmp_path / "saved")

@@ -18,8 +18,10 @@ from glassformer.errors import CheckpointError
 from glassformer.generation.decoding import generate
 from glassformer.kernels import lossless as kernel
 from glassformer.kernels import native, plain
-from glassformer.models import Decoder
+from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.circuits import ov_circuit
+from glassformer.quantized import DenseFormat
+from glassformer.quantized.int8 import Int8Linear
 from glassformer.quantized.lossless import LosslessLinear, decode, encode
 from refusals import refused
 
@@ -203,9 +205,30 @@ def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         decoder.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
     Decoder.from_pretrained(directory, dtype=torch.float32).save_pretrained(tmp_path / "wide")
-    with refused(got="lm_head.weight in .*float32", expected="stored in bfloat16"):
+    with refused(got="attention.query of .*not stored in bfloat16"):
         Decoder.from_pretrained(tmp_path / "wide", dense="lossless")
     assert describe(tmp_path / "wide").memory(2, packed=True, dense="lossless") is None
     monkeypatch.setattr(assembly, "machine_memory", lambda: 2**10)
     with pytest.raises(CheckpointError, match="whose weights take"):
         Decoder.from_pretrained(directory, dense="lossless")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", ["llama", "gpt2", "glassformer"])
+@pytest.mark.parametrize("dense", ["lossless", "int8"])
+def test_other_families_hold_their_linear_layers_so(tmp_path: Path, layout: str, dense: DenseFormat) -> None:
+    sizes = {"num_layers": 2, "hidden_dim": 128, "ff_dim": 256, "num_heads": 4, "head_dim": 32, "tied_output": True}
+    old = {"norm": "layer", "gated": False, "activation": "gelu_tanh", "learned_positions": True}
+    biases = {"attention_bias": True, "ff_bias": True}
+    config = DecoderConfig(97, **sizes, **(old | biases if layout == "gpt2" else {"num_kv_heads": 2}))
+    Decoder(config).bfloat16().save_pretrained(tmp_path / "model", layout=layout)
+    held = Decoder.from_pretrained(tmp_path / "model", dense=dense, dtype=torch.float32).eval()
+    stored = Decoder.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
+    kind, inside = (LosslessLinear, Int8Linear)[dense == "int8"], 6 if layout == "gpt2" else 7
+    assert sum(isinstance(module, kind) for module in held.modules()) == 2 * inside
+    tokens, logits = torch.arange(30)[None], stored(torch.arange(30)[None])
+    away = (held(tokens) - logits).square().mean().sqrt() / logits.std()
+    assert away < (2e-6 if dense == "lossless" else 0.03)
+    assert (dense == "int8") == bool(away > 1e-4)
+    sizes = [each.nbytes for name, each in held.bfloat16().state_dict().items() if name != "output.weight"]
+    assert describe(tmp_path / "model").memory(2, dense=dense) == pytest.approx(sum(sizes), rel=0.05)

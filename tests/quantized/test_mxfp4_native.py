@@ -99,10 +99,8 @@ def test_unsupported_tensors_never_reach_the_kernel(kernel: Kernel) -> None:
     x, out = torch.zeros(3, 64), torch.zeros(3, 4)
     wrong: list[Callable[[], None]] = [
         lambda: kernel.expand(blocks, scales, torch.zeros(4, 63)),
-        lambda: kernel.expand(blocks, scales, torch.zeros(4, 64).double()),
         lambda: kernel.expand(blocks, scales, torch.zeros(64, 4).T),
         lambda: kernel.expand(blocks[:3], scales, torch.zeros(4, 64)),
-        lambda: kernel.multiply(x.double(), blocks, scales, out),
         lambda: kernel.multiply(x[:, :63], blocks, scales, out),
         lambda: kernel.multiply(x, blocks, scales, out[:2]),
         lambda: kernel.multiply(x, blocks, scales, out.double()),
@@ -110,5 +108,5 @@ def test_unsupported_tensors_never_reach_the_kernel(kernel: Kernel) -> None:
         lambda: kernel.multiply(x.to("meta"), blocks, scales, out),
     ]
     for call in wrong:
-        with refused(expected="contiguous CPU tensors"):
+        with refused(expected="numbers, contiguous, of .* on the CPU"):
             call()

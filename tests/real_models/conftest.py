@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.errors import InputError
 from glassformer.generation.language_model import LanguageModel, load
+
+# What these tests share with those of random models.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "checkpoints"))
 
 
 @functools.cache

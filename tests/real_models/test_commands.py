@@ -100,9 +100,16 @@ def test_weights_are_saved_with_the_tokens(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_converted_it_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also from a directory to a file, and to another directory."""
     question = ["--message", "What is the capital of France?", "--temperature", "0"]
-    for name in ("directory", "file.gguf"):
-        assert main(["convert", "smollm2", str(tmp_path / name)]) == 0
+    directory = str(tmp_path / "directory")
+    for source, name in (
+        ("smollm2", "directory"),
+        ("smollm2", "file.gguf"),
+        (directory, "again"),
+        (directory, "again.gguf"),
+    ):
+        assert main(["convert", source, str(tmp_path / name)]) == 0
         capsys.readouterr()
         assert main(["chat", str(tmp_path / name), *question]) == 0
         assert capsys.readouterr().out.strip() == "The capital of France is Paris."

@@ -10,7 +10,7 @@ import pytest
 from glassformer.training.interrupt import StopRequest
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_handlers_come_back(number: int) -> None:
     before = signal.getsignal(number)
     with StopRequest() as stop:
@@ -18,6 +18,16 @@ def test_a_signal_is_noted_and_handlers_come_back(number: int) -> None:
         os.kill(os.getpid(), number)
         assert stop.requested
     assert signal.getsignal(number) is before
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,40 @@ def test_reading_stops_at_the_step_and_at_a_torn_line(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"step": 3, "lo')
     assert read_records(path, 9) == RECORDS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"null", b"[]", b'{"loss": 1}', b'{"step": "x"}', b"\xff", b'{"step": 1', b'{"step": 1}', b"", b"[" * 10**5],
+)
+def test_a_damaged_line_is_named_and_nothing_is_dropped(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path, RECORDS).close()
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([*lines[:2], line, lines[2]]) + b"\n")
+    before = path.read_bytes()
+    with refused(r"metrics\.jsonl, line 3"):
+        read_records(path, 9)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without pipes in folders")
+def test_metrics_are_a_regular_file_of_the_run(tmp_path: Path) -> None:
+    """A pipe would wait forever, a device never end."""
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with refused("a pipe, socket or device"):
+        read_records(path, 9)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with refused("a pipe, socket or device"):
+        read_records(path, 9)
+    path.unlink()
+    (tmp_path / "elsewhere").write_text("")
+    path.symlink_to(tmp_path / "elsewhere")
+    with refused("a link to"):
+        read_records(path, 9)
 
 
 def test_continuing_replaces_what_came_later(tmp_path: Path) -> None:

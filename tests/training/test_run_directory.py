@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
-from training_toys import ToyModel
+from training_toys import ToyModel, ToyTask
 
-from glassformer.training import TrainingConfig, load_weights
+from glassformer.training import TrainingConfig, load_weights, run_directory, train
 from glassformer.training.optim import build_optimizers
 from glassformer.training.run_directory import Best, RunDirectory, RunState
 from refusals import refused
@@ -23,7 +28,11 @@ def test_a_state_survives_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"step": 1, "best": 3}', '{"step": 1, "x": 1}', '{"step": true}']
+    "text",
+    [
+        *("", "{", "[]", "{}", '{"step": 1, "best": 3}', '{"step": 1, "x": 1}', '{"step": true}'),
+        *('{"step": 1, "step": 2}', "[" * 10**5, '{"step": 1, "loss_scale": ' + '{"a":' * 900 + "1" + "}" * 901),
+    ],
 )
 def test_an_unreadable_state_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
@@ -129,3 +138,93 @@ def test_only_the_writing_process_writes(tmp_path: Path) -> None:
     run.save(model, build_optimizers(model, CONFIG), RunState(3), 1)
     run.save_best(model, RunState(3))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_deeply_nested_configuration_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.config_file.write_text('{"training": ' + "[" * 10**5)
+    with refused(r"config\.json, which cannot be read"):
+        run.require_continues(CONFIG, {})
+    run.config_file.write_text('{"training": {"steps": ' + "[" * 900 + "]" * 900 + '}, "description": {}}')
+    with refused():
+        run.require_continues(CONFIG, {})
+
+
+_HOLDER = """
+import sys, time
+from pathlib import Path
+from glassformer.training.run_directory import RunDirectory
+run = RunDirectory(Path(sys.argv[1]))
+run.lock()
+print("locked", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_has_one_writer_which_a_killed_process_does_not_remain(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "run")]
+    source = str(Path(run_directory.__file__).parents[2])
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": source})
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        run = RunDirectory(tmp_path / "run")
+        for _ in range(2):
+            with refused(rf"run, in which the process {holder.pid} is training"):
+                run.lock()
+        RunDirectory(tmp_path / "run", writes=False).lock()  # of the same run, on other devices
+    finally:
+        holder.kill()
+        holder.wait()
+    run.lock()
+    with refused(rf"the process {os.getpid()} is training"):
+        RunDirectory(tmp_path / "run").lock()  # in another thread
+    run.unlock()
+    RunDirectory(tmp_path / "run").lock()
+
+
+def test_a_second_training_changes_nothing_of_the_first(tmp_path: Path) -> None:
+    config = TrainingConfig(steps=4, batch_size=2, eval_every=2, log_every=1, schedule="constant")
+    first = train(ToyModel(), ToyTask(), config, tmp_path, progress=False)
+    held = RunDirectory(tmp_path)
+    held.lock()
+    before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file() and each.name != ".lock"}
+    longer = replace(config, steps=6)
+    with refused("is training"):
+        train(ToyModel(), ToyTask(), longer, tmp_path, resume=True, progress=False)
+    assert {each: each.read_bytes() for each in before} == before
+    held.unlock()
+    assert train(ToyModel(), ToyTask(), longer, tmp_path, resume=True, progress=False).step == 6
+    assert first.step == 4
+
+
+@pytest.mark.parametrize("left", [b"", b'{"step": 1, "loss": 2.0}\n'])
+def test_lost_metrics_are_no_silent_gap(left: bytes, tmp_path: Path) -> None:
+    config = TrainingConfig(steps=4, batch_size=2, eval_every=2, log_every=1, schedule="constant")
+    train(ToyModel(), ToyTask(), config, tmp_path, progress=False)
+    (tmp_path / "metrics.jsonl").write_bytes(left)
+    with refused(r"metrics\.jsonl without the evaluation after step"):
+        train(ToyModel(), ToyTask(), replace(config, steps=6), tmp_path, resume=True, progress=False)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == left
+    (tmp_path / "metrics.jsonl").unlink()
+    result = train(ToyModel(), ToyTask(), replace(config, steps=6), tmp_path, resume=True, progress=False)
+    assert [step for step, _ in result.losses] == [5, 6]
+
+
+def test_weights_elsewhere_are_not_followed(tmp_path: Path) -> None:
+    config = TrainingConfig(steps=2, batch_size=2, eval_every=2)
+    train(ToyModel(), ToyTask(), config, tmp_path / "run", progress=False)
+    (latest,) = RunDirectory(tmp_path / "run").checkpoints()
+    (latest / "model.safetensors").rename(tmp_path / "elsewhere")
+    (latest / "model.safetensors").symlink_to(tmp_path / "elsewhere")
+    with refused("a link to"):
+        load_weights(ToyModel(), latest)
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_given: object, **_others: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("glassformer.training.checkpoint.save_file", full)
+    with pytest.raises(OSError, match=r"model\.safetensors cannot be written .* No space left"):
+        RunDirectory(tmp_path).save(ToyModel(), [], RunState(1), 1)

@@ -104,8 +104,8 @@ export function useAskInTurn<N extends CallName>(source: Source, name: N, asked:
  */
 export function useSweep(source: Source, asked: Omit<Calls["sweep"]["asked"], "done"> | null): Asked<"sweep"> {
   const key = JSON.stringify(asked);
-  const [known, setKnown] = useState({ key, done: 0 });
-  const found = useAsk(source, "sweep", asked && { ...asked, done: known.key === key ? known.done : 0 });
+  const [known, setKnown] = useState<{ key: string; done: number | null }>({ key, done: null });
+  const found = useAsk(source, "sweep", asked && { ...asked, done: known.key === key ? known.done : null });
   const { answer, of } = found;
   const own = answer !== null && of !== null && JSON.stringify({ ...of, done: undefined }) === JSON.stringify({ ...asked, done: undefined });
   const done = own && source.live && answer.done < answer.total ? answer.done : null;

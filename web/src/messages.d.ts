@@ -280,9 +280,9 @@ export interface components {
             other: number | null;
             /**
              * Done
-             * @default 0
+             * @default null
              */
-            done: number;
+            done: number | null;
         };
         /**
          * AskTile
@@ -493,7 +493,7 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "embedding" | "head" | "ffn" | "expert" | "bias";
+            kind: "embedding" | "head" | "ffn" | "expert" | "bias" | "interventions";
             /** Part */
             part: ("self" | "encoder" | "decoder" | "cross") | null;
             /** Layer */

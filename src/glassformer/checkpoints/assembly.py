@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -13,13 +14,13 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
+from glassformer.layers.linear import Linear
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import mxfp4
-from glassformer.quantized.int8 import Int8Linear
-from glassformer.quantized.lossless import LosslessLinear
+from glassformer.quantized import DenseFormat, int8, lossless, mxfp4
 
 FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
 """A whole number in a ``config.json``, small enough for arithmetic on shapes."""
@@ -45,6 +46,12 @@ HUGGING_FACE = SIZES | {
     "tied_output": "tie_word_embeddings",
 }
 """The same for Hugging Face's."""
+
+_HELD: dict[DenseFormat, tuple[type[int8.Int8Linear | lossless.LosslessLinear], tuple[str, str]]] = {
+    "int8": (int8.Int8Linear, ("integers", "scales")),
+    "lossless": (lossless.LosslessLinear, ("packed", "index")),
+}
+"""The linear layer of a format, and the names of its weights."""
 
 # No kernel takes wider heads.
 _WIDEST_HEAD = 2048
@@ -114,6 +121,14 @@ def check_sizes(
         )
 
 
+class _Undrawn(TorchFunctionMode):
+    """Draw no random numbers. For the meta device torch would load its compiler to draw them: 68 MiB, and time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawing = func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+        return kwargs["tensor"] if drawing else func(*args, **(kwargs or {}))
+
+
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
     """A decoder whose parameters have shapes and no memory.
 
@@ -121,7 +136,7 @@ def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> 
         InputError: Sizes whose product is no size any more.
     """
     try:
-        with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
+        with torch.device("meta"), _Undrawn():  # weights are read
             return Decoder(config).to(dtype)
     except (RuntimeError, OverflowError, TypeError) as error:
         raise InputError(
@@ -137,34 +152,57 @@ def read_decoder(
     stored_dtype: torch.dtype,
     dtype: torch.dtype | None,
     device: torch.device,
-    linear_type: Callable[[str], type[Int8Linear | LosslessLinear] | None] = lambda _: None,
+    dense: DenseFormat | None = None,
 ) -> Decoder:
     """Read a decoder whose configuration and tensors have been checked against each other.
 
-    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. A linear
-    layer becomes one of the type that ``linear_type`` returns for its name, unless that is None.
+    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. With
+    ``dense``, its :func:`convertible` layers become ones of this format.
 
     Raises:
         CheckpointError: More weights than this machine's memory, or what ``state`` raises.
-        InputError: A dtype that no decoder computes in, or widths that this type cannot have.
+        InputError: A dtype that no decoder computes in, or weights that ``dense`` cannot hold.
     """
     dtype = stored_dtype if dtype is None else dtype
     known = ", ".join(map(str, FLOATS.values()))
     require(dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
     decoder = empty_decoder(config, dtype)
-    for name, module in list(decoder.named_modules()):
-        if isinstance(module, nn.Linear) and (kind := linear_type(name)) is not None:
-            decoder.set_submodule(name, _empty_linear(kind, module, dtype))
+    if dense is None:
+        require_memory(decoder, device, directory)
+        return fill(decoder, state(dtype, device))
+    kind, names = _HELD[dense]
+    converted = convertible(decoder)
+    for name, linear in converted.items():
+        with torch.device("meta"):
+            layer = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        if layer.bias is not None:
+            layer.bias.data = layer.bias.data.to(dtype)
+        decoder.set_submodule(name, layer)
     require_memory(decoder, device, directory)
-    return fill(decoder, state(dtype, device))
+    tensors = dict(state(dtype, device))
+    for name in converted:
+        weight = tensors.pop(f"{name}.weight")
+        if dense == "int8":
+            encoded = int8.encode(weight)
+        else:
+            # A file in bfloat16 may be read in another dtype.
+            narrow = weight.bfloat16()
+            same = stored_dtype == torch.bfloat16 and (weight.is_meta or torch.equal(narrow.to(weight), weight))
+            got = f"dense = 'lossless' with {name} of {directory}, which is not stored in bfloat16"
+            require(same, got, "weights stored in bfloat16", "Leave dense out, or take 'int8'.")
+            encoded = lossless.encode(narrow)
+        tensors |= zip((f"{name}.{each}" for each in names), encoded, strict=True)
+    return fill(decoder, tensors)
 
 
-def _empty_linear(kind: type[Int8Linear | LosslessLinear], linear: nn.Linear, dtype: torch.dtype) -> nn.Linear:
-    with torch.device("meta"):
-        layer = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
-    if layer.bias is not None:
-        layer.bias.data = layer.bias.data.to(dtype)
-    return layer
+def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
+    """The linear layers that ``dense`` applies to: all but routers, experts, and an output that is the embedding."""
+    tied = decoder.config.tied_output
+    return {
+        name: module
+        for name, module in decoder.named_modules()
+        if type(module) in (Linear, nn.Linear) and not (tied and name == "output")
+    }
 
 
 def machine_memory() -> int | None:
@@ -173,6 +211,32 @@ def machine_memory() -> int | None:
         return None
     pages = os.sysconf("SC_PHYS_PAGES")
     return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
+
+
+def count_parameters(config: DecoderConfig) -> int:
+    """Of the decoder, of which no more than two layers are made: all have the same sizes.
+
+    Raises:
+        InputError: As :func:`empty_decoder`.
+    """
+    layers = "all" if isinstance(config.windowed_layers, tuple) else config.windowed_layers
+    one, two = (
+        sum(each.numel() for each in empty_decoder(small).parameters())
+        for small in (replace(config, num_layers=n, windowed_layers=layers, unrotated_layers=()) for n in (1, 2))
+    )
+    return one + (config.num_layers - 1) * (two - one)
+
+
+def require_room(directory: Path, size: int) -> None:
+    """Raise :class:`InputError` if the disk of a directory, which may be missing, lacks room for so many bytes."""
+    places = (directory.absolute(), *directory.absolute().parents)
+    free = shutil.disk_usage(next(place for place in places if place.is_dir())).free
+    require(
+        free >= size + 2**26,
+        f"{directory}, where {free / 1e9:.1f} GB are free",
+        f"room for {size / 1e9:.1f} GB",
+        "Free some, or choose a directory on another disk, or smaller sizes.",
+    )
 
 
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
@@ -197,12 +261,7 @@ def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> N
 
 def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:
     """Raise :class:`CheckpointError` for packed weights with an exponent of 255, which means NaN."""
-    if not exponents.is_meta and exponents.max() == mxfp4.NAN_SCALE:
-        raise CheckpointError(
-            f"{stored.name} with an exponent of {mxfp4.NAN_SCALE}, which means NaN, in {stored.file}",
-            "exponents below it",
-            "Download the file again.",
-        )
+    require_finite(exponents, stored.name, stored.file, lambda each: bool(each.max() < mxfp4.NAN_SCALE))
 
 
 def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:

@@ -20,6 +20,7 @@ from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.shards import plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
+    nonfinite_weights,
     read_json,
     read_tensors,
     stored_tensors,
@@ -30,6 +31,7 @@ from glassformer.files import new_directory, write_text
 from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
+from glassformer.untrusted import json_value, read_text
 
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
 """Prefixes of tensors of heads, which are not part of an encoder."""
@@ -105,6 +107,7 @@ def load_encoder(
     attention_dropout: float | None = None,
     leave_out: tuple[str, ...] = HEADS,
     dtype: torch.dtype = torch.float32,
+    allow_nonfinite: bool = False,
 ) -> Encoder:
     """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in training mode.
 
@@ -120,6 +123,7 @@ def load_encoder(
         attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which is slower.
         leave_out: Prefixes of tensors to ignore. ``()`` refuses a file with heads.
         dtype: Of the weights, whatever it is in the file.
+        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
         InputError: No such directory and no such model or no connection; a file that is missing or damaged; another
@@ -171,7 +175,8 @@ def load_encoder(
         tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
         first_position = _bert_config(stored).first_position
         wanted["positions.weight"][1][0] += first_position
-    state = read_tensors(tensors, wanted, dtype)
+    with nonfinite_weights(allow_nonfinite):
+        state = read_tensors(tensors, wanted, dtype)
     if first_position:
         state["positions.weight"] = state["positions.weight"][first_position:].clone()
     encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)
@@ -255,8 +260,8 @@ def _stored_pooling(directory: Path) -> Pooling:
 
 def _module_kinds(path: Path) -> list[str]:
     try:
-        return [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        return [str(module["type"]).rpartition(".")[2] for module in json_value(read_text(path, inside=True))]
+    except (ValueError, TypeError, KeyError) as error:
         got = f"{path}, which cannot be read ({error!r})"
         raise InputError(got, "a list of modules, each with its type", "Download it again.") from error
 

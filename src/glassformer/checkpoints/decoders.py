@@ -37,6 +37,7 @@ from glassformer.checkpoints.tensor_files import (
     StoredTensor,
     Wanted,
     check_tensors,
+    nonfinite_weights,
     open_tensors,
     read_json,
     stored_tensors,
@@ -65,6 +66,7 @@ def load_decoder(
     experts: Literal["dense", "mxfp4"] | None = None,
     dense: DenseFormat | None = None,
     device: str | torch.device = "cpu",
+    allow_nonfinite: bool = False,
 ) -> Decoder:
     """The decoder of a directory, or of a model on the Hugging Face hub, in training mode like every new module.
 
@@ -79,11 +81,12 @@ def load_decoder(
         experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds); ``"dense"`` keeps
             or expands them;
             None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
-        dense: How the projections of attention and the output of a gpt-oss are held, for inference only.
+        dense: How linear layers are held, but experts and an output that is the embedding, for inference only.
             ``"lossless"``: bfloat16 numbers in 12 bits (:func:`~glassformer.quantized.lossless.encode`), a quarter less
             to read for each token; for processors, since elsewhere they are expanded at each use. ``"int8"``: 8 bits
             (:func:`~glassformer.quantized.int8.encode`), half as much to read, with an error. None: as they are stored.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
+        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
         CheckpointError: A file that is missing, damaged or a link to elsewhere; another architecture, or one with
@@ -106,14 +109,14 @@ def load_decoder(
     config = read_json(directory / CONFIG_FILE)
     layout = layout_of(config)
     if layout is not None:
-        return load_gpt_oss(directory, config, dtype=dtype, experts=experts, dense=dense, device=place)
-    got = f"dense = {dense!r} with {directory}, which is no gpt-oss"
-    require(dense is None, got, "a gpt-oss in Hugging Face's or OpenAI's layout", "Leave dense out.")
+        with nonfinite_weights(allow_nonfinite):
+            return load_gpt_oss(directory, config, dtype=dtype, experts=experts, dense=dense, device=place)
     kind = _require_kind(config, directory)
-    if isinstance(kind, Family):
-        decoder = load_family(kind, directory, config, dtype=dtype, device=place)
-    else:
-        decoder = _load_own(directory, config, dtype, place)
+    with nonfinite_weights(allow_nonfinite):
+        if isinstance(kind, Family):
+            decoder = load_family(kind, directory, config, dtype=dtype, device=place, dense=dense)
+        else:
+            decoder = _load_own(directory, config, dtype, place, dense)
     if experts is not None and experts != decoder.config.expert_format:
         _convert_experts(decoder, experts)
     return decoder
@@ -274,7 +277,11 @@ def _require_json(extras: Mapping[str, Any]) -> None:
 
 
 def _load_own(
-    directory: Path, stored_config: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device
+    directory: Path,
+    stored_config: Mapping[str, Any],
+    dtype: torch.dtype | None,
+    device: torch.device,
+    dense: DenseFormat | None,
 ) -> Decoder:
     config = _own_config(directory, stored_config)
     stored = stored_tensors(directory)
@@ -293,7 +300,7 @@ def _load_own(
             return found
 
         embedding = FLOATS[stored["embedding.weight"].kind]
-        return read_decoder(config, directory, state, stored_dtype=embedding, dtype=dtype, device=device)
+        return read_decoder(config, directory, state, stored_dtype=embedding, dtype=dtype, device=device, dense=dense)
 
 
 def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.checkpoints import bert, decoders
-from glassformer.checkpoints.assembly import config_errors
+from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder
 from glassformer.checkpoints.families import FAMILIES, family_of, files
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries
 from glassformer.checkpoints.gguf import gguf_config
@@ -89,26 +89,25 @@ class Description:
     def memory(self, number_bytes: int, *, packed: bool = False, dense: DenseFormat | None = None) -> int | None:
         """Bytes of the loaded weights, with ``number_bytes`` (2 in bfloat16) each but for experts ``packed`` in MXFP4.
 
-        Gpt-oss's projections of attention and its output take 8.5 bits a weight with ``dense="int8"``, about 12 with
-        ``"lossless"``. None if experts are to be packed and cannot be, or the model has none, or with ``"lossless"`` if
-        attention is not stored in 16 bits.
+        Linear layers (:func:`~glassformer.checkpoints.assembly.convertible`) take 8.5 bits a weight with
+        ``dense="int8"``, about 12 with ``"lossless"``. None if experts are to be packed and cannot be, or the model has
+        none, or with ``"lossless"`` if attention is not stored in 16 bits.
         """
-        config = self.config
+        config, total = self.config, number_bytes * self.total
+        if isinstance(config, DecoderConfig) and dense:
+            if dense == "lossless" and self.stored_bytes["attention"] != 2 * self.parameters["attention"]:
+                return None
+            layers = convertible(empty_decoder(replace(config, expert_format="dense")))
+            converted = sum(layer.weight.numel() for layer in layers.values())
+            total += converted * SIXTEENTHS[dense] // 16 - number_bytes * converted
         if not packed:
-            return number_bytes * self.total
+            return total
         if not isinstance(config, DecoderConfig) or config.num_experts is None:
             return None
         if config.hidden_dim % mxfp4.GROUP or config.ff_dim % mxfp4.GROUP:
             return None
-        if dense == "lossless" and self.stored_bytes["attention"] != 2 * self.parameters["attention"]:
-            return None
         weights = 3 * config.num_layers * config.num_experts * config.hidden_dim * config.ff_dim
-        others = number_bytes * (self.total - weights)
-        if dense:
-            heads = 2 * config.num_heads + 2 * (config.num_kv_heads or config.num_heads)
-            converted = config.hidden_dim * (config.num_layers * heads * config.head_dim + config.vocab_size)
-            others += converted * SIXTEENTHS[dense] // 16 - number_bytes * converted
-        return weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP + others
+        return total - number_bytes * weights + weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP
 
     def cache(self, tokens: int, number_bytes: int = 2) -> int:
         """Bytes of the keys and values of a text of this many tokens; 0 for an encoder."""

@@ -17,7 +17,7 @@ from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS, packed_experts
 from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.gguf_file import FLOATS, GgufFile, read_gguf
-from glassformer.checkpoints.tensor_files import StoredTensor, Wanted, check_tensors
+from glassformer.checkpoints.tensor_files import StoredTensor, Wanted, check_tensors, nonfinite_weights
 from glassformer.errors import CheckpointError, require
 from glassformer.kernels.blocks import KINDS, values
 from glassformer.models import Decoder, DecoderConfig
@@ -36,6 +36,7 @@ def load_gguf(
     hold: Hold = "blocks",
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
+    allow_nonfinite: bool = False,
 ) -> Decoder:
     """The decoder of a GGUF file, in training mode like every new module.
 
@@ -48,6 +49,7 @@ def load_gguf(
         dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, else float32, since other weights
             would lose bits.
         device: The decoder's.
+        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
         CheckpointError: A file that is damaged; an architecture that is not known, or one with a part that the decoder
@@ -71,7 +73,7 @@ def load_gguf(
     packed = _hold_blocks(decoder, kinds) if hold == "blocks" else set()
     require_memory(decoder, place, file.path)
     state: dict[str, Tensor] = {}
-    with file.reading() as read:
+    with nonfinite_weights(allow_nonfinite), file.reading() as read:
         for entry in sorted(entries, key=_layer) if mixture else entries:
             kept = packed.issuperset(entry.ours) or (mixture and _EXPERTS.fullmatch(entry.ours[0]) is not None)
 

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.tensor_files import cut
+from glassformer.checkpoints.tensor_files import cut, require_finite
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS, finite
-from glassformer.kernels.huge_pages import empty_in_huge_pages
+from glassformer.kernels.huge_pages import SharedPages
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 """Kinds of numbers that are not in blocks."""
@@ -84,16 +85,14 @@ class GgufFile:
             CheckpointError: When reading: a file that has changed since, or weights that are infinite or NaN.
         """
         with ExitStack() as stack:
-            files = [stack.enter_context(_Pieces(part)) for part in self.pieces]
+            files, pages = [stack.enter_context(_Pieces(part)) for part in self.pieces], SharedPages()
 
             def read(name: str) -> Tensor:
                 tensor = self.tensors[name]
-                out = _read(files[tensor.part], tensor, self.path)
-                sound = finite(tensor.kind, out) if tensor.kind in KINDS else bool(out.isfinite().all())
-                if not sound:
-                    got = f"{cut(tensor.name)} with weights that are infinite or NaN in {self.path}"
-                    raise CheckpointError(got, "finite weights", _FIX)
-                return out
+                packed = partial(finite, tensor.kind) if tensor.kind in KINDS else None
+                return require_finite(
+                    _read(files[tensor.part], tensor, pages, self.path), tensor.name, self.path, packed
+                )
 
             yield read
 
@@ -178,12 +177,12 @@ class _Pieces(io.RawIOBase):
         super().close()
 
 
-def _read(file: _Pieces, tensor: GgufTensor, path: Path) -> Tensor:
+def _read(file: _Pieces, tensor: GgufTensor, pages: SharedPages, path: Path) -> Tensor:
     if tensor.kind in KINDS:
         row = KINDS[tensor.kind].row_bytes(tensor.shape[-1])
-        out = empty_in_huge_pages([*tensor.shape[:-1], row], torch.uint8)
+        out = pages.empty([*tensor.shape[:-1], row], torch.uint8)
     else:
-        out = empty_in_huge_pages(list(tensor.shape), FLOATS[tensor.kind])
+        out = pages.empty(tensor.shape, FLOATS[tensor.kind])
     rest = memoryview(out.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
     file.seek(tensor.start)
     while rest:

@@ -32,9 +32,9 @@ from glassformer.checkpoints.tensor_files import (
     open_tensors,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError, require
+from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import DenseFormat, int8, lossless
+from glassformer.quantized import DenseFormat
 
 # Of a large tensor, this much is read at a time.
 _PIECE_BYTES = 2**25
@@ -60,16 +60,14 @@ def load_gpt_oss(
     with stored_model(directory, config) as stored:
         with config_errors(directory / CONFIG_FILE):
             model = with_experts(stored, "bfloat16" if experts == "dense" else experts)
-        if dense == "lossless":
-            _require_bfloat16(model)
         return read_decoder(
             model.config,
             directory,
-            lambda *place: _state(model, dense, *place),
+            lambda *place: _state(model, *place),
             stored_dtype=model.weights["embedding.weight"].dtype,
             dtype=dtype,
             device=device,
-            linear_type=lambda name: _CONVERTED[dense][0] if dense and _is_dense(model.config, name) else None,
+            dense=dense,
         )
 
 
@@ -176,46 +174,9 @@ class _Files:
         )
 
 
-_CONVERTED: dict[
-    DenseFormat,
-    tuple[type[int8.Int8Linear | lossless.LosslessLinear], Callable[[Tensor], tuple[Tensor, Tensor]], tuple[str, str]],
-] = {
-    "int8": (int8.Int8Linear, int8.encode, ("integers", "scales")),
-    "lossless": (lossless.LosslessLinear, lossless.encode, ("packed", "index")),
-}
-"""The linear layer of a format, what converts its weights, and their names."""
-
-
-def _is_dense(config: DecoderConfig, module: str) -> bool:
-    """Whether ``dense`` applies to this linear layer: attention's projections and an output of its own."""
-    return (module == "output" and not config.tied_output) or ".attention." in module
-
-
-def _require_bfloat16(model: PlannedModel) -> None:
-    """Refuse ``dense="lossless"`` for weights of another dtype, before any is read."""
-    for name, planned in model.weights.items():
-        if name.endswith(".weight") and _is_dense(model.config, name.removesuffix(".weight")):
-            require(
-                planned.dtype == torch.bfloat16,
-                f"dense = 'lossless' with {planned.source or name} of {planned.dtype}",
-                "weights stored in bfloat16",
-                "Leave dense out, or take 'int8'.",
-            )
-
-
-def _state(
-    model: PlannedModel, dense: DenseFormat | None, dtype: torch.dtype, device: torch.device
-) -> dict[str, Tensor]:
+def _state(model: PlannedModel, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     """The decoder's state dict."""
-    state: dict[str, Tensor] = {}
-    for name, planned in model.weights.items():
-        module, _, kind = name.rpartition(".")
-        tensor = planned.whole().to(device)
-        if dense and kind == "weight" and _is_dense(model.config, module):
-            _, encode, names = _CONVERTED[dense]
-            state |= zip((f"{module}.{each}" for each in names), encode(tensor), strict=True)
-        else:
-            state[name] = tensor.to(dtype)
+    state = {name: planned.whole().to(device, dtype) for name, planned in model.weights.items()}
     for layer, experts in enumerate(model.experts):
         make = _packed_state if model.config.expert_format == "mxfp4" else _dense_state
         state |= {f"layers.{layer}.ffn.{name}": tensor for name, tensor in make(experts, dtype, device).items()}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from glassformer.checkpoints.assembly import require_room
 from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config, write_openai_config
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout, Matrix, expert_names, sources
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
@@ -142,13 +143,7 @@ def write_gpt_oss(
         written |= {name: value for name, value in (extras or {}).items() if name not in written or name in _RELEASED}
     planned = model.in_layout(layout)
     size = sum(tensor.nbytes for tensor in planned.values())
-    free = shutil.disk_usage(next(place for place in directory.absolute().parents if place.is_dir())).free
-    require(
-        free >= size + 2**26,
-        f"{directory}, where {free / 1e9:.1f} GB are free",
-        f"room for {size / 1e9:.1f} GB",
-        "Free some, or choose a directory on another disk.",
-    )
+    require_room(directory, size)
     with (
         tqdm(total=size, unit="B", unit_scale=True, desc=directory.name, disable=None if progress else True) as bar,
         new_directory(directory, replace=replace) as draft,

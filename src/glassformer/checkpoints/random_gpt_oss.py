@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.checkpoints.assembly import count_parameters, require_room
 from glassformer.checkpoints.gpt_oss_config import read_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, matrix_sizes, sources, wanted
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel, write_gpt_oss
@@ -94,6 +95,8 @@ def write_random_gpt_oss(
         InputError: A configuration that is not gpt-oss's, an existing directory, or too little room on the disk.
     """
     require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
+    # Before anything as long is planned; packed weights take half a byte.
+    require_room(Path(directory), count_parameters(dataclasses.replace(config, expert_format="dense")) // 2)
     size, _ = write_gpt_oss(
         plan_random_gpt_oss(config, seed),
         Path(directory),

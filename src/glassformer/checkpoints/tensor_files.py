@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -206,12 +207,46 @@ def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int)
     return [tensor for _, _, tensor in spans]
 
 
+_NONFINITE_ALLOWED = ContextVar("nonfinite_allowed", default=False)
+
+
+@contextmanager
+def nonfinite_weights(allowed: bool) -> Iterator[None]:
+    """Whether weights that are read in the ``with`` block may be infinite or NaN."""
+    token = _NONFINITE_ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _NONFINITE_ALLOWED.reset(token)
+
+
+def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tensor], bool] | None = None) -> Tensor:
+    """The tensor, unless some of its weights are infinite or NaN and may not be.
+
+    ``finite`` looks at packed weights. Other numbers are looked at in one pass, faster than they are read.
+
+    Raises:
+        CheckpointError: Such weights.
+    """
+    looks = tensor.is_floating_point() and tensor.numel() > 0 and not tensor.is_meta
+    if not _NONFINITE_ALLOWED.get() and (looks if finite is None else not tensor.is_meta):
+        sound = finite(tensor) if finite else all(math.isfinite(end) for end in tensor.detach().aminmax())
+        if not sound:
+            raise CheckpointError(
+                f"{cut(name)} with weights that are infinite or NaN in {file}",
+                "finite weights",
+                "Download or train it again. To look at such a model, pass allow_nonfinite=True in Python.",
+            )
+    return tensor
+
+
 @contextmanager
 def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., Tensor]]:
     """``read(name, start=0, stop=None)``: rows of a tensor along its first axis, in memory of their own.
 
     Raises:
-        CheckpointError: When reading: a kind of number that torch lacks, or a file that has changed since.
+        CheckpointError: When reading: a kind of number that torch lacks, weights that :func:`require_finite` refuses,
+            or a file that has changed since.
     """
     with ExitStack() as stack:
         opened: dict[Path, FileIO] = {}
@@ -227,9 +262,10 @@ def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., T
             try:
                 if tensor.file not in opened:
                     opened[tensor.file] = stack.enter_context(FileIO(tensor.file))
-                return _rows(opened[tensor.file], tensor, start, stop)
+                rows = _rows(opened[tensor.file], tensor, start, stop)
             except OSError as error:
                 raise _damaged(tensor.file, f"at {cut(tensor.name)}: {error}") from error
+            return require_finite(rows, tensor.name, tensor.file)
 
         yield read
 

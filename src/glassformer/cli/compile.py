@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import math
 
 import torch
 
 from glassformer.cli.flags import CompileFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
+from glassformer.files import require_absent
 from glassformer.handcraft.programs.certificate import ProgramCertificate, verify_program
+from glassformer.handcraft.programs.language import typed
 from glassformer.handcraft.programs.library import Example
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
 from glassformer.handcraft.programs.parts import describe
@@ -28,9 +30,7 @@ def run(flags: CompileFlags) -> ProgramCertificate | None:
     out = flags.out
     if out is not None:
         require_place(out)
-        free = flags.overwrite or not os.path.lexists(out)
-        got, fix = f"{shown(out)}, which is there already", "Choose another one, or pass --overwrite."
-        require(free, got, "a new name", fix)
+        require_absent(out, flags.overwrite)
     example = read_program(flags.program, flags.run_python)
     model = _model(flags, example)
     if flags.dtype is not None:
@@ -38,7 +38,7 @@ def run(flags: CompileFlags) -> ProgramCertificate | None:
     say(describe(model))
     certificate = None
     if flags.verify:
-        certificate = verify_program(model, limit=flags.limit)
+        certificate = verify_program(model, limit=flags.limit, seconds=flags.seconds or math.inf)
         say(f"\n{certificate}")
         if certificate.verdict == "undecided":
             say(f"\nTo run them all, pass --limit {certificate.num_different} or more, or choose a smaller max_len.")
@@ -64,7 +64,8 @@ def _model(flags: CompileFlags, example: Example) -> CompiledProgram:
         return compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
     model = load_program(flags.weights)
     found = model.domains
-    same = (found.vocabulary, found.max_len, found.causal) == (example.vocabulary, example.max_len, example.causal)
+    wanted = typed(example.vocabulary), example.max_len, example.causal
+    same = (typed(tuple(found.vocabulary)), found.max_len, found.causal) == wanted
     require(
         same,
         f"weights for {found.max_len} tokens of {list(found.vocabulary)}, {'' if found.causal else 'not '}causal",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,11 +29,11 @@ from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
 from glassformer.data.chat_template import template_from_gguf
-from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
+from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import tokenizer_places
 from glassformer.errors import require
-from glassformer.files import lies_inside, write_text
-from glassformer.generation.language_model import find_place
+from glassformer.files import lies_inside, new_directory, write_text
+from glassformer.generation.language_model import find_model, find_place
 from glassformer.models import Decoder, DecoderConfig
 
 _KEPT_FILES = (
@@ -46,10 +48,10 @@ _KEPT_FILES = (
     "USAGE_POLICY",
 )
 """Files in Hugging Face's directories that stay valid in another layout."""
+_DECOMPOSED = "e\N{COMBINING ACUTE ACCENT}"
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _KEPT_SETTINGS = (
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
+    *_TOKENS,
     "initializer_range",
     "output_router_logits",
     "router_aux_loss_coef",
@@ -74,9 +76,7 @@ def convert(flags: ConvertFlags) -> list[str]:
     place = find_place(flags.source)
     if isinstance(place, GgufFile):
         _require_equivalent(gguf_config(place)[1], flags)
-        written = _write(load_gguf(place, hold="dense"), flags)
-        _write_tokenizer(place, flags.out)
-        return written
+        return _write(load_gguf(place, hold="dense"), flags, beside=partial(_write_tokenizer, place))
     directory = place
     config = read_json(directory / CONFIG_FILE)
     form = read_decoder_config(directory)
@@ -84,13 +84,20 @@ def convert(flags: ConvertFlags) -> list[str]:
     if layout_of(config) is not None and flags.to != "glassformer":
         with stored_model(directory, config) as model:
             return _write_gpt_oss(with_experts(model, flags.experts), flags, config, directory)
-    return _write(load_decoder(directory, experts=_experts_to_load(form, flags)), flags)
+
+    def beside(draft: Path) -> None:
+        for file in _kept_files(directory):
+            shutil.copyfile(file, draft / file.name)
+
+    decoder = load_decoder(directory, experts=_experts_to_load(form, flags))
+    return _write(decoder, flags, {name: config[name] for name in _TOKENS if name in config}, beside)
 
 
 def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
-    """Write one file, with the tokenizer of a GGUF file or of a run on bytes; that of a directory has no such form."""
+    """Write one file, with the tokenizer and the chat template of the source, or the tokenizer of a run on bytes."""
     run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
     vocabulary: Mapping[str, Any] | None = None
+    template, notes = None, []
     if run is not None:
         decoder, vocabulary = run.load(), byte_vocabulary() if run.kind == TEXT else None
     else:
@@ -98,10 +105,18 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
         if isinstance(place, GgufFile):
             decoder, vocabulary = load_gguf(place), place.metadata
         else:
+            found = find_model(flags.source)
+            if found.tokenizer is not None:
+                ends = (*found.declared_ends, *found.stop_tokens)
+                vocabulary = gguf_vocabulary(found.tokenizer, found.config.vocab_size, ends)
+                if found.tokenizer.encode(_DECOMPOSED) != tokenizer_from_gguf(vocabulary).encode(_DECOMPOSED):
+                    notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
+            template = None if found.chat_template is None else found.chat_template.text
             decoder = load_decoder(place)
-    write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary)
-    without = ["It has no tokenizer: llama.cpp takes token ids."] if vocabulary is None else []
-    return [f"{flags.out}: GGUF in {flags.kind}, {on_disk(flags.out.stat().st_size)}", *without]
+    write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary, chat_template=template)
+    if vocabulary is None:
+        notes.append("It has no tokenizer: llama.cpp takes token ids.")
+    return [f"{flags.out}: GGUF in {flags.kind}, {on_disk(flags.out.stat().st_size)}", *notes]
 
 
 def _write_tokenizer(file: GgufFile, directory: Path) -> None:
@@ -161,23 +176,40 @@ def _experts_to_load(form: DecoderConfig, flags: ConvertFlags) -> Literal["dense
     return "dense" if flags.experts and (to not in ("gpt_oss", "openai") or form.clamp is None) else None
 
 
-def _write(decoder: Decoder, flags: ConvertFlags) -> list[str]:
+def _write(
+    decoder: Decoder,
+    flags: ConvertFlags,
+    tokens: Mapping[str, Any] | None = None,
+    beside: Callable[[Path], None] = lambda draft: None,
+) -> list[str]:
+    """Write a directory, with ids of special ``tokens`` for a family's ``config.json``, and the files of ``beside``."""
     to = _layout(decoder.config, flags, decoder.family)
-    if to in ("gpt_oss", "openai"):
-        return _write_gpt_oss(with_experts(gpt_oss_from_decoder(decoder), flags.experts), flags)
+    with new_directory(flags.out, replace=flags.replace) as draft:
+        if to in ("gpt_oss", "openai"):
+            model = with_experts(gpt_oss_from_decoder(decoder), flags.experts)
+            lines = _write_gpt_oss(model, replace(flags, out=draft, replace=True), tokens)
+        else:
+            lines = _write_layout(decoder, flags, to, draft, tokens)
+        beside(draft)
+    return [line.replace(str(draft), str(flags.out)) for line in lines]
+
+
+def _write_layout(
+    decoder: Decoder, flags: ConvertFlags, to: str, draft: Path, tokens: Mapping[str, Any] | None
+) -> list[str]:
     stays = flags.experts is None or (flags.experts == "mxfp4") == (decoder.config.expert_format == "mxfp4")
     require(
         stays, f"--experts {flags.experts} for a run", "the experts as they are", "Convert what --to gpt_oss writes."
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        save_decoder(decoder, flags.out, layout=to, replace=flags.replace)
-    size = sum(file.stat().st_size for file in flags.out.glob("*.safetensors"))
+        save_decoder(decoder, draft, layout=to, replace=True, config_extras=tokens if family_of(to) else None)
+    size = sum(file.stat().st_size for file in draft.glob("*.safetensors"))
     return [_written(flags.out, to, size), *(str(each.message) for each in caught)]
 
 
 def _write_gpt_oss(
-    model: PlannedModel, flags: ConvertFlags, config: dict[str, Any] | None = None, directory: Path | None = None
+    model: PlannedModel, flags: ConvertFlags, config: Mapping[str, Any] | None = None, directory: Path | None = None
 ) -> list[str]:
     layout: GptOssLayout = "openai" if flags.to == "openai" else "huggingface"
     size, written = write_gpt_oss(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say
 from glassformer.cli.verify import built_in
 from glassformer.errors import InputError, require
+from glassformer.files import require_absent
 from glassformer.handcraft.designs import design, designable
 from glassformer.handcraft.verification import Certificate, verify
 from glassformer.handcraft.weight_files import require_place, require_size, write_head
@@ -21,12 +20,7 @@ def run(flags: DesignFlags) -> Certificate:
         InputError: A task that no single head can do, an error that is out of range or too small for float64, a place
             that weights cannot be written to, or one that is taken and may not be overwritten.
     """
-    require(
-        flags.overwrite or not os.path.lexists(flags.out),
-        f"{shown(flags.out)}, which is there already",
-        "a new name",
-        "Choose another one, or pass --overwrite.",
-    )
+    require_absent(flags.out, flags.overwrite)
     require_place(flags.out)
     task = built_in(flags.task, flags.letters, flags.max_len)
     if task.description is None:

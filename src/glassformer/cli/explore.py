@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
+from glassformer.files import require_absent
 from glassformer.text import one_line, short, shown
 
 
@@ -39,12 +39,7 @@ def run(flags: ExploreFlags) -> None:
     )
     require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")
     if flags.save is not None:
-        require(
-            flags.overwrite or not os.path.lexists(flags.save),
-            f"{shown(flags.save)}, which is there already",
-            "a new name",
-            "Choose another one, or pass --overwrite.",
-        )
+        require_absent(flags.save, flags.overwrite)
     else:
         server = import_extra("server")
     explorer = Explorer(list_models(flags.run, flags.runs, _warn))

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from glassformer.config import Count, Positive, Size, config
+from glassformer.config import Count, Positive, Seed, Size, config
 from glassformer.errors import require
+from glassformer.files import require_absent
 from glassformer.quantized import DenseFormat
 
 TaskName = Literal[
@@ -51,7 +52,7 @@ class LabFlags:
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Output directory; by default runs/NAME, or runs/NAME-quick."""
 
-    seed: Count = 0
+    seed: Seed = 0
     """Seed of the data, the initial weights and the sampling."""
 
     resume: FlagCreatePairsOff[bool] = False
@@ -128,9 +129,9 @@ class GenerateFlags:
     what it has said. 7 is a good number, 0 is off."""
 
     dense: DenseFormat | Literal["stored"] | None = None
-    """How a gpt-oss holds attention and its output. stored: as in its files; lossless: the same bfloat16 numbers in 12
-    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor without --compile,
-    otherwise as stored."""
+    """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
+    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a processor
+    without --compile, otherwise as stored."""
 
     device: str = "auto"
     """For --model: cpu, cuda, or auto (a GPU if there is one)."""
@@ -214,9 +215,9 @@ class ChatFlags:
     weights, or an installed one."""
 
     dense: DenseFormat | Literal["stored"] | None = None
-    """How a gpt-oss holds attention and its output. stored: as in its files; lossless: the same bfloat16 numbers in 12
-    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor, otherwise as
-    stored."""
+    """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
+    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a processor,
+    otherwise as stored."""
 
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""
@@ -339,12 +340,8 @@ class CaptureFlags:
             f"a file that ends with {' or '.join(kinds)}",
             "Choose such a name.",
         )
-        require(
-            self.save is None or self.overwrite or not self.save.exists(),
-            f"{self.save}, which exists",
-            "a new file",
-            "Pass --overwrite.",
-        )
+        if self.save is not None:
+            require_absent(self.save, self.overwrite)
 
 
 @config
@@ -459,6 +456,9 @@ class CompileFlags:
     limit: Size = 1_000_000
     """With --verify: run all sequences if there are at most this many; otherwise a bound decides."""
 
+    seconds: Positive | None = None
+    """With --verify: time after which the verdict is undecided, if there is none before. None: without a limit."""
+
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the transformer and the names of its parts to this .json file."""
 
@@ -572,7 +572,7 @@ class RandomModelFlags:
     vocab_size: int | None = None
     """Number of tokens, instead of the size's."""
 
-    seed: int = 0
+    seed: Seed = 0
     """The same seed gives the same model, in both layouts."""
 
     replace: FlagCreatePairsOff[bool] = False
@@ -640,6 +640,9 @@ class VerifyFlags:
 
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the certificate as JSON as well."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace the files of --json and --figure if they exist."""
 
     def __post_init__(self) -> None:
         tasks = [name for name in ("task", "task_file") if getattr(self, name) is not None]

@@ -17,8 +17,9 @@ from glassformer.cli.terminal import Stopwatch, write
 from glassformer.cli.training_data import BYTES
 from glassformer.errors import InputError, require
 from glassformer.generation import SamplingRule, stream
-from glassformer.generation.language_model import find_model, require_tokenizer
+from glassformer.generation.language_model import chosen_device, find_model, require_tokenizer
 from glassformer.models.decoder import Decoder
+from glassformer.text import short
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
         "Read other runs from Python, with glassformer.training.load_weights.",
     )
     source = f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}"
-    return _without_tokenizer(flags, kind, trained.config.vocab_size, trained.load, source)
+    place = chosen_device(flags.device)
+    return _without_tokenizer(flags, kind, trained.config.vocab_size, lambda: trained.load().to(place), source)
 
 
 def _of_model(flags: GenerateFlags) -> _Task:
@@ -120,12 +122,17 @@ def _without_tokenizer(
 
 def _number(stop: str, vocab_size: int, source: str) -> int:
     require(
-        stop.isdecimal() and int(stop) < vocab_size,
+        is_below(stop, vocab_size),
         f"--stop {stop} for {source}",
         f"a number from 0 to {vocab_size - 1}, or the name of a special token",
         "Name one that the model has.",
     )
     return int(stop)
+
+
+def is_below(text: str, most: int) -> bool:
+    """Whether ``text`` is a whole number from 0 to ``most - 1``."""
+    return text.isdecimal() and len(text) < 20 and int(text) < most
 
 
 def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
@@ -147,8 +154,8 @@ def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
         return tokens
     numbers = prompt.split()
     require(
-        len(numbers) > 0 and all(number.isdecimal() and int(number) < vocab_size for number in numbers),
-        f"the prompt {prompt!r}",
+        len(numbers) > 0 and all(is_below(number, vocab_size) for number in numbers),
+        f"the prompt {short(prompt)}",
         f"whole numbers from 0 to {vocab_size - 1}",
         'Separate them by spaces: --prompt "1 2 3".',
     )

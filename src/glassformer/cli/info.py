@@ -167,8 +167,9 @@ def _memory(found: Description) -> dict[str, int]:
         "as in the file": found.held,
         "experts packed": found.memory(2, packed=True) if found.experts else None,
         **{
-            f"with --dense {dense}": found.memory(2, packed=True, dense=dense) if found.family == "gpt-oss" else None
+            f"with --dense {dense}": found.memory(2, packed=found.experts == "mxfp4", dense=dense)
             for dense in get_args(DenseFormat)
+            if found.layout != "GGUF" and isinstance(found.config, DecoderConfig)
         },
         "all in bfloat16": found.memory(2),
         "all in float32": found.memory(4),

@@ -65,7 +65,7 @@ def _direction(lm: LanguageModel, texts: Sequence[str], layer: int) -> Float[Ten
     streams = []
     for text in texts:
         with capture(lm.model, what="residual", layers=layer, queries=-1) as seen:
-            lm.model(lm.tokens(text))
+            lm(text)
         streams.append(seen.records[-1].values[0, 0])
     return streams[0] - streams[1]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from glassformer import __version__
 from glassformer.allocator import keep_freed_memory
-from glassformer.errors import InputError
+from glassformer.errors import InputError, first_line
 from glassformer.text import known_name, one_line
 
 EXIT_FAILED = 1
@@ -122,8 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of the output has exited, as `head` does; Python would complain again on closing the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
-    except (InputError, OSError) as error:
+    except (InputError, OSError, MemoryError, RuntimeError) as error:
         if debug:
+            raise
+        if str(error).startswith("Symlink loop"):  # of Path.resolve()
+            error = InputError(str(error), "a path that leads somewhere", "Check the path.")
+        if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+            error = OSError(f"not enough memory ({first_line(error)}). Choose smaller sizes, or close other programs.")
+        if not isinstance(error, InputError | OSError):
             raise
         # The message may quote an untrusted file, which must not control the terminal.
         text = str(error)

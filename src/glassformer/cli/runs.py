@@ -72,13 +72,13 @@ def read_run(directory: Path) -> StoredRun:
     if not path.is_file():
         raise no_run(directory)
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_json(path)
         described = dict(stored["description"])
         model, data = described.pop("model"), described.pop("data")
         require(data["kind"] in (TEXT, RECURRENCE), f"data {data}", f"kind '{TEXT}' or '{RECURRENCE}'", "Correct it.")
         training = TrainingConfig.from_json(json.dumps(stored["training"]))
         return StoredRun(training, DecoderConfig.from_json(json.dumps(model)), data, options=described)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{path}, which does not describe a decoder and its data ({type(error).__name__}: {error})",
             "a run of 'glassformer train'",
@@ -121,7 +121,7 @@ def find_trained(directory: Path) -> TrainedRun | None:
         described = stored["description"]
         config = decoder_config(described["model"])
         kind = described.get("data", {"kind": RECURRENCE})["kind"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{run.config_file}, which describes no decoder ({type(error).__name__}: {error})",
             "a run of 'glassformer train' or of the gpt-oss lab",

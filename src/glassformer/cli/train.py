@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import Any
 
+from glassformer.checkpoints.assembly import count_parameters, machine_memory
 from glassformer.cli import RECURRENCE
 from glassformer.cli.runs import description, read_run
+from glassformer.cli.sizes import in_memory
 from glassformer.cli.train_flags import TrainFlags
-from glassformer.cli.training_data import TrainingData, open_data
+from glassformer.cli.training_data import HELD_OUT_RECURRENCES, TrainingData, open_data
 from glassformer.errors import require
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -34,6 +37,7 @@ def run(flags: TrainFlags) -> TrainingResult:
     require(not flags.run.is_file(), f"--run {flags.run}, which is a file", "a directory", "Choose another path.")
     if not flags.resume:
         RunDirectory(flags.run).require_new()
+    _require_memory(flags)
     data = open_data(flags.data, flags.seq_len, flags.seed)
     require(
         data.seq_len <= flags.model.max_seq_len,
@@ -62,6 +66,30 @@ def run(flags: TrainFlags) -> TrainingResult:
     return result
 
 
+def _require_memory(flags: TrainFlags) -> None:
+    """Refuse sizes that cannot fit before memory is taken: the system would end the process without a message.
+
+    Counted is what is sure to be needed at once: weights, gradients and what the optimiser keeps; of the tokens of one
+    pass the logits and the residual stream after each layer; and the sequences.
+    """
+    model, training = flags.model, flags.training
+    copies = 4 if training.optimizer == "adamw" else 3
+    processes = training.accumulation * int(os.environ.get("WORLD_SIZE", "1"))
+    seq_len = flags.seq_len or 64
+    tokens = -(-training.batch_size // processes) * seq_len
+    held_out = HELD_OUT_RECURRENCES if flags.data == RECURRENCE else 0
+    needed = 4 * copies * count_parameters(DecoderConfig(**vars(model)))
+    needed += 4 * tokens * (model.vocab_size + model.num_layers * model.hidden_dim)
+    needed += 8 * seq_len * (training.batch_size + held_out)
+    available = machine_memory()
+    require(
+        available is None or needed <= available,
+        f"--model, --training and --seq-len sizes that take at least {in_memory(needed)} of memory",
+        f"at most this machine's {in_memory(available or 0)}",
+        "Choose smaller ones.",
+    )
+
+
 def main(flags: TrainFlags) -> int:
     """Train; return the exit status: 0, 1 if training diverged, 130 if it was interrupted."""
     try:
@@ -85,11 +113,10 @@ def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> l
     """The last lines: the best evaluation, and the commands to continue or to generate."""
     lines = []
     if result.best is not None:
-        metrics = dict(result.evaluations)[result.best.step]
-        lines.append(
-            f"best: loss {metrics['loss']:.4f} nats per token, accuracy {metrics['accuracy']:.4f} "
-            f"after step {result.best.step:,}"
-        )
+        metrics = dict(result.evaluations).get(result.best.step, {data.metric: result.best.value})
+        told = {"loss": "loss {:.4f} nats per token", "accuracy": "accuracy {:.4f}"}
+        numbers = ", ".join(text.format(metrics[name]) for name, text in told.items() if name in metrics)
+        lines.append(f"best: {numbers} after step {result.best.step:,}")
     if data.optimal_accuracy is not None:
         lines.append(f"best possible accuracy of any model on these sequences: {data.optimal_accuracy:.4f}")
     directory = shlex.quote(str(flags.run))

@@ -12,7 +12,7 @@ import tyro
 from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
 
 from glassformer.cli import RECURRENCE
-from glassformer.config import Count, NonNegative, Positive, Size, config
+from glassformer.config import Count, NonNegative, Positive, Seed, Size, config
 from glassformer.errors import require
 from glassformer.layers.options import RopeScaling
 from glassformer.models.decoder_config import DecoderConfig
@@ -69,7 +69,7 @@ class TrainFlags:
     seq_len: int | None = None
     """Tokens the model reads of each sequence. None: 256 of a text, 64 of the recurrence."""
 
-    seed: Count = 0
+    seed: Seed = 0
     """Seed of the initial weights and of the data."""
 
     balance_weight: NonNegative = 0.01

@@ -18,12 +18,13 @@ from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
 from glassformer.errors import InputError, require, require_positive
 from glassformer.training.task import Batch, mix_seed
+from glassformer.untrusted import require_regular
 
 BYTES = 256
 
 _TEXT_SEQ_LEN = 256
 _EVALUATION_SEQUENCES = 256
-_HELD_OUT_RECURRENCES = 1000
+HELD_OUT_RECURRENCES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
 
 def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:
     """New sequences of the recurrence at every step; 1,000 sequences and their generators are kept for evaluation."""
-    held_out = make_split(config, num_train=1, num_test=_HELD_OUT_RECURRENCES, seed=seed).test
+    held_out = make_split(config, num_train=1, num_test=HELD_OUT_RECURRENCES, seed=seed).test
 
     def batches(step: int, size: int) -> Batch:
         return {"tokens": fresh_batch(config, size, seed=seed, step=step, excluded=held_out.generators).tokens}
@@ -82,7 +83,7 @@ def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:
         metric="accuracy",
         description={"kind": RECURRENCE, **asdict(config)},
         summary=f"the recurrence modulo {config.vocab_size}, new sequences of {config.seq_len} tokens at every step; "
-        f"{_HELD_OUT_RECURRENCES:,} of held-out generators for evaluation",
+        f"{HELD_OUT_RECURRENCES:,} of held-out generators for evaluation",
         optimal_accuracy=float(optimal_accuracy(held_out.tokens, config).expected.mean()),
     )
 
@@ -96,10 +97,11 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
         InputError: A file that cannot be read, or whose last tenth is shorter than one sequence.
     """
     try:
+        require_regular(path)
         content = np.fromfile(path, dtype=np.uint8)
-    except OSError as error:
+    except (InputError, OSError) as error:
         raise InputError(
-            f"--data {path}, which cannot be read ({error.strerror})",
+            f"--data {path}, which cannot be read ({error.got if isinstance(error, InputError) else error.strerror})",
             f"'{RECURRENCE}', or the path of a text file",
             "Correct the path.",
         ) from error

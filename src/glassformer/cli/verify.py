@@ -14,7 +14,7 @@ from jaxtyping import Float
 from glassformer.cli.flags import VerifyFlags
 from glassformer.cli.terminal import draw_attention_map, draw_outputs, needs_plain, say, terminal_width
 from glassformer.errors import InputError
-from glassformer.files import write_text
+from glassformer.files import require_absent, write_text
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
@@ -22,6 +22,8 @@ from glassformer.handcraft.verification import Certificate, Failure, verify
 from glassformer.handcraft.weight_files import read_head
 
 Written = TypeVar("Written")
+FIGURES = ("counterexample", "largest-error")
+"""Their names, of a failing sequence and of another."""
 
 
 def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
@@ -69,6 +71,11 @@ def run(flags: VerifyFlags) -> Certificate:
     Raises:
         InputError: The weights or the task cannot be read, or do not fit one another.
     """
+    figures = (
+        [] if flags.figure is None else [flags.figure / f"{name}.{end}" for name in FIGURES for end in ("png", "svg")]
+    )
+    for path in [*figures, *([] if flags.json is None else [flags.json])]:
+        require_absent(path, flags.overwrite)
     head = read_head(flags.weights)
     if flags.task_file is not None:
         task = read_task(flags.task_file, flags.run_python)
@@ -98,7 +105,7 @@ def run(flags: VerifyFlags) -> Certificate:
 
         title = f"{chosen.sequence[:40]}, position {chosen.position}"
         figure = draw_attention(shown.attention, shown.names, shown.names, title)
-        name = "counterexample" if failure is not None else "largest-error"
+        name = FIGURES[0] if failure is not None else FIGURES[1]
         for path in _written(flags.figure, lambda directory: save_figure(figure, directory, name)):
             say(f"figure: {path}")
     if flags.json is not None:

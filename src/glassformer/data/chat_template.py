@@ -19,7 +19,6 @@ from glassformer.data import template_process
 from glassformer.data.released_tokenizer import (
     ReleasedTokenizer,
     named_token,
-    read_bounded,
     read_tokenizer_config,
     require_inside,
     tokenizer_places,
@@ -27,6 +26,7 @@ from glassformer.data.released_tokenizer import (
 from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
 from glassformer.text import known_name, one_line
+from glassformer.untrusted import read_bytes
 
 LARGEST_TEMPLATE = 2**16
 """Most bytes of a template; published ones have up to 17,000."""
@@ -191,7 +191,7 @@ def template_from_directory(directory: Path, name: str | None = None) -> ChatTem
         file = place / "chat_template.jinja"
         if file.is_file():
             require_inside(file)
-            texts["default"] = read_bounded(file, LARGEST_TEMPLATE).decode("utf-8", errors="replace")
+            texts["default"] = read_bytes(file, LARGEST_TEMPLATE).decode("utf-8", errors="replace")
         if texts:
             return _chosen(
                 texts, name, named_token(config.get("bos_token")), named_token(config.get("eos_token")), str(place)

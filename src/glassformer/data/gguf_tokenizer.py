@@ -10,8 +10,9 @@ its regular expressions lack a feature (``gpt-4o``, ``tekken``), the published o
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -37,7 +38,7 @@ LONGEST_TOKEN = 1024
 LONGEST_SCORED, MOST_SCORED = 256, 2**22
 """Characters of a token that has a score, and of all of them: the work grows with the product."""
 
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5
 """Values of ``tokenizer.ggml.token_type``; the others are ordinary tokens."""
 
 _CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -156,6 +157,79 @@ def byte_vocabulary() -> dict[str, Any]:
     }
 
 
+def gguf_vocabulary(tokenizer: ReleasedTokenizer, vocab_size: int, ends: Sequence[int] = ()) -> dict[str, Any]:
+    """The ``tokenizer.ggml.*`` of a tokenizer that merges bytes, for :func:`tokenizer_from_gguf` and llama.cpp.
+
+    No key says that a text is normalised to NFC first, as Qwen's is: llama.cpp does not do it.
+
+    Args:
+        tokenizer: Of a ``tokenizer.json``.
+        vocab_size: The model's; tokens that the tokenizer lacks are filled up.
+        ends: Tokens that end a text or a turn, the most important first. The file names three; others are known by
+            their names.
+
+    Raises:
+        InputError: Another kind of tokenizer, such as SentencePiece, whose scores a ``tokenizer.json`` lacks; or one
+            with a part that GGUF has no key for, which is named.
+    """
+    content = {} if tokenizer.json is None else json.loads(tokenizer.json())
+    model, added = content.get("model", {}), content.get("added_tokens", [])
+    patterns = _patterns_of(content.get("pre_tokenizer") or {})
+    named = (
+        name
+        for name, known in _SPLITS.items()
+        if tuple(map(_plain, known)) == patterns and (name in _WHOLE_WORDS) == bool(model.get("ignore_merges"))
+    )
+    pre = next(named, None)
+    lacking = {
+        "no byte-level merges": model.get("type") != "BPE" or bool(model.get("byte_fallback")),
+        "affixes of words": any(model.get(each) for each in ("continuing_subword_prefix", "end_of_word_suffix")),
+        "a normalizer other than NFC": (content.get("normalizer") or {"type": "NFC"})["type"] != "NFC",
+        "tokens that take white space": any(each[side] for each in added for side in ("lstrip", "rstrip")),
+        f"{len(tokenizer.begin)} tokens before a text": len(tokenizer.begin) > 1,
+        "patterns that no tokenizer.ggml.pre names": pre is None,
+    }
+    fault = next((name for name, found in lacking.items() if found), None)
+    fix = "Remove it from the directory for a file that takes token ids."
+    require(fault is None, f"{tokenizer.source} with {fault}", "a tokenizer that GGUF can hold", fix)
+    tokens, types = [f"[PAD{token}]" for token in range(vocab_size)], [UNUSED] * vocab_size
+    kinds = {each["content"]: CONTROL if each["special"] else USER_DEFINED for each in added}
+    for token, index in {**model["vocab"], **{each["content"]: each["id"] for each in added}}.items():
+        tokens[index], types[index] = token, kinds.get(token, 1)
+    found = {
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": tokens,
+        "token_type": types,
+        "merges": [" ".join(merge) for merge in model["merges"]],
+        "add_bos_token": bool(tokenizer.begin),
+        **({"bos_token_id": tokenizer.begin[0]} if tokenizer.begin else {}),
+        **{f"{kind}_token_id": token for kind, token in zip(("eos", "eot", "eom"), dict.fromkeys(ends), strict=False)},
+    }
+    return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
+
+
+def _patterns_of(pre_tokenizer: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The patterns by which a byte-level tokenizer splits a text; None for other ways."""
+    found = []
+    for each in pre_tokenizer.get("pretokenizers", [pre_tokenizer]):
+        match each:
+            case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
+                found.append(_plain(pattern))
+            case {"type": "Digits", "individual_digits": True}:
+                found.append(r"\p{N}")
+            case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": use_regex}:
+                found += [_plain(_GPT2)] if use_regex else []
+            case _:
+                return None
+    return tuple(found)
+
+
+def _plain(pattern: str) -> str:
+    """A pattern in the spelling of this file. White space that it leaves is a part in any case."""
+    return pattern.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)", _CONTRACTION).removesuffix(r"|\s+")
+
+
 def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int], pre: str) -> Tokenizer:
     """Byte-level encoding by a list of merges."""
     if pre not in _SPLITS:
@@ -167,11 +241,8 @@ def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int]
         # The first part may begin with a space.
         cut = merge.find(" ", 1)
         pair = merge[:cut], merge[cut + 1 :]
-        read.require(
-            cut > 0 and pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids,
-            f"the merge {short(merge)}",
-            "two tokens that together are one",
-        )
+        if not (cut > 0 and pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids):
+            read.require(False, f"the merge {short(merge)}", "two tokens that together are one")
         # No text encodes to a special token.
         if pair[0] + pair[1] not in specials:
             pairs.append(pair)

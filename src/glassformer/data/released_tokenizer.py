@@ -25,6 +25,7 @@ import tokenizers
 from glassformer.data.tokenizer import read_json, require_text, whole_text
 from glassformer.errors import InputError, first_line, require
 from glassformer.files import lies_inside
+from glassformer.untrusted import read_bytes
 
 HARMONY_SPECIALS = {
     "<|startoftext|>": 199998,
@@ -208,7 +209,7 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
             that is not installed.
     """
     path = Path(path)
-    content = read_bounded(path, LARGEST_FILE)
+    content = read_bytes(path, LARGEST_FILE)
     if path.suffix == ".tiktoken":
         ranks = _ranks(content, path)
         # The special tokens are not in the file: they belong to this vocabulary alone.
@@ -224,26 +225,6 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}, which is not UTF-8: {error}", "a tokenizer.json", "Download it again.") from error
     return from_json(text, str(path))
-
-
-def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a file that came with a model.
-
-    Raises:
-        InputError: A file that is missing or larger than ``most`` bytes.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise InputError(f"{path}, which cannot be read: {error}", "a model's file", "Check the path.") from error
-    require(
-        len(content) <= most,
-        f"{path} of more than {most} bytes",
-        "a model's file",
-        "Use the one that came with the model.",
-    )
-    return content
 
 
 def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
@@ -335,7 +316,7 @@ def read_tokenizer_config(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     require_inside(path)
-    return read_json(read_bounded(path, LARGEST_FILE).decode("utf-8", errors="replace"), str(path))
+    return read_json(read_bytes(path, LARGEST_FILE).decode("utf-8", errors="replace"), str(path))
 
 
 def named_token(value: Any) -> str | None:

@@ -23,6 +23,7 @@ from glassformer.data.tokenizer import (
     whole_text,
 )
 from glassformer.errors import InputError, require, require_positive
+from glassformer.untrusted import read_text
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 
@@ -164,15 +165,18 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
         InputError: A path with neither, or a damaged file.
     """
     path = Path(path)
-    if path.is_dir():
+    inside = path.is_dir()
+    if inside:
         found = [path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()]
         require(bool(found), f"{path} without a tokenizer", "tokenizer.json or vocab.txt in it", "Download the rest.")
         path = found[0]
-    text = _read(path)
+    text = read_text(path, inside=inside)
     if path.suffix == ".json":
         return SubwordTokenizer(_engine_from(text, str(path)))
     config = path.with_name("tokenizer_config.json")
-    return SubwordTokenizer(_bert(path, text, read_json(_read(config), str(config)) if config.is_file() else {}))
+    return SubwordTokenizer(
+        _bert(path, text, read_json(read_text(config, inside=True), str(config)) if config.is_file() else {})
+    )
 
 
 def tokenizer_from_json(text: str) -> Tokenizer:
@@ -266,10 +270,3 @@ def _special_id(engine: tokenizers.Tokenizer, names: tuple[str, ...], role: str)
     found = [token for token in map(engine.token_to_id, names) if token is not None]
     require(bool(found), f"a tokenizer without {' or '.join(names)}", f"a {role} token", f"Add {names[0]} to it.")
     return int(found[0])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}, which cannot be read: {error}", "a UTF-8 text file", "Check the path.") from error

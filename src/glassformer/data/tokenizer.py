@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from glassformer.errors import InputError, require, require_positive
+from glassformer.untrusted import json_value
 
 PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
 PAD, UNK, CLS = "<PAD>", "<UNK>", "<CLS>"
@@ -202,11 +203,9 @@ def read_json(text: str, what: str) -> dict[str, Any]:
         InputError: Text that is not a JSON object; ``what`` names it in the message.
     """
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{what} that is not JSON: {error}", "a JSON object", "Check that the file is complete."
-        ) from error
+        content = json_value(text)
+    except InputError as error:
+        raise InputError(f"{what} with {error.got}", "a JSON object", error.fix) from error
     require(
         isinstance(content, dict), f"{what} that is a {type(content).__name__}", "a JSON object", "Pass another file."
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -88,6 +89,20 @@ def not_described(call: str, errors: Sequence[Any]) -> NotDescribed:
     more = f", and {len(errors) - 1:,} more errors" if len(errors) > 1 else ""
     got = f"{where or 'the body'}: {errors[0]['msg'][:200]}{more}"
     return NotDescribed(got, f"a request as described for {call!r}", "See /api/openapi.json.")
+
+
+abandoned: ContextVar[Callable[[], bool]] = ContextVar("abandoned", default=bool)
+"""Whether the caller of this thread or task has stopped waiting for the answer."""
+
+
+class Abandoned(Exception):
+    """The caller has stopped waiting for the answer."""
+
+
+def require_waiting() -> None:
+    """Raise :class:`Abandoned` if the caller has stopped waiting; between the parts of a long answer."""
+    if abandoned.get()():
+        raise Abandoned
 
 
 def refusal_of(error: InputError) -> m.Refusal:

@@ -603,7 +603,7 @@ class Steering(Request):
     toward: OutcomeId
     away: OutcomeId | None
     strength: Strength
-    """Its length, as a multiple of the stream's own length at each position."""
+    """Its length, as a multiple of the stream's median length: some models' first token has a hundred times as much."""
 
 
 class ReplacedExpert(Request):
@@ -701,8 +701,8 @@ class AskSweep(AskOutcome):
 
     other: OutcomeId | None = None
     """None: the log-odds of the target. Otherwise those of the target over this one."""
-    done: Annotated[int, Field(ge=0, lt=2**31), WHOLE] = 0
-    """How many exact heads the caller knows."""
+    done: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
+    """How many exact heads the caller knows: the answer has more. None: nothing yet, so that an estimate will do."""
 
 
 class SweptStack(Message):
@@ -768,7 +768,7 @@ class Contribution(Message):
     """What one part adds."""
 
     name: str
-    kind: Literal["embedding", "head", "ffn", "expert", "bias"]
+    kind: Literal["embedding", "head", "ffn", "expert", "bias", "interventions"]
     part: Part | None
     """Of a head."""
     layer: int | None

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
-from glassformer.explorer.calls import CALLS, Call, NotDescribed, UnknownName, not_described
+from glassformer.explorer.calls import CALLS, Abandoned, Call, NotDescribed, UnknownName, abandoned, not_described
 from glassformer.explorer.guards import BODY_WITHIN, REQUEST_WITHIN, Deadlines, Guard, hosts_of, refusal
 from glassformer.explorer.messages import Refusal
 from glassformer.explorer.service import Explorer
@@ -212,14 +212,26 @@ def _endpoint(
                 return HTMLResponse(answer, headers={"content-disposition": 'attachment; filename="explorer.html"'})
             return Response(answer.model_dump_json(), media_type="application/json")
 
+        # A page whose text is edited abandons its earlier requests.
+        gone = threading.Event()
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+
+        watching = asyncio.create_task(watch())
+        abandoned.set(gone.is_set)
         try:
             async with limiter:
-                # A page whose text is edited abandons its earlier requests.
-                if await request.is_disconnected():
-                    return Response(status_code=499)
-                return await to_thread.run_sync(work)
+                await asyncio.sleep(0)  # for watch() to begin
+                return Response(status_code=499) if gone.is_set() else await to_thread.run_sync(work)
+        except Abandoned:
+            return Response(status_code=499)
         except asyncio.CancelledError:
             return refusal(503, InputError("a server that is ending", "a running one", "Start it again."))
+        finally:
+            watching.cancel()
 
     return endpoint
 

@@ -46,8 +46,10 @@ def generate(
     """Continue each prompt; returns the new tokens, without the prompt.
 
     A text ends after ``max_new_tokens`` tokens or with the first of ``stop_tokens``, which is its last token then.
-    Prompts of different lengths are padded on the left and masked, so each gets what it would get alone. The same
-    ``rule.seed`` gives the same texts.
+    Prompts of different lengths are padded on the left and masked, so each gets what it would get alone, up to
+    rounding: in bfloat16 and with packed weights, logits alone and in a batch differ by some hundredths, which decides
+    where two tokens are nearer to one another. The same ``rule.seed`` gives the same texts to the same prompts;
+    the random numbers of a step are drawn for all texts at once, so that a text alone is another one than in a batch.
 
     Args:
         model: The decoder; it is used in evaluation mode and left in the mode it was in.
@@ -228,8 +230,15 @@ def _padded(
 ) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
     """All prompts in one tensor, padded on the left, and which of its tokens are real (None: all)."""
     device = model.device
+    fix = "Pass [prompt] for one prompt, and encode text with its tokenizer."
     if isinstance(prompts, Tensor):
+        got = f"prompts of shape {tuple(prompts.shape)}, {prompts.dtype}"
+        whole = not (prompts.is_floating_point() or prompts.is_complex() or prompts.dtype == torch.bool)
+        require(prompts.dim() == 2 and whole, got, "whole numbers [batch, position]", fix)
         return prompts.to(device), None
+    got = f"prompts of type {type(prompts).__name__}, not of lists of tokens"
+    listed = not isinstance(prompts, str) and all(hasattr(prompt, "__len__") for prompt in prompts)
+    require(listed, got, "a list of lists of token ids", fix)
     lengths = [len(prompt) for prompt in prompts]
     require(
         len(lengths) > 0 and min(lengths) > 0,

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
+from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
@@ -141,33 +142,36 @@ class FoundModel:
         *,
         hold: Hold = "blocks",
         dtype: torch.dtype | None = None,
+        allow_nonfinite: bool = False,
     ) -> Decoder:
         """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
 
         ``dense`` is that of :func:`~glassformer.checkpoints.decoders.load_decoder`, or ``"stored"`` for the weights as
         they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with the C++ library, which computes
-        the same faster, and ``"stored"`` elsewhere and for weights that cannot be held so. ``hold`` is that of
-        :func:`~glassformer.checkpoints.gguf.load_gguf`.
+        the same faster, and ``"stored"`` for others and for weights that cannot be held so. ``hold`` and
+        ``allow_nonfinite`` are those of :func:`~glassformer.checkpoints.gguf.load_gguf`.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
-            InputError: An unknown device, or ``dense`` for a model that is no gpt-oss.
+            InputError: An unknown device, or ``dense`` for a GGUF file or for weights that it cannot hold.
         """
         place = chosen_device(device)
         if sys.stderr.isatty():
             print(f"loading {self.path} ...", file=sys.stderr)
+        options: dict[str, Any] = {"dtype": dtype, "device": place, "allow_nonfinite": allow_nonfinite}
         if isinstance(self.place, GgufFile):
-            require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a gpt-oss", "Leave it out.")
-            return load_gguf(self.place, hold=hold, dtype=dtype, device=place).eval()
-        load = functools.partial(load_decoder, self.place, device=place, dtype=dtype)
+            require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a directory", "Leave it out.")
+            return load_gguf(self.place, hold=hold, **options).eval()
+        load = functools.partial(load_decoder, self.place, **options)
         takes = dense is None and dtype is None and place.type == "cpu" and not use_definition()
+        takes = takes and layout_of(read_json(self.place / CONFIG_FILE)) is not None
         library = native.library() if takes else None
         if library is not None and library.level > 0:
             try:
                 return load(dense="lossless").eval()
             except CheckpointError:
                 raise
-            except InputError:  # no gpt-oss, weights of another dtype, or too many exceptions
+            except InputError:  # weights of another dtype, or too many exceptions
                 pass
         return load(dense=None if dense == "stored" else dense).eval()
 
@@ -176,8 +180,11 @@ class FoundModel:
 class LanguageModel:
     """A decoder with what turns texts into its tokens and back.
 
-    ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: capture, interventions, sweeps and
-    lenses take it. Within ``with intervene(lm.model, ...)`` this object generates under the intervention.
+    ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: sweeps and lenses take it. Capture
+    and interventions take this object too, which reads texts and generates under them::
+
+        with intervene(lm, zero("heads", layers=23, heads=3)), capture(lm) as seen:
+            logits = lm("When Mary and John went to the store, John gave a drink to")
     """
 
     name: str
@@ -189,6 +196,12 @@ class LanguageModel:
     """Bytes of its files of weights."""
     packing: str = ""
     """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
+
+    @torch.no_grad()
+    def __call__(self, text: str) -> Float[Tensor, "1 position vocab"]:
+        """The logits after each token of ``text``, without gradients; errors as for :meth:`tokens`."""
+        logits: Tensor = self.model(self.tokens(text))
+        return logits
 
     def tokens(self, text: str, *, special: bool = False) -> Int[Tensor, "1 position"]:
         """The tokens of ``text`` on the model's device, after the token that the model expects before every text.
@@ -266,13 +279,8 @@ class LanguageModel:
 
     @property
     def num_weights(self) -> int:
-        """Weights; those of an output that is the embedding count once."""
-        counts: dict[int, int] = {}
-        for module in self.model.modules():
-            if isinstance(module, BlockLinear | BlockEmbedding):
-                counts[module.blocks.data_ptr()] = module.num_weights
-            counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
-        return sum(counts.values())
+        """See :func:`count_weights`."""
+        return count_weights(self.model)
 
     @property
     def about(self) -> str:
@@ -284,6 +292,16 @@ class LanguageModel:
         return f"LanguageModel({self.about})"
 
 
+def count_weights(model: nn.Module) -> int:
+    """Weights; those of an output that is the embedding count once."""
+    counts: dict[int, int] = {}
+    for module in model.modules():
+        if isinstance(module, BlockLinear | BlockEmbedding):
+            counts[module.blocks.data_ptr()] = module.num_weights
+        counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
+    return sum(counts.values())
+
+
 def load(
     source: str | Path,
     *,
@@ -292,6 +310,7 @@ def load(
     dtype: torch.dtype | None = None,
     tokenizer: str | None = None,
     dense: DenseFormat | Literal["stored"] | None = None,
+    allow_nonfinite: bool = False,
 ) -> LanguageModel:
     """Open a language model.
 
@@ -303,7 +322,8 @@ def load(
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them.
         dtype: Of expanded weights; None: as they are stored, or float32 for packed ones.
         tokenizer: A tokenizer's file, or a directory or a model on the hub with one; None: the model's own.
-        dense: How a gpt-oss holds attention; see :meth:`FoundModel.load`.
+        dense: How a directory's linear layers are held; see :meth:`FoundModel.load`.
+        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
@@ -316,7 +336,7 @@ def load(
     """
     found = find_model(source, tokenizer)
     encoder = require_tokenizer(found)
-    decoder = found.load(device, dense, hold=hold, dtype=dtype)
+    decoder = found.load(device, dense, hold=hold, dtype=dtype, allow_nonfinite=allow_nonfinite)
     return LanguageModel(
         found.name, decoder, encoder, found.chat_template, found.stop_tokens, found.size, found.packing
     )

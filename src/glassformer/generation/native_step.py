@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from operator import is_
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils.hooks import RemovableHandle
 
+from glassformer.errors import InputError
 from glassformer.kernels import native
 from glassformer.kernels.blocks import KINDS
 from glassformer.kernels.decode_step import ACTIVATIONS, Layer, Matrix, Norm, Rotation, decode_step
@@ -113,9 +115,13 @@ class DecodingStep:
         padding = cache.begin(batch, new, None)
         threads = max(1, min(torch.get_num_threads(), self._plan.size * tokens.numel() // _PRODUCTS_PER_THREAD))
         weights, given = self._plan.weights, tokens.to(torch.int64).contiguous()
-        logits = decode_step(self._library, weights, given, start, padding, threads)
+        logits = None
+        try:
+            logits = decode_step(self._library, weights, given, start, padding, threads)
+        finally:
+            if logits is None:
+                cache.padding = before
         if logits is None:
-            cache.padding = before
             return None
         for layer in cache.layers:
             layer.length, layer.in_order = start + new, layer.window is None or new > 1
@@ -174,7 +180,7 @@ class _Plan:
         """The plan; None if the model has a part that the native step does not know, or a hook."""
         try:
             plan = cls(model, cache)
-        except _Unknown:
+        except (_Unknown, InputError):  # the second of addresses
             return None
         return plan if plan.holds() else None
 
@@ -183,7 +189,7 @@ class _Plan:
         return (  # in each step, so without a line of Python for each part
             all(map(is_, map(dict.get, self._holders, self._names), self._held))
             and list(map(type, self._modules)) == self._types
-            and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
+            and native.addresses(self._tensors) == self._addresses
             and list(map(len, map(vars, self._modules))) == self._sizes
             and (self._handles == RemovableHandle.next_id or self._has_no_hooks())
             and len(self._model.layers) == len(self._caches)
@@ -199,9 +205,9 @@ class _Plan:
         for name in ("positions", "local_rotary", "logit_cap"):
             if model._modules.get(name) is None:
                 self._hold(model._modules, name, None)
-        embedding, positions = self._embedding(model, "embedding"), Matrix()
+        embedding, positions = self._embedding(model, "embedding", config.vocab_size), Matrix()
         if model.positions is not None:
-            positions = self._embedding(model, "positions")
+            positions = self._embedding(model, "positions", config.max_seq_len)
         layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
         cap = None if model.logit_cap is None else self._part(model, "logit_cap", SoftCap)
@@ -232,9 +238,9 @@ class _Plan:
             logit_cap=0.0 if cap is None else cap.cap,
         )
 
-    def _embedding(self, model: Decoder, name: str) -> Matrix:
+    def _embedding(self, model: Decoder, name: str, rows: int) -> Matrix:
         table, width = self._part(model, name, nn.Embedding, BlockEmbedding), model.config.hidden_dim
-        _need(table.max_norm is None)
+        _need(table.max_norm is None and table.num_embeddings >= rows)
         if isinstance(table, BlockEmbedding):
             return self._blocks(table, table.num_embeddings, width)
         return self._matrix(table, "weight", table.num_embeddings, width)
@@ -242,7 +248,9 @@ class _Plan:
     def _blocks(self, owner: BlockLinear | BlockEmbedding, rows: int, width: int) -> Matrix:
         _need(self.dtype == torch.float32)  # in which their layers compute
         kind = KINDS[owner.kind]
-        return Matrix.blocks(self._tensor(owner._buffers, "blocks", torch.uint8, rows, kind.row_bytes(width)), kind)
+        _need(width % kind.block == 0)
+        blocks = self._address(owner._buffers, "blocks", torch.uint8, rows, kind.row_bytes(width))
+        return Matrix.blocks(blocks, kind, width)
 
     def _rotations(self, model: Decoder) -> Any:
         """The rotation of all layers and that of windowed ones; none with learned positions."""
@@ -253,8 +261,8 @@ class _Plan:
         for rotation, rotary in zip(rotations, found, strict=True):
             pairs = rotary.head_dim // 2
             _need(rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2)
-            frequencies = self._tensor(vars(rotary), "_frequencies", torch.float32, pairs)
-            rotation.frequencies, rotation.pairs = frequencies.data_ptr(), pairs
+            rotation.frequencies = self._address(vars(rotary), "_frequencies", torch.float32, pairs)
+            rotation.pairs = pairs
             rotation.concentration = 1.0 if rotary.scaling is None else rotary.scaling.concentration
         return rotations
 
@@ -291,7 +299,7 @@ class _Plan:
             setattr(layer, name, self._vector(attention, name, heads))
         shape = (self._batch, kv_heads, cache.slots, head_dim)
         for name in ("keys", "values"):
-            setattr(layer, name, self._tensor(vars(cache), name, self.dtype, *shape).data_ptr())
+            setattr(layer, name, self._address(vars(cache), name, self.dtype, *shape))
         layer.num_heads, layer.num_kv_heads, layer.slots = heads, kv_heads, cache.slots
         layer.scale = head_dim**-0.5 if attention.scale is None else attention.scale
         layer.cap = attention.cap or 0.0
@@ -353,30 +361,30 @@ class _Plan:
         self._names.append(name)
         self._held.append(held)
 
-    def _tensor(self, tensors: dict[str, Any], name: str, dtype: torch.dtype, *shape: int) -> Tensor:
+    def _address(self, tensors: dict[str, Any], name: str, dtype: torch.dtype, *shape: int) -> int:
         tensor: Any = tensors.get(name)
-        _need(type(tensor) in (Tensor, nn.Parameter) and tensor.dtype == dtype and tensor.shape == shape)
-        _need(tensor.device.type == "cpu" and tensor.is_contiguous())
+        _need(type(tensor) in (Tensor, nn.Parameter) and tensor.shape == shape)
+        self._addresses.append(native.address(tensor, dtype, math.prod(shape)))
         self._hold(tensors, name, tensor)
         self._tensors.append(tensor)
-        self._addresses.append(tensor.data_ptr())
         self._memory.append(tensor.detach())
-        return tensor
+        return self._addresses[-1]
 
     def _vector(self, owner: nn.Module, name: str, *shape: int) -> int | None:
         """The address of a parameter; None where there is none."""
         if getattr(owner, name) is None:
             self._hold(owner._parameters, name, None)
             return None
-        return self._tensor(owner._parameters, name, self.dtype, *shape).data_ptr()
+        return self._address(owner._parameters, name, self.dtype, *shape)
 
     def _matrix(self, owner: nn.Module, name: str, *shape: int) -> Matrix:
-        return Matrix.of(self._tensor(owner._parameters, name, self.dtype, *shape))
+        return Matrix.of(self._address(owner._parameters, name, self.dtype, *shape), self.dtype, shape[-1])
 
     def _packed(self, owner: nn.Module, name: str, experts: int, rows: int, width: int) -> Matrix:
         shape = (experts, rows, width // 32)
-        scales = self._tensor(owner._buffers, f"{name}_scales", torch.uint8, *shape)
-        return Matrix.of(self._tensor(owner._buffers, f"{name}_blocks", torch.uint8, *shape, 16), scales)
+        scales = self._address(owner._buffers, f"{name}_scales", torch.uint8, *shape)
+        blocks = self._address(owner._buffers, f"{name}_blocks", torch.uint8, *shape, 16)
+        return Matrix.of(blocks, torch.uint8, width, scales)
 
     def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> Any:
         """The weights of a linear layer and the address of its bias."""
@@ -390,14 +398,15 @@ class _Plan:
             index: Any
             packed, index = (linear._buffers.get(name) for name in ("packed", "index"))
             _need(packed is not None and index is not None and len(packed) == rows and fits(packed, index, width))
-            packed = self._tensor(linear._buffers, "packed", torch.uint8, *packed.shape)
-            index = self._tensor(linear._buffers, "index", torch.int32, *index.shape)
-            return Matrix.lossless(packed, index, width), bias
+            address = self._address(linear._buffers, "packed", torch.uint8, *packed.shape)
+            entries = self._address(linear._buffers, "index", torch.int32, *index.shape)
+            return Matrix.lossless(address, entries, width), bias
         if not isinstance(linear, Int8Linear):
             return self._matrix(linear, "weight", rows, width), bias
         _need(self.dtype == torch.bfloat16)  # as packed experts
-        scales = self._tensor(linear._buffers, "scales", torch.bfloat16, rows, width // 32)
-        return Matrix.of(self._tensor(linear._buffers, "integers", torch.int8, rows, width), scales), bias
+        scales = self._address(linear._buffers, "scales", torch.bfloat16, rows, width // 32)
+        integers = self._address(linear._buffers, "integers", torch.int8, rows, width)
+        return Matrix.of(integers, torch.int8, width, scales), bias
 
     def _set_linear(self, layer: Layer, to: str, *linear: Any) -> None:
         matrix, bias = self._linear(*linear)

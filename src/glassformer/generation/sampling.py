@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-from annotated_types import Ge, Lt
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from glassformer.config import Fraction, NonNegative, Size, config
+from glassformer.config import Fraction, NonNegative, Seed, Size, config
 from glassformer.errors import InputError, require
 
 # Float64 sums of a vocabulary's probabilities stray by less than this. A set that misses top_p by less has reached it:
@@ -31,7 +28,7 @@ class SamplingRule:
     """Only this many most likely tokens may be chosen; None for all."""
     top_p: Fraction = 1.0
     """Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is greedy."""
-    seed: Annotated[int, Ge(0), Lt(2**63)] | None = None
+    seed: Seed | None = None
     """Seed of :meth:`generator`; None for another one each time."""
 
     @property

@@ -128,7 +128,7 @@ def speculated(
         longest: How many tokens are proposed at most; fewer than any window has positions, so that the cache can forget
             those that are not accepted.
     """
-    longest = min([longest, *(layer.window - 1 for layer in cache.layers if layer.window is not None)])
+    longest = min([longest, most, *(layer.window - 1 for layer in cache.layers if layer.window is not None)])
     lookup = Lookup(text, verification_costs(model.config, longest))
     length = len(text)
     draft: list[int] = []

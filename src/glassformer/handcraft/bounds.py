@@ -47,7 +47,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from torch import nn
 
+from glassformer.errors import require
 from glassformer.handcraft.circuits import place_inputs, possible_pairs
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.sequences import SequenceSpace
@@ -114,6 +116,16 @@ class PlaceTables:
         """The smallest margin and the largest error, rounding included. NaN stays NaN, so that it proves nothing."""
         error = float(np.max(errors)) * (1 + self.bound_rounding) + self.value_rounding
         return Bound(float(np.min(margins)), error)
+
+
+def require_finite(model: nn.Module, most: float = math.inf) -> None:
+    """Raise :class:`InputError` naming a weight of ``model`` that is not finite or above ``most``, before any proof."""
+    fix = "Compile, build or load it again."
+    for name, tensor in model.state_dict().items():
+        fits = not tensor.is_floating_point() or bool(tensor.isfinite().all())
+        require(fits, f"{name} with numbers that are not finite", "finite weights", fix)
+        size = float(tensor.abs().max()) if tensor.numel() else 0.0
+        require(size <= most, f"{name} with numbers up to {size:.3g}", f"at most {most:g}", fix)
 
 
 def gamma(roundings: int, roundoff: float) -> float:

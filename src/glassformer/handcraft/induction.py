@@ -43,7 +43,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.bounds import gamma, leakage
+from glassformer.handcraft.bounds import gamma, leakage, require_finite
 from glassformer.handcraft.rotary_head import RotaryHead, distance_gap
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.kernels.rotation import rotate
@@ -54,6 +54,8 @@ _FAST = 6
 """Pairs that tell distances apart; the others hardly turn over the whole length."""
 _SLOWEST = 1e-3
 """How far a slow pair turns at most over the whole length, in radians."""
+_LARGEST = 1e9
+"""Of a weight, so that no sum of products overflows."""
 _RUN_AT_ONCE = 256
 _SAMPLES = 1000
 
@@ -184,7 +186,7 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         limit: Most short texts to run.
 
     Raises:
-        InputError: A model of another form or vocabulary.
+        InputError: A model of another form or vocabulary, or weights that are not finite.
     """
     config = model.config
     form: dict[str, Any] = {
@@ -200,12 +202,13 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
     wrong += config.extensions()
     if wrong:
         raise InputError(", ".join(wrong), f"{form}", "Build the model with build_induction().")
+    require_finite(model, _LARGEST)
     space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)
     margins, leaks, logit_margin = _Bound(model, space).follow()
     others = space.num_tokens - 1
     run, missed, least, example = _run(model, space, limit)
     return InductionCertificate(
-        holds=min(*margins, logit_margin) > 0 and missed == 0,
+        holds=all(margin > 0 for margin in (*margins, logit_margin)) and missed == 0,  # NaN is not
         num_texts=space.count,
         margins=margins,
         leaks=leaks,
@@ -272,7 +275,7 @@ class _Bound:
             self._logit_margin(copied, letters.expand(copied.shape[:-1]), error + moved),
             self._logit_margin(missing, torch.full(missing.shape[:-1], start), error + moved),
         ]
-        return (first, second), (leak, next_leak), min(margins)
+        return (first, second), (leak, next_leak), float(np.min(margins))
 
     def _normalised(self, norm: Any, x: Tensor, error: float) -> tuple[Tensor, float]:
         """The norm of each row, and how far an error of this length in the row, and rounding, may move it."""
@@ -345,9 +348,9 @@ class _Bound:
             further.append(torch.stack([further[-1], *each]).amax(0))
         for distance in range(self._length):
             rivals = torch.maximum(nearer, further[self._length - 1 - distance])
-            margin = min(margin, float((lowest[distance] - rivals).min()))
+            margin = float(np.minimum(margin, float((lowest[distance] - rivals).min())))
             if distance > 0:
-                margin = min(margin, float((of_start[distance] - nearer).min()))
+                margin = float(np.minimum(margin, float((of_start[distance] - nearer).min())))
             nearer = torch.maximum(nearer, highest_other[distance])
         return margin
 

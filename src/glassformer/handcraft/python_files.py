@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.untrusted import in_file, read_text
 from glassformer.text import one_line, shown
+from glassformer.untrusted import in_file, read_text
 
 
 def require_permission(path: Path, run_python: bool) -> None:

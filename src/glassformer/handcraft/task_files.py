@@ -35,8 +35,8 @@ from glassformer.errors import require
 from glassformer.handcraft.python_files import error_in, require_permission, run_python_file
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Readout, Target, Task
-from glassformer.handcraft.untrusted import in_file, parse_json
 from glassformer.text import short, shown
+from glassformer.untrusted import in_file, parse_json
 
 Rows = Float[np.ndarray, "letter v_dim"]
 
@@ -73,7 +73,7 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
 
     Raises:
         InputError: Another suffix; a Python file without ``run_python``; a file that
-            :func:`~glassformer.handcraft.untrusted.parse_json` refuses; a missing, unknown or ill-typed entry; a letter
+            :func:`~glassformer.untrusted.parse_json` refuses; a missing, unknown or ill-typed entry; a letter
             outside the alphabet; outputs whose number or length does not fit; an error in the Python file, with its
             line.
     """

@@ -29,8 +29,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, new_file, write_text
 from glassformer.handcraft.single_head import HeadWeights
-from glassformer.handcraft.untrusted import MAX_NUMBERS, in_file, parse_json, read_bytes, read_text, status_of
 from glassformer.text import known_name, short, shown
+from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, read_bytes, read_text, status_of
 
 Matrix = Float[np.ndarray, "row column"]
 

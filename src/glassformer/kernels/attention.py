@@ -6,6 +6,7 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1; Beltagy et al. 202
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.kernels import native
+from glassformer.kernels.native import declare
 from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rule import defined_backward, differentiate, native_library, use_definition
 
@@ -192,8 +194,8 @@ class _NativeAttention(torch.autograd.Function):
         wide = [_in_rows(each.float()) for each in (q, k, v)]
         out = wide[0].new_empty(batch, queries, heads, width).transpose(1, 2)  # merging the heads copies nothing
         lse = out.new_empty(batch, heads, queries)
-        logits = 0 if sink is None else sink.detach().float().contiguous()
-        _call_native("attention", [*wide, out], [lse, logits], k, (causal, window), scale)
+        logits = out.new_empty(0) if sink is None else sink.detach().float().contiguous()
+        _call_native("attention", [*wide, out, lse, logits], k, (causal, window), scale, logits.numel())
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, sink, out, lse)
         ctx.seen, ctx.scale = (causal, window), scale
@@ -219,23 +221,34 @@ def _native_backward(
     wide = [_in_rows(each.float()) for each in (grad, q, k, v, out)]
     grad_q = torch.empty_like(wide[1])
     of_heads = [grad_q.new_empty(batch, heads, k.shape[2], width) for _ in range(2)]
-    # Strides are of the tensors before and of the gradient of q; the others are contiguous.
-    _call_native("attention_backward", [*wide, grad_q], [lse, *of_heads], k, seen, scale)
+    _call_native("attention_backward", [*wide, grad_q, lse, *of_heads], k, seen, scale, 0)
     if k.shape[1] != heads:
         of_heads = [each.unflatten(1, (k.shape[1], -1)).sum(2) for each in of_heads]
     return grad_q.to(q.dtype), of_heads[0].to(k.dtype), of_heads[1].to(v.dtype)
 
 
-def _call_native(
-    name: str, strided: list[Tensor], others: list[Any], k: Tensor, seen: tuple[bool, int], scale: float
-) -> None:
-    """Call a function of attention.cpp; the last of the ``strided`` tensors has the shape of the queries."""
+def _sizes(batch: int, heads: int, kv_heads: int, queries: int, keys: int, width: int, *others: Any) -> tuple[Any, ...]:
+    q, k = (batch, heads, queries, width), (batch, kv_heads, keys, width)
+    return q, k, k, q, batch * heads * queries, others[3]
+
+
+def _backward_sizes(batch: int, heads: int, *others: Any) -> tuple[Any, ...]:
+    q, k, v, out, lse, _sinks = _sizes(batch, heads, *others)
+    of_heads = batch * heads * math.prod(k[2:])
+    return q, q, k, v, out, q, lse, of_heads, of_heads
+
+
+declare("attention", "ffffff", _sizes)
+declare("attention_backward", "fffffffff", _backward_sizes)
+
+
+def _call_native(name: str, tensors: list[Tensor], k: Tensor, seen: tuple[bool, int], scale: float, sinks: int) -> None:
+    """Call a function of attention.cpp; the first of the tensors has the shape of the queries."""
     library = native.library()
     assert library is not None
-    batch, heads, queries, width = strided[-1].shape
-    sizes = torch.tensor([batch, heads, k.shape[1], queries, k.shape[2], width, *seen], device="cpu")
-    strides = torch.tensor([each.stride()[:3] for each in strided], device="cpu")
-    library.call(name, *strided, *others, sizes, strides, float(scale), torch.get_num_threads())
+    batch, heads, queries, width = tensors[0].shape
+    sizes = (batch, heads, k.shape[1], queries, k.shape[2], width, *seen)
+    library.call(name, *tensors, *sizes, float(scale), sinks, torch.get_num_threads())
 
 
 def _in_rows(x: Tensor) -> Tensor:

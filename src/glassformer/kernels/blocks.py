@@ -22,7 +22,8 @@ from jaxtyping import Float, Int8, UInt8
 from torch import Tensor
 
 from glassformer.kernels import native
-from glassformer.kernels.linear import parts, threads_for
+from glassformer.kernels.linear import linear, parts, threads_for
+from glassformer.kernels.native import declare
 from glassformer.kernels.rule import defined_backward, use_definition
 
 FEW_TOKENS = 16
@@ -84,13 +85,31 @@ def values(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*r
         return expanded(kind, blocks)
     width = KINDS[kind].width(blocks.shape[-1])
     out = torch.empty(*blocks.shape[:-1], width, dtype=torch.float32)
-    library.call("expand_blocks", number(kind), blocks, out, 0, out.numel() // width, width, threads_for(out))
+    rows = out.numel() // width
+    library.call("expand_blocks", blocks, out, number(kind), rows, width, 0, rows, threads_for(out))
     return out
 
 
 def number(kind: str) -> int:
     """The format as C++ knows it."""
     return _FIRST + list(KINDS).index(kind)
+
+
+def _bytes(format: int, rows: int, width: int) -> int:
+    kind = list(KINDS.values())[format - _FIRST]
+    return -1 if width % kind.block else rows * kind.row_bytes(width)
+
+
+def _expanded_sizes(format: int, rows: int, width: int, first: int, last: int, _threads: int) -> tuple[int, int]:
+    return _bytes(format, rows, width), (last - first) * width if 0 <= first <= last <= rows else -1
+
+
+declare("expand_blocks", "bf", _expanded_sizes)
+declare(
+    "rows_blocks",
+    "bff",
+    lambda kind, rows, width, tokens, _: (_bytes(kind, rows, width), tokens * width, tokens * rows),
+)
 
 
 def _library(blocks: Tensor) -> native.Library | None:
@@ -160,16 +179,19 @@ def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     library = _library(blocks) if few else None
     if library is not None:
         out = tokens.new_empty(len(x), len(blocks))
-        sizes = (len(blocks), width, len(x), threads_for(blocks))
-        library.call("rows_blocks", number(kind), blocks, tokens.contiguous(), out, *sizes)
+        sizes = (number(kind), len(blocks), width, len(x), threads_for(blocks))
+        library.call("rows_blocks", blocks, tokens.contiguous(), out, *sizes)
         return out.to(x.dtype)
+    pieces = parts(blocks, _EXPANDED)
+    if len(pieces) == 1 and not transposed:
+        return linear(tokens, values(kind, blocks).to(wide)).to(x.dtype)
     out = tokens.new_zeros(len(x), width if transposed else len(blocks))
-    for rows in parts(blocks, _EXPANDED):
+    for rows in pieces:
         weights = values(kind, blocks[rows]).to(wide)
         if transposed:
             out.addmm_(tokens[:, rows], weights)
         else:
-            out[:, rows] = tokens @ weights.T
+            out[:, rows] = linear(tokens, weights)
     return out.to(x.dtype)
 
 

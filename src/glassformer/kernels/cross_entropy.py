@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from glassformer.kernels.native import declare
 from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
 NOTHING = -100
@@ -42,6 +43,10 @@ def cross_entropy(
     if plain or native_library(logits) is None:
         return definition(logits, targets, ignored)
     return _CrossEntropy.apply(logits, targets, ignored)
+
+
+declare("cross_entropy", "Tlff", lambda rows, size, *_: (rows * size, rows, rows, rows))
+declare("cross_entropy_backward", "TlfT", lambda rows, size, *_: (rows * size, rows, rows, rows * size))
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_double, c_int64, c_void_p
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from glassformer.kernels.blocks import BlockKind, number
-from glassformer.kernels.native import Library
+from glassformer.kernels.native import Library, declare
 
 _FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 3, torch.uint8: 4}
 _LOSSLESS = 2
@@ -26,21 +27,19 @@ class Matrix(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("scales", c_void_p), ("format", c_int64), ("width", c_int64))
 
     @classmethod
-    def of(cls, weight: Tensor, scales: Tensor | None = None) -> Matrix:
-        """Of ``weight [..., out, in]``, or of 8-bit weights or MXFP4's blocks and their scales."""
-        if scales is None:
-            return cls(weight.data_ptr(), None, _FORMATS[weight.dtype], weight.shape[-1])
-        return cls(weight.data_ptr(), scales.data_ptr(), _FORMATS[weight.dtype], 32 * scales.shape[-1])
+    def of(cls, data: int, dtype: torch.dtype, width: int, scales: int | None = None) -> Matrix:
+        """Of weights of this dtype: 8-bit ones and MXFP4's blocks have scales."""
+        return cls(data, scales, _FORMATS[dtype], width)
 
     @classmethod
-    def lossless(cls, packed: Tensor, index: Tensor, width: int) -> Matrix:
+    def lossless(cls, packed: int, index: int, width: int) -> Matrix:
         """Of what :func:`~glassformer.quantized.lossless.encode` made of rows of ``width`` numbers."""
-        return cls(packed.data_ptr(), index.data_ptr(), _LOSSLESS, width)
+        return cls(packed, index, _LOSSLESS, width)
 
     @classmethod
-    def blocks(cls, blocks: Tensor, kind: BlockKind) -> Matrix:
-        """Of GGUF's blocks ``[out, bytes]``."""
-        return cls(blocks.data_ptr(), None, number(kind.name), kind.width(blocks.shape[1]))
+    def blocks(cls, blocks: int, kind: BlockKind, width: int) -> Matrix:
+        """Of GGUF's blocks."""
+        return cls(blocks, None, number(kind.name), width)
 
 
 def _fields(kind: type, names: str) -> list[tuple[str, type]]:
@@ -91,6 +90,14 @@ class Decoder(ctypes.Structure):
     )
 
 
+def _sizes(_decoder: int, batch: int, new: int, start: int, vocab_size: int, padded: int, _threads: int) -> Any:
+    return batch * new, batch * (start + new) if padded else 0, batch * new * vocab_size
+
+
+declare("decode_step", "l?f", _sizes)
+_UNKNOWN_TOKEN = 2  # a result in native.h
+
+
 def decode_step(
     library: Library,
     decoder: Decoder,
@@ -101,7 +108,7 @@ def decode_step(
 ) -> Float[Tensor, "batch new vocab"] | None:
     """Logits in float32 after each new token, whose keys and values are written into the cache.
 
-    Nothing is checked but the tokens: None, and nothing written, if one is outside the vocabulary.
+    None, and nothing written, if one of the tokens is outside the vocabulary.
 
     Args:
         library: The C++ library.
@@ -113,15 +120,7 @@ def decode_step(
     """
     batch, new = tokens.shape
     logits = torch.empty(batch, new, decoder.vocab_size, dtype=torch.float32, device="cpu")
-    valid = c_int64(1)
-    function = getattr(library.code, f"glassformer_decode_step_{library.level}")
-    function.restype = None
-    function(
-        ctypes.byref(decoder),
-        c_void_p(tokens.data_ptr()),
-        None if padding is None else c_void_p(padding.data_ptr()),
-        c_void_p(logits.data_ptr()),
-        ctypes.byref(valid),
-        *map(c_int64, (batch, new, start, threads)),
-    )
-    return logits if valid.value else None
+    seen = logits.new_empty(0, dtype=torch.bool) if padding is None else padding
+    sizes = (batch, new, start, decoder.vocab_size, seen.numel(), threads)
+    done = library.call("decode_step", tokens, seen, logits, ctypes.addressof(decoder), *sizes)
+    return None if done == _UNKNOWN_TOKEN else logits

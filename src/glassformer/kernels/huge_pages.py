@@ -12,6 +12,7 @@ from torch import Tensor
 
 # The size on x86 and most ARM systems. Elsewhere less of a tensor is in huge pages.
 _PAGE = 2**21
+_SHARED, _ALIGNMENT = 2**25, 64
 
 
 def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
@@ -33,3 +34,26 @@ def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.
     except OSError:  # no huge pages, or too little memory, which torch.empty tells
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=start).view(*shape)
+
+
+class SharedPages:
+    """Huge pages for many tensors, one after another, so that those smaller than a page do not take one each.
+
+    The pages are given back in parts of 32 MiB, each when all its tensors are gone. Not for threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._free = torch.empty(0, dtype=torch.uint8)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor of no particular content on the CPU, with a storage of its own."""
+        size = math.prod(shape) * dtype.itemsize
+        if size >= _SHARED:
+            return empty_in_huge_pages(shape, dtype)
+        if size > len(self._free):
+            self._free = empty_in_huge_pages([_SHARED], torch.uint8)
+        if size == 0:
+            return torch.empty(tuple(shape), dtype=dtype)
+        found = torch.frombuffer(self._free.numpy(), dtype=dtype, count=math.prod(shape))
+        self._free = self._free[-(-size // _ALIGNMENT) * _ALIGNMENT :]
+        return found.view(tuple(shape))

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 from glassformer.kernels.linear import FEW, parts, threads_for
+from glassformer.kernels.native import declare
 from glassformer.kernels.rule import native_library, slow_bfloat16, use_definition
 
 BLOCK = 32
@@ -27,6 +28,13 @@ def definition(x: Tensor, integers: Tensor, scales: Tensor, bias: Tensor | None 
     wide = torch.promote_types(x.dtype, torch.float32)
     weights = expanded(integers, scales, wide)
     return F.linear(x.to(wide), weights, None if bias is None else bias.to(wide)).to(x.dtype)
+
+
+declare(
+    "rows_int8",
+    "chff",
+    lambda rows, width, tokens, _: (rows * width, rows * width // BLOCK, tokens * width, tokens * rows),
+)
 
 
 def int8_linear(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.native import Library
+from glassformer.kernels.native import Library, declare
 from glassformer.kernels.rule import (
     NATIVE_NAMES,
     autocast_dtype,
@@ -30,23 +30,35 @@ _LEAST, _PER_THREAD = 2**18, 2**16
 # Weights that are widened at a time, so that a large matrix needs little memory.
 _WIDENED = 2**22
 
-LEAST_WORK = 2**22
-"""Multiply-adds below which a call of oneDNN takes longer than it saves."""
+LEAST_WORK, LEAST_WORK_HALVES = 2**22, 2**24
+"""Multiply-adds below which a call of oneDNN takes longer than it saves; the second where 512 bits are two halves."""
 
 definition = F.linear
 
 
 @functools.cache
-def slow_mkl() -> bool:
-    """Whether torch multiplies float32 at half the processor's rate: MKL uses AVX-512 on Intel's processors alone.
-
-    Of AMD's, Zen 4 multiplies 512 bits in two halves and loses nothing. Its successors have AVX-VNNI, too.
-    """
+def avx512_of_amd() -> bool:
+    """Whether the processor has AVX-512 that MKL, which uses it on Intel's processors alone, leaves unused."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
+    name = _capabilities().get("cpu_name")
+    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "AMD" in str(name)
+
+
+@functools.cache
+def slow_mkl() -> bool:
+    """Whether torch multiplies float32 at half the processor's rate.
+
+    Of AMD's, Zen 4 multiplies 512 bits in two halves: what is read without gradients is a seventh faster by oneDNN,
+    training is not. Its successors have AVX-VNNI, too.
+    """
+    found = _capabilities()
+    return avx512_of_amd() and bool(found.get("avx_vnni") or found.get("avx512_vp2intersect"))
+
+
+def _capabilities() -> dict[str, object]:
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
-    whole = bool(found.get("avx_vnni") or found.get("avx512_vp2intersect"))
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "AMD" in str(found.get("cpu_name")) and whole
+    return found
 
 
 def linear(
@@ -60,7 +72,9 @@ def linear(
     narrow = x.dtype == torch.bfloat16
     work = x.numel() * weight.shape[0]
     few = work <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * weight.numel()
-    large = x.dtype == torch.float32 and work >= LEAST_WORK and slow_mkl()
+    large = x.dtype == torch.float32 and (
+        (work >= LEAST_WORK and slow_mkl()) or (work >= LEAST_WORK_HALVES and avx512_of_amd())
+    )
     if (
         not (few or narrow or large)  # first: small models spend as long on such questions as on products
         or work == 0
@@ -80,12 +94,16 @@ def linear(
     if narrow:
         wide = x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16()
     else:
-        wide = large and all(each.is_contiguous() for each in tensors[1:]) and native_library(*tensors) is not None
+        wide = large and (not grad or slow_mkl()) and all(each.is_contiguous() for each in tensors[1:])
+        wide = wide and native_library(*tensors) is not None
     if wide:
         rows = x.reshape(-1, x.shape[-1])
         out = _Wide.apply(rows, weight, bias) if grad else _wide(rows, weight, bias)
         return out.view(*x.shape[:-1], len(weight))
     return definition(x, weight, bias)
+
+
+declare("rows", "Tff", lambda rows, width, tokens, _: (rows * width, tokens * width, tokens * rows))
 
 
 def _few(library: Library, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -20,13 +20,32 @@ from jaxtyping import BFloat16, Float, Int32, Int64, UInt8
 from torch import Tensor
 
 from glassformer.kernels.linear import FEW, FEW_NARROW, linear, parts, threads_for
-from glassformer.kernels.native import Library
+from glassformer.kernels.native import Library, declare
 from glassformer.kernels.rule import autocast_dtype, native_library, slow_bfloat16, use_definition
 
 GROUP, GROUP_BYTES, CODED = 64, 96, 7
 """Numbers of a group, their bytes, and how many values of the exponent's upper bits have a code."""
 # Bytes that are expanded at a time, so that what they become stays in caches.
 _EXPANDED = 2**20
+
+
+def _sizes(rows: int, width: int, entries: int) -> tuple[int, int]:
+    """Of ``packed`` and ``index``."""
+    return rows * -(-width // GROUP) * GROUP_BYTES, 2 * max(entries, rows + 1)
+
+
+def _expanded_sizes(rows: int, width: int, entries: int, first: int, last: int, _threads: int) -> tuple[int, ...]:
+    return *_sizes(rows, width, entries), (last - first) * width if 0 <= first <= last <= rows else -1
+
+
+declare("encode_lossless", "hbi", lambda rows, width, _: (rows * width, *_sizes(rows, width, rows + 1)))
+declare("list_exceptions", "hi", lambda rows, width, entries, _: (rows * width, _sizes(rows, width, entries)[1]))
+declare("expand_lossless", "bih", _expanded_sizes)
+declare(
+    "rows_lossless",
+    "biff",
+    lambda rows, width, tokens, entries, _: (*_sizes(rows, width, entries), tokens * width, tokens * rows),
+)
 
 
 def encode_definition(
@@ -92,7 +111,8 @@ def fits(packed: Tensor, index: Tensor, width: int) -> bool:
 def _expanded(library: Library, packed: Tensor, index: Tensor, width: int, rows: slice) -> Tensor:
     first, last, _ = rows.indices(len(packed))
     out = packed.new_empty(last - first, width, dtype=torch.bfloat16)
-    library.call("expand_lossless", packed, index, out, first, last, width, threads_for(out))
+    sizes = (len(packed), width, len(index), first, last, threads_for(out))
+    library.call("expand_lossless", packed, index, out, *sizes)
     return out
 
 
@@ -128,7 +148,7 @@ def lossless_linear(
     tokens = x.reshape(-1, width)
     if len(tokens) <= (FEW_NARROW if x.dtype == torch.bfloat16 and slow_bfloat16() else FEW):
         out = x.new_empty(len(tokens), len(packed), dtype=torch.float32)
-        sizes = (len(packed), width, len(tokens), threads_for(packed))
+        sizes = (len(packed), width, len(tokens), len(index), threads_for(packed))
         library.call("rows_lossless", packed, index, tokens.float().contiguous(), out, *sizes)
         out = (out if bias is None else out.add_(bias)).to(x.dtype)
     else:

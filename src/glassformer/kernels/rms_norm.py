@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.kernels.native import declare
 from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
 
@@ -36,6 +37,12 @@ def rms_norm(
     return _RMSNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
 
 
+declare("rms_norm", "TfTf", lambda rows, size, *_: (rows * size, size, rows * size, rows))
+declare(
+    "rms_norm_backward",
+    "TTffTf",
+    lambda rows, size, parts, _: (rows * size, rows * size, size, rows, rows * size, parts * size),
+)
 _PARTS = 64  # of the rows, whose gradients of the weight are summed one after another
 
 
@@ -54,7 +61,8 @@ def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _narrow(weight: Tensor) -> Tensor:
-    return weight.to(torch.float32).contiguous()
+    ready = weight.dtype == torch.float32 and weight.is_contiguous()  # asking takes less time than converting
+    return weight if ready else weight.to(torch.float32).contiguous()
 
 
 def _backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:

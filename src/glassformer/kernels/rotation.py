@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import require
+from glassformer.kernels.native import declare
 from glassformer.kernels.options import Layout
 from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, native_library, use_definition
 
@@ -37,7 +38,9 @@ def rotate(
     turned = 2 * rotation[0].shape[-1]
     if turned < x.shape[-1]:
         return torch.cat((rotate(x[..., :turned], rotation, layout), x[..., turned:]), dim=-1)
-    cos, sin = (part.to(x.dtype) for part in rotation)
+    cos, sin = (
+        rotation if rotation[0].dtype == rotation[1].dtype == x.dtype else (part.to(x.dtype) for part in rotation)
+    )
     if torch.compiler.is_compiling() or use_definition() or cos.requires_grad or sin.requires_grad:
         return definition(x, cos, sin, layout)
     return _Rotate.apply(x, cos, sin, layout) if torch.is_grad_enabled() else _turn(x, cos, sin, layout)
@@ -56,14 +59,21 @@ def join_pairs(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
     return torch.stack((a, b), dim=-1).flatten(-2) if layout == "interleaved" else torch.cat((a, b), dim=-1)
 
 
+def _sizes(batch: int, heads: int, positions: int, head_dim: int, _threads: int) -> tuple[Any, ...]:
+    shape, angles = (batch, heads, positions, head_dim), positions * (head_dim // 2)
+    return shape, angles, angles, shape
+
+
+declare("rotate", "TTTT", _sizes)
+
+
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     fits = layout == "half-split" and x.dim() == 4 and cos.shape == sin.shape == (x.shape[2], x.shape[3] // 2)
     library = native_library(x, cos, sin) if fits else None
     if library is not None and x.stride(3) == 1:
         out, threads = torch.empty_like(x), torch.get_num_threads()
-        strides = *x.stride()[:3], *out.stride()[:3]
         name = f"rotate_{NATIVE_NAMES[x.dtype]}"
-        library.call(name, x, cos.contiguous(), sin.contiguous(), out, *x.shape, *strides, threads)
+        library.call(name, x, cos.contiguous(), sin.contiguous(), out, *x.shape, threads)
         return out
     a, b = pairs(x, layout)
     out = torch.empty_like(x)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.kernels.native import declare
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
@@ -35,6 +36,10 @@ def swiglu(
     if not torch.is_grad_enabled():
         return _forward(gate, up, clamp)
     return _SwiGLU.apply(gate, up, clamp)
+
+
+declare("swiglu", "TTT", lambda size, *_: (size, size, size))
+declare("swiglu_backward", "TTTTT", lambda size, *_: (size, size, size, size, size))
 
 
 def _forward(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:

@@ -209,6 +209,9 @@ def claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
             cannot be read; or ``out`` is a file, or a directory that cannot be made or written in.
     """
     path = out / "lab.json"
+    others = [] if path.exists() or not out.is_dir() else [each.name for each in out.iterdir() if each.name[0] != "."]
+    got = f"{out}, which holds something else: {', '.join(sorted(others)[:3])}"
+    require(not others, got, "a new or empty directory, or one of a lab", "Choose another directory.")
     asked = json.loads(json.dumps(asked))
     if not path.exists():
         try:

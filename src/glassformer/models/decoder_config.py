@@ -180,7 +180,7 @@ class DecoderConfig(Config):
         """
         try:
             stored = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             stored = None  # refused below
         return super().from_json(json.dumps(renamed(stored)) if isinstance(stored, dict) else text)
 

@@ -57,7 +57,7 @@ def encode(
     index[:, 1] = index[:, 1].cumsum(0) + out + 1
     index = torch.cat([index, *exceptions])
     if library is not None:
-        library.call("list_exceptions", values, index, out, width, threads_for(values))
+        library.call("list_exceptions", values, index, out, width, len(index), threads_for(values))
     return packed, index
 
 

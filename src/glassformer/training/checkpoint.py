@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import SGD, AdamW, Optimizer
 
+from glassformer.checkpoints.tensor_files import nonfinite_weights, require_finite
 from glassformer.errors import InputError, require
+from glassformer.files import lies_inside
 from glassformer.training.optim import Muon
 
 WEIGHTS_FILE = "model.safetensors"
@@ -50,12 +52,12 @@ def save_weights(model: nn.Module, directory: Path, *, write: bool = True) -> No
     _save(named_tensors(model).items(), directory / WEIGHTS_FILE, write)
 
 
-def load_weights(model: nn.Module, directory: Path) -> None:
+def load_weights(model: nn.Module, directory: Path, *, allow_nonfinite: bool = False) -> None:
     """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into ``directory``.
 
     Raises:
-        InputError: If the file is missing or damaged, or a tensor is missing, unknown, or of another shape or dtype.
-            The model is then unchanged.
+        InputError: If the file is missing or damaged, a tensor is missing, unknown, or of another shape or dtype, or a
+            parameter is infinite or NaN and ``allow_nonfinite`` is false. The model is then unchanged.
     """
     path = directory / WEIGHTS_FILE
     stored, wanted = _read(path), named_tensors(model)
@@ -64,6 +66,9 @@ def load_weights(model: nn.Module, directory: Path) -> None:
         raise InputError(got, "exactly the model's tensors", "Build the model with the configuration of that run.")
     for name, tensor in wanted.items():
         _require_same(path, name, stored[name], tensor)
+        if isinstance(tensor, nn.Parameter):
+            with nonfinite_weights(allow_nonfinite):
+                require_finite(stored[name], name, path)
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(stored[name])
@@ -138,11 +143,18 @@ def _save(tensors: Iterable[tuple[str, Tensor]], path: Path, write: bool) -> Non
         if write:
             whole[name] = full.detach().cpu().contiguous()
     if write:
-        save_file(whole, path, metadata={"format": "pt"})
+        try:
+            save_file(whole, path, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(
+                f"{path} cannot be written ({error}). Earlier checkpoints are whole: free space, then resume."
+            ) from error
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    require(path.is_file(), f"no file {path}", "a complete checkpoint", "Remove its directory to use an earlier one.")
+    fix = "Remove its directory to use an earlier one."
+    require(path.is_file(), f"no file {path}", "a complete checkpoint", fix)
+    require(lies_inside(path), f"{path}, a link to {path.resolve()}", "a file in the checkpoint's directory", fix)
     try:
         return load_file(path)
     except SafetensorError as error:

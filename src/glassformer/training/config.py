@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from glassformer.config import Config, Count, Fraction, NonNegative, Positive, Probability, Size, config
+from glassformer.config import Config, Count, Fraction, NonNegative, Positive, Probability, Seed, Size, config
 from glassformer.errors import require
 
 # Fields that decide when to look at a run and what to keep of it, or how the same sums are split.
@@ -63,7 +63,7 @@ class TrainingConfig(Config):
     """Number of latest checkpoints to keep; the best model is kept besides."""
     patience: Size | None = None
     """Stop after this many evaluations in a row without a better metric. None: never."""
-    seed: Count = 0
+    seed: Seed = 0
     """Seed of the random numbers in training (dropout). Data and initial weights have their own seeds."""
     log_every: Size = 10
     """Steps between lines in metrics.jsonl."""

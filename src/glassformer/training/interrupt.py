@@ -1,4 +1,4 @@
-"""Turning Ctrl-C into a request that the training loop honours between two updates."""
+"""Turning Ctrl-C and the like into a request that the training loop honours between two updates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from types import FrameType
 
 
 class StopRequest:
-    """Lets SIGINT (Ctrl-C) and SIGTERM set ``requested`` instead of ending the process, within a ``with`` block.
+    """Lets SIGINT (Ctrl-C), SIGTERM and SIGHUP set ``requested`` instead of ending the process in a ``with`` block.
+
+    SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays ignored.
 
     A second signal acts as it would have without this, so that a hung update can still be interrupted. Outside the
     main thread, where Python delivers no signals, this does nothing.
@@ -20,7 +22,9 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # which Windows lacks
+            ignored = signal.getsignal(hangup) == signal.SIG_IGN  # as nohup has it
+            for number in {signal.SIGINT, signal.SIGTERM, signal.SIGTERM if ignored else hangup}:
                 self._earlier[number] = signal.signal(number, self._note)
         return self
 

@@ -106,6 +106,8 @@ def train(
             finally:
                 loop.close()
         finally:
+            if run is not None:
+                run.unlock()
             # Undoes what mixed precision did to forward().
             accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     return TrainingResult(
@@ -136,6 +138,7 @@ class _Loop:
         latest: Path | None = None
         if run is not None and resume:
             run.require_continues(config, description)
+            run.lock()
             latest = next(reversed(run.checkpoints()), None)
         elif run is not None:
             run.require_new()
@@ -149,6 +152,11 @@ class _Loop:
                 "Raise steps, or start a new run in another directory.",
             )
             self.history = read_records(run.metrics_file, self.state.step)
+            best, evaluated = self.state.best, {each["step"] for each in self.history if "evaluation" in each}
+            if run.metrics_file.exists() and best is not None:
+                got = f"{run.metrics_file} without the evaluation after step {best.step}"
+                fix = "Restore the file from a copy. To go on without earlier records, remove it."
+                require(best.step in evaluated, got, "the records of the whole run", fix)
         if latest is not None:
             load_weights(model, latest)
         model.train()
@@ -166,6 +174,9 @@ class _Loop:
         if run is not None and accelerator.is_main_process:
             if config.tensorboard:
                 self._logs.append(TensorBoard(run.tensorboard, self.state.step))
+            if not resume:
+                run.lock()
+                run.require_new()
             run.begin(config, description)
             self._logs.append(MetricsFile(run.metrics_file, self.history))
         self._progress = Progress(

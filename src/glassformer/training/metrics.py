@@ -11,8 +11,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from glassformer.errors import InputError
+from glassformer.errors import InputError, require
 from glassformer.files import write_text
+from glassformer.text import short
+from glassformer.untrusted import json_value, read_bytes, require_regular
+
+_LARGEST = 2**30  # bytes of a file of metrics
 
 Record = dict[str, Any]
 """One line of metrics.jsonl: "step" and either the numbers of that update or its "evaluation"."""
@@ -21,18 +25,33 @@ Record = dict[str, Any]
 def read_records(path: Path, until_step: int) -> list[Record]:
     """The records in ``path`` up to and including ``until_step``; an absent file has none.
 
-    A last line that was being written when its process died is left out.
+    A last line without an end, which was being written when its process died, is left out.
+
+    Raises:
+        InputError: Another line that is no record; it is named, and nothing is lost. Or a file that is none, or a link.
     """
     records: list[Record] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    if not os.path.lexists(path):
+        return records
+    empty = require_regular(path, inside=True).st_size == 0
+    for number, line in enumerate([] if empty else read_bytes(path, _LARGEST, inside=True).split(b"\n")[:-1], start=1):
+        before = records[-1]["step"] if records else 0
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        if record["step"] > until_step:
-            break
+            record = json_value(line.decode("utf-8"))
+            right = isinstance(record, dict) and type(record["step"]) is int and record["step"] >= before
+            numbers = {name: value for name, value in record.items() if name != "evaluation"}
+            for value in (*numbers.values(), *record.get("evaluation", {}).values()):
+                right = right and (value is None or type(value) in (int, float))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            right = False
+        require(
+            right,
+            f"{path}, line {number}: {short(line.decode('utf-8', errors='replace'))}",
+            'a record such as {"step": 100, "loss": 1.5}, of a later step than those before',
+            "Restore the line from a copy, or remove it. To go on without earlier records, remove the file.",
+        )
         records.append(record)
-    return records
+    return [record for record in records if record["step"] <= until_step]
 
 
 class MetricsFile:

@@ -2,6 +2,7 @@
 
 ::
 
+    .lock                           which process trains there; the lock itself ends with the process
     config.json                     the training configuration and the caller's description of model and data
     metrics.jsonl                   a line for every logged step and every evaluation
     checkpoints/step-00000632/      model.safetensors, optimizer.safetensors, state.json
@@ -11,6 +12,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from dataclasses import asdict, field
 from pathlib import Path
@@ -21,10 +23,16 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 from torch.optim import Optimizer
 
-from glassformer.errors import InputError, require
+from glassformer.checkpoints.tensor_files import read_json
+from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import new_directory, recover, remove_directory, remove_leftovers, write_text
 from glassformer.training.checkpoint import save_optimizers, save_weights
 from glassformer.training.config import TrainingConfig
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 Description = dict[str, Any]
 
@@ -67,8 +75,8 @@ class RunState:
             InputError: If the file is missing or is not such a state.
         """
         try:
-            return TypeAdapter(cls).validate_json(path.read_bytes(), strict=True)
-        except (OSError, ValueError) as error:
+            return TypeAdapter(cls).validate_json(json.dumps(read_json(path)), strict=True)
+        except (ValueError, RecursionError) as error:
             raise InputError(
                 f"{path}, which cannot be read ({error})",
                 "the state of a run",
@@ -86,6 +94,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self._writes = path, writes
+        self._lock: int | None = None
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.best = path / "best"
@@ -128,9 +137,9 @@ class RunDirectory:
             "Start the run without resume, or correct the path.",
         )
         try:
-            stored = json.loads(self.config_file.read_text(encoding="utf-8"))
+            stored = read_json(self.config_file)
             earlier, described = TrainingConfig.from_json(json.dumps(stored["training"])), stored["description"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (CheckpointError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"{self.config_file}, which cannot be read ({error!r})",
                 "the configuration of a run",
@@ -146,6 +155,38 @@ class RunDirectory:
             "the model and the data that the run was started with",
             "Resume with the old ones, or start a new run in another directory.",
         )
+
+    def lock(self) -> None:
+        """Make the directory, and let no other process write there until this one calls :meth:`unlock` or ends.
+
+        Raises:
+            InputError: Another process writes there; it is named.
+        """
+        if not self._writes or fcntl is None:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._lock, 20).decode(errors="replace")
+            self.unlock()
+            raise InputError(
+                f"{self.path}, in which the process {holder or 'of another user'} is training",
+                "a run that no other process writes",
+                "Wait until it ends, or stop it, and then continue the run with resume=True.",
+            ) from error
+        except OSError:  # a file system without locks
+            self.unlock()
+            return
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, str(os.getpid()).encode())
+
+    def unlock(self) -> None:
+        """Let other processes write there."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def begin(self, config: TrainingConfig, description: Description) -> None:
         """Write the configuration and remove files that a killed process left incomplete."""

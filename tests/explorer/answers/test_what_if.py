@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
@@ -14,6 +16,7 @@ import torch
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers import sweeping
+from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.recorded_answers import whole_sweep
@@ -92,7 +95,7 @@ def test_steering_adds_a_direction_to_the_stream(small_explorer: Explorer, decod
     def add(_: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
         rows = decoder.output.weight * decoder.final_norm.weight
         direction = (rows[3] - rows[5]) / (rows[3] - rows[5]).norm()
-        return output + strength * output.norm(dim=-1, keepdim=True) * direction
+        return output + strength * output.norm(dim=-1).median() * direction
 
     decoder.layers[0].register_forward_hook(add)
     torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
@@ -151,10 +154,49 @@ def test_a_sweep_is_an_estimate_first_and_stops_when_nobody_asks(
             more = small_explorer.answer("sweep", ask.model_copy(update={"done": seen[-1]}))
             assert isinstance(more, m.HeadSweep)
             seen.append(more.done)
-        assert set(seen) == {0, 1, 2, 3, 4}
+        # Each answer says more than its caller knew; an equal one would not be asked for again.
+        assert seen == [0, 1, 2, 3, 4]
         count = runs.call_count
         small_explorer.answer("sweep", ask)
         assert runs.call_count == count
+
+
+@pytest.mark.parametrize("known", [None, 0], ids=["estimated", "exact"])
+def test_a_click_is_answered_within_a_step_of_a_sweep(
+    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, known: int | None
+) -> None:
+    """A sweep that is in the middle of a forward pass computes on only after the answer, and as if alone."""
+    monkeypatch.setattr(sweeping, "SLICE", 0.0)
+    ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=3)
+    alone = whole_sweep(small_explorer, ask)
+    small_explorer.runs.derived = SizedCache(1 << 20)
+    loaded = small_explorer.model("decoder")
+    if known is not None:
+        small_explorer.answer("sweep", ask)
+    order: list[str] = []
+    asking: list[threading.Thread] = []
+
+    def click() -> None:
+        whatif(small_explorer, removed=[m.RemovedHead(part="self", layer=0, head=1)])
+
+    def block(*_: Any) -> None:
+        order.append("click" if threading.current_thread() in asking else "sweep")
+        if not asking:
+            asking.append(threading.Thread(target=click))
+            asking[0].start()
+            while loaded.lock._waiting == 0 and asking[0].is_alive():
+                time.sleep(0.001)
+
+    hook = loaded.model.layers[0].register_forward_hook(block)
+    small_explorer.answer("sweep", ask.model_copy(update={"done": known}))
+    hook.remove()
+    asking[0].join()
+    assert order[:2] == ["sweep", "click"]
+    interrupted = whole_sweep(small_explorer, ask)
+    assert interrupted.stacks[0].exact == alone.stacks[0].exact
+    # Where a module has a hook, heads are removed one by one instead of several at once.
+    found, expected = (torch.tensor(each.stacks[0].after) for each in (interrupted, alone))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_of_a_large_sweep_the_layers_that_matter_are_exact(
@@ -167,6 +209,16 @@ def test_of_a_large_sweep_the_layers_that_matter_are_exact(
     monkeypatch.setattr(sweeping, "MOST_HELD", 0.0)
     found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=8))
     assert found.stacks[0].after[0] == [None, None]
+
+
+def test_the_limit_of_a_sweep_counts_what_each_token_needs(
+    small_explorer: Explorer, decoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = sum(weight.numel() for weight in decoder.layers.parameters())  # without embedding and output
+    for target, share, total in ((9, 1.0, 4), (10, 0.99, 2)):
+        monkeypatch.setattr(sweeping, "MOST_SWEPT", share * weights * len(TEXT.split()) * 4)
+        found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=target))
+        assert (found.done, found.total) == (total, total)
 
 
 def test_a_lens_is_the_projection_of_each_stage(small_explorer: Explorer, decoder: Any) -> None:
@@ -187,6 +239,18 @@ def test_contributions_sum_to_the_logit(small_explorer: Explorer, decoder: Any) 
     assert [part.name for part in found.parts] == list(expected.names)
     assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-5)
     assert found.total == pytest.approx(float(expected.total[0]), abs=1e-6)
+
+
+def test_what_a_hook_adds_is_a_part_of_its_own(small_explorer: Explorer) -> None:
+    loaded = small_explorer.model("decoder")
+    assert isinstance(loaded, LoadedDecoder)
+    more = torch.arange(loaded.model.config.hidden_dim)  # type: ignore[union-attr,arg-type]
+    with loaded.model.layers[0].register_forward_hook(lambda block, given, output: output + more):  # type: ignore[index]
+        found = small_explorer.answer("contributions", m.AskContributions(ask=m.Ask(model="decoder", text=TEXT)))
+    assert isinstance(found, m.Contributions)
+    (added,) = [part for part in found.parts if part.kind == "interventions"]
+    assert abs(added.value) > 1e-3
+    assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-5)
 
 
 @pytest.mark.parametrize(

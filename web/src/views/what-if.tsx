@@ -152,7 +152,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
                 <h2>Steer</h2>
                 <p class="quiet">Adds a direction of the output to the residual stream of every token.</p>
               </div>
-              <Steering {...{ store, edits, answer, can }} layers={blocks.layers} />
+              <Steering {...{ source, store, edits, answer, can }} model={run.ask.model} layers={blocks.layers} />
             </section>
           )}
           {offers("experts") && experts.answer && (
@@ -247,7 +247,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
             </h2>
             <p class="quiet">What removing only this head does to it. Click one to see its attention.</p>
           </div>
-          {sweep.answer && sweep.answer.done < sweep.answer.total && <Progress sweep={sweep.answer} />}
+          {sweep.answer && <Progress sweep={sweep.answer} />}
           {sweep.answer && <SweepMap {...{ store, stack }} sweep={sweep.answer} place={within({ layer: state.layer, head: state.head }, stack)} />}
           {!sweep.answer && sweep.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={sweep.refusal} />
@@ -292,16 +292,19 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
   );
 }
 
-/** How far a sweep is. The first answers are the fastest, so that no time is said before some are there. */
-function Progress({ sweep: { done, total } }: { sweep: HeadSweep }) {
+/** How far a sweep is, and the time that is left; then how many heads stay estimated, as removing all would take long. */
+function Progress({ sweep: { done, total, stacks } }: { sweep: HeadSweep }) {
   const begun = useRef({ at: performance.now(), done });
   if (done < begun.current.done) begun.current = { at: performance.now(), done };
   const made = done - begun.current.done;
-  const left = made > 0.1 * total ? ((performance.now() - begun.current.at) / 1000 / made) * (total - done) : null;
+  const left = made > 0 ? ((performance.now() - begun.current.at) / 1000 / made) * (total - done) : null;
+  const guessed = stacks.flatMap(({ exact }) => exact.flat()).filter((sure) => !sure).length;
+  if (done >= total && guessed === 0) return null;
+  if (done >= total) return <p class="quiet">{`${guessed} heads, in the layers that seem to matter least, are estimated: the text is long.`}</p>;
   return (
     <p class="quiet sweeping">
       <progress max={total} value={done} aria-label="Heads removed so far" />
-      {` Estimated; removed so far: ${done} of ${total}${left === null ? "" : `, ${Math.ceil(left)} s left`}.`}
+      {` Estimated; removed so far: ${done} of ${total}${left === null ? "" : `, about ${Math.ceil(left)} s left`}.`}
     </p>
   );
 }

@@ -31,6 +31,7 @@ from glassformer.kernels.experts import Experts
 from glassformer.layers.blocks import Block
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized import DenseFormat
 
 # Masks and frequencies that older versions of transformers saved beside the weights.
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")
@@ -43,6 +44,7 @@ def load_family(
     *,
     dtype: torch.dtype | None,
     device: torch.device,
+    dense: DenseFormat | None = None,
 ) -> Decoder:
     """The decoder of a directory with this content of ``config.json``; options as
     :func:`~glassformer.checkpoints.decoders.load_decoder`."""
@@ -55,9 +57,8 @@ def load_family(
         def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
             return family_state(family, config, entries, stored, lambda name: read(name).to(device, dtype))
 
-        decoder = read_decoder(
-            config, directory, state, stored_dtype=DTYPES[stored[embedding].kind], dtype=dtype, device=device
-        )
+        kind = DTYPES[stored[embedding].kind]
+        decoder = read_decoder(config, directory, state, stored_dtype=kind, dtype=dtype, device=device, dense=dense)
     decoder.family = family.model_type
     return decoder
 

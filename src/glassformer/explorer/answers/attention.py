@@ -19,7 +19,7 @@ from jaxtyping import Float
 from glassformer.errors import require
 from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.calls import UnknownName, require_waiting
 from glassformer.explorer.messages import THUMBNAIL, TILE, AskMeasures, AskRows, AskTile, Measures, Part
 from glassformer.layers.attention import Attended
 from glassformer.observe.attention_measures import distances, entropy
@@ -132,6 +132,7 @@ def _overviews(runs: Runs, kept: KeptRun, run: str, part: Part, layer: int, head
     """The overviews of some heads of a layer, from one pass over those that are not cached."""
     names = {head: ("overview", run, kept.stamp, part, layer, head) for head in heads}
     with _passing:
+        require_waiting()
         found: dict[int, Any] = {head: runs.derived.get(name) for head, name in names.items()}
         missing = [head for head in heads if found[head] is None]
         if missing:
@@ -237,7 +238,11 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
     run = runs.of(ask.run)
     stack = run.layers(ask.part)
     heads = range(stack[0].q.shape[1])
-    found = [_overviews(runs, run, ask.run, ask.part, layer, heads) for layer in range(len(stack))]
+    lock, found = runs.model(run.message.ask.model).lock, []
+    for layer in range(len(stack)):
+        with lock:  # what a reader waits for computes first
+            pass
+        found.append(_overviews(runs, run, ask.run, ask.part, layer, heads))
 
     def where_finite(value: Callable[[Overview], Any], otherwise: Any = None) -> list[list[Any]]:
         return [[value(each) if each.finite else otherwise for each in row] for row in found]

@@ -338,7 +338,8 @@ def _said(begin: str, logits: Tensor | None, name: Callable[[int], str]) -> m.Sa
     if not _is_distribution(logits):
         return m.Said(headline=NOT_FINITE)
     ranked = _likeliest(logits, name)
-    return m.Said(headline=f"{begin}{ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
+    best = ranked[0][0] if any(map(str.isalnum, ranked[0][0])) else f"\u201c{ranked[0][0]}\u201d"
+    return m.Said(headline=f"{begin}{best}, {_percent(ranked[0][1])}", classes=ranked)
 
 
 def _is_distribution(logits: Tensor) -> bool:

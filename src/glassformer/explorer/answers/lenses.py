@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any, cast
 
 import torch
@@ -15,7 +14,6 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel
-from glassformer.modes import evaluating
 from glassformer.observe.capture import capture
 from glassformer.observe.lens import direct_logits
 
@@ -24,7 +22,9 @@ MOST_POSITIONS = 64
 MOST_LOGITS = 1 << 23
 """Largest number of logits that a lens holds at once."""
 
-_PART = re.compile(r"(?:layer (\d+) )?(cross-attention )?(?:(head|expert) (\d+)|(?:[\w-]+ )?(embedding|ffn|bias))")
+_PART = re.compile(
+    r"(?:layer (\d+) )?(cross-attention )?(?:(head|expert) (\d+)|(?:[\w-]+ )?(embedding|ffn|bias|interventions))"
+)
 
 
 def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
@@ -44,15 +44,13 @@ def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
     with torch.no_grad():
         queries = some if shares is None else None
         with (
-            outcomes.loaded.lock,
-            evaluating(outcomes.model),
+            outcomes.at_leisure(),
             capture(outcomes.model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
         ):
             readout.run(outcomes.texts, -1)
         for record in seen.records:
-            time.sleep(1e-4)  # lets another call have the lock in between
             parts = record.values.split(at_once, 1) if shares is None else [record.values]
-            with outcomes.loaded.lock, evaluating(outcomes.model):
+            with outcomes.at_leisure():
                 found = torch.cat([_summed_up(readout.logits(part, shares)[0], target) for part in parts], 1)
             rows.append(found.cpu())
     finite = all(bool(row.isfinite().all()) for row in rows)
@@ -88,7 +86,7 @@ def contributions(runs: Runs, loaded: LoadedModel, ask: m.AskContributions) -> m
     other = None if ask.other is None else outcomes.chosen(ask.other, "other")
     outcomes.readable("contributions")
     place = -1 if outcomes.place is None else outcomes.place
-    with outcomes.loaded.lock, evaluating(outcomes.model):
+    with outcomes.at_leisure():
         found = direct_logits(outcomes.model, outcomes.texts, target, other, query=place)
     return m.Contributions(
         target=target,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,6 +17,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, logits_of, name_of, visible
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sized_cache import SizedCache
+from glassformer.explorer.calls import require_waiting
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,
@@ -29,6 +32,7 @@ from glassformer.observe.edits import Edit
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import Readout, readout_of
+from glassformer.observe.seams import insert, scope
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +109,35 @@ class Outcomes:
                 "Choose a model whose card names the view 'whatif'.",
             )
         return _distribution(logits[0])
+
+    @contextmanager
+    def at_leisure(self, abandonable: bool = True) -> Iterator[None]:
+        """Hold the model for a long computation of this thread, in which waiting calls are answered between two blocks.
+
+        They find the model as it is: captures and interventions concern one thread.
+
+        Args:
+            abandonable: Whether it ends there once its caller has stopped waiting.
+        """
+        lock, thread = self.loaded.lock, threading.get_ident()
+
+        def pause(*_: Any) -> None:
+            if threading.get_ident() == thread:
+                lock.give_way()
+                if abandonable:
+                    require_waiting()
+
+        def after(stream: Tensor, _: Any) -> None:
+            pause()
+            if stream.requires_grad:
+                stream.register_hook(pause)
+
+        with ExitStack() as seams, lock.at_leisure(), evaluating(self.model), scope() as here:
+            for point in self.points:
+                if point.role == "block":
+                    seams.callback(insert(point.module, "output", after, 0, here))
+            pause()
+            yield
 
     def name(self, outcome: int) -> str:
         """A token, or the name of a class."""

@@ -27,6 +27,8 @@ from glassformer.text import one_line
 
 QUICKLY_RUN, MOST_RUN = 5_000, 100_000
 """So many sequences are all run for a proof; up to the second number where there are more and the bound is no proof."""
+MOST_SECONDS = 60.0
+"""After which a proof is undecided."""
 _MOST_ALIKE, _LONGEST_NAME, _MOST_POSSIBLE = 3, 80, 10**300
 _EXPECTED = "a compiled program"
 
@@ -84,9 +86,9 @@ def proof(runs: Runs, loaded: LoadedModel) -> m.Proof:
     found: m.Proof | None = runs.derived.get(key)
     if found is None:
         # Without the lock: a proof may take seconds, and only reads the weights.
-        certificate = verify_program(loaded.model, limit=QUICKLY_RUN)
+        certificate = verify_program(loaded.model, limit=QUICKLY_RUN, seconds=MOST_SECONDS)
         if certificate.verdict == "undecided":
-            certificate = verify_program(loaded.model, limit=MOST_RUN)
+            certificate = verify_program(loaded.model, limit=MOST_RUN, seconds=MOST_SECONDS)
         found = _proof(certificate, loaded.model)
         runs.derived.put(key, found, 10_000)
     return found

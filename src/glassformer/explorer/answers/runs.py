@@ -28,7 +28,7 @@ class Runs:
     """
 
     def __init__(self, loaded: Callable[[str], LoadedModel], most_bytes: int = RUN_BYTES) -> None:
-        self._model = loaded
+        self.model = loaded
         self._runs, self._asks = SizedCache(most_bytes), SizedCache(ASK_BYTES)
         self.derived = SizedCache(most_bytes // 2)
         """A cache for results computed from runs."""
@@ -40,7 +40,7 @@ class Runs:
             UnknownName: Unknown model.
             InputError: The model cannot read the text.
         """
-        loaded = self._model(ask.model)
+        loaded = self.model(ask.model)
         name = run_name(ask)
         found = self._current(name, loaded)
         if found is None:

@@ -18,14 +18,15 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.calls import require_waiting
 from glassformer.explorer.loading.loaded_model import LoadedModel
-from glassformer.modes import evaluating
+from glassformer.generation.language_model import count_weights
 from glassformer.observe.sweep import ablation_steps, attribution_sweep
 
-SLICE = 0.1
+SLICE = 1.0
 """Seconds after which a call returns what there is; it ends the forward pass that is under way."""
 MOST_SWEPT = 1.6e13
-"""Largest product of weights, tokens and heads that are removed exactly: a few minutes on two cores."""
+"""Largest product of weights of blocks, tokens and heads that are removed exactly: a few minutes on two cores."""
 MOST_HELD = 2e9
 """Largest size of what a backward pass holds, in bytes; without an estimate the last layers are swept first."""
 
@@ -62,8 +63,7 @@ class Sweeping:
             self.stacks.append(_Stack(told, torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)))
         heads = sum(stack.exact.numel() for stack in self.stacks)
         self.tokens = max(each.shape[1] for each in run.inputs)
-        tensors = self.outcomes.model.state_dict(keep_vars=True).values()  # packed weights are buffers
-        weights = sum({each.data_ptr(): each.numel() for each in tensors}.values())  # tied ones once
+        weights = sum(count_weights(point.module) for point in self.outcomes.points if point.role == "block")
         share = min(1.0, MOST_SWEPT / (weights * self.tokens * heads))
         self.layers = [max(1, int(share * stack.told.layers)) for stack in self.stacks]
         self.total = sum(most * stack.told.heads for most, stack in zip(self.layers, self.stacks, strict=True))
@@ -80,18 +80,18 @@ class Sweeping:
         held = sum(stack.told.layers * given.q.shape[1] * given.q.shape[3] for stack, given in self._first())
         return (0 if self._steps is None else 32 * self.tokens * held) + 10_000
 
-    def advance(self, known: int) -> None:
-        """Compute for a moment, unless more than ``known`` heads are done already. Others may compute in between."""
-        end = time.monotonic() + SLICE
+    def advance(self, known: int | None) -> None:
+        """Compute for a moment, and until more than ``known`` heads are done; None: until there is an estimate."""
+        begun = time.monotonic()
         with self.lock:
-            if self.done > known:
-                return
             while self._steps is not None:
-                with self.outcomes.loaded.lock, evaluating(self.outcomes.model):
+                more = self.before is not None if known is None else self.done > known
+                if more and (known is None or time.monotonic() >= begun + SLICE):
+                    break
+                require_waiting()
+                with self.outcomes.at_leisure(self.before is None):
                     if next(self._steps, self) is self:
                         self._steps = None
-                if self.before is not None and time.monotonic() >= end:
-                    break
 
     def message(self) -> m.HeadSweep:
         """What is known."""

@@ -143,7 +143,8 @@ def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[list[Edit], list[st
     direction = _direction(readout, toward, away)
 
     def steered(values: Tensor) -> Tensor:
-        return values + asked.strength * values.norm(dim=-1, keepdim=True) * direction.to(values)
+        lengths = values.norm(dim=-1, keepdim=True)
+        return values + asked.strength * lengths.median(1, keepdim=True).values * direction.to(values)
 
     words = f"steered after layer {asked.layer} by {asked.strength:g} toward {outcomes.name(toward)}"
     words += "" if away is None else f" and away from {outcomes.name(away)}"

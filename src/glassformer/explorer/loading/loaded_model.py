@@ -8,7 +8,9 @@ mode for that time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import signature
 from types import MappingProxyType
@@ -30,6 +32,47 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 
 
+class Turn:
+    """A reentrant lock of which a holder that computes for long can let the waiting threads have their turn."""
+
+    def __init__(self) -> None:
+        self._lock, self._counting = threading.RLock(), threading.Lock()
+        self._waiting, self._depth = 0, 0
+
+    def __enter__(self) -> None:
+        with self._counting:
+            self._waiting += 1
+        try:
+            self._take()
+        finally:
+            with self._counting:
+                self._waiting -= 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        self._lock.release()
+
+    @contextmanager
+    def at_leisure(self) -> Iterator[None]:
+        """Hold it for a long computation, to which no other one gives way."""
+        self._take()
+        try:
+            yield
+        finally:
+            self.__exit__()
+
+    def give_way(self) -> None:
+        """Let the threads that wait to enter have the lock first, unless this one holds it more than once."""
+        while self._waiting > 0 and self._depth == 1:
+            self.__exit__()
+            time.sleep(0.001)  # without it this thread would nearly always be the first to take the lock again
+            self._take()
+
+    def _take(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+
 @dataclass(frozen=True, eq=False)
 class LoadedHead:
     """A head with designed weights, and for each matrix by its name the reason for its values."""
@@ -38,7 +81,7 @@ class LoadedHead:
     task: Task
     weights: HeadWeights
     why: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    lock: Any = field(default_factory=threading.RLock, repr=False)
+    lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +90,7 @@ class LoadedProgram:
 
     card: ModelCard
     model: CompiledProgram
-    lock: Any = field(default_factory=threading.RLock, repr=False)
+    lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +109,7 @@ class LoadedEncoder:
     encode: Callable[[str], list[int]]
     word: Callable[[int], str]
     classes: tuple[str, ...] = ()
-    lock: Any = field(default_factory=threading.RLock, repr=False)
+    lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +132,7 @@ class LoadedEncoderDecoder:
     word: Callable[[int], str]
     max_new_tokens: int = 1
     end: int | None = None
-    lock: Any = field(default_factory=threading.RLock, repr=False)
+    lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +157,7 @@ class LoadedDecoder:
     obeys: Callable[[Sequence[int], int], bool | None] = lambda tokens, candidate: None
     rule: Callable[[Sequence[int]], str | None] = lambda tokens: None
     longest: int = MOST_TOKENS
-    lock: Any = field(default_factory=threading.RLock, repr=False)
+    lock: Turn = field(default_factory=lambda: Turn(), repr=False)
     reading: Reading = field(default_factory=lambda: Reading(), repr=False)
 
 

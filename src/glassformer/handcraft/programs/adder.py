@@ -30,12 +30,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.bounds import gamma
+from glassformer.handcraft.bounds import gamma, require_finite
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import RotaryEmbedding
 
+_LARGEST = 1e9
+"""Of a weight, so that no sum of products overflows."""
 _MARGIN = 30.0
 """By which wanted keys' scores are ahead of all others."""
 _LOW, _HIGH = 9.2, 9.75
@@ -167,8 +169,10 @@ def verify_adder(model: Adder) -> AdderCertificate:
        roundoff of the weights; the network multiplies errors by at most ``1 + 10 / 0.55``.
 
     Raises:
-        InputError: Queries or keys that depend on tokens, so that there is no proof of this form.
+        InputError: Weights that are not finite; queries or keys that depend on tokens, so that there is no proof of
+            this form.
     """
+    require_finite(model, _LARGEST)
     block: Any = model.layers[0]
     attention, ffn = block.attention, block.ffn
     constant = not bool(attention.query.weight.any()) and not bool(attention.key.weight.any())
@@ -196,7 +200,7 @@ def verify_adder(model: Adder) -> AdderCertificate:
         ideal = np.array([-2 / 9.5 + 1 / 9.5, 1 / 9.5, 1 / 9.5, 1.0, 1.0])
         found = row[places]
         used = slice(0, 3) if k == n else slice(0, 5)
-        leak = max(leak, float(others), float(np.abs(found - ideal)[used].max()))
+        leak = float(np.max([leak, others, np.abs(found - ideal)[used].max()]))
         size = 9 * (np.abs(row).sum() + 2 * abs(per_digit)) + 40
         blur = (
             9 * others + 9 * off * sum(map(abs, factors)) + gamma(query + 64, roundoff) * size + 2 * linear * (1 + size)
@@ -213,7 +217,7 @@ def verify_adder(model: Adder) -> AdderCertificate:
             inside = np.maximum(end[:, None] * _double(ffn.up.weight[:, 0]) + _double(ffn.up.bias), 0)
             x = end + inside @ _double(ffn.down.weight[0]) + float(ffn.down.bias[0])
             slack = gamma(64, roundoff) * (np.abs(end).max() + 10 * inside.max() + 20)
-            error = max(error, float(np.abs(x - total % 10).max()) + slack)
+            error = float(np.maximum(error, np.abs(x - total % 10).max() + slack))  # NaN stays
     output = model.output
     parabola = torch.equal(output.weight[:, 0].double(), 2 * digits) and torch.equal(output.bias.double(), -(digits**2))
     return AdderCertificate(

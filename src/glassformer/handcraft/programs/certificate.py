@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.handcraft.programs.bounds import error_bound
+from glassformer.handcraft.bounds import require_finite
+from glassformer.handcraft.programs.checker import Affine, Checked, LayerClaim, LayerWeights, Network, check
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
-from glassformer.handcraft.programs.graph import graph, sources_of
-from glassformer.handcraft.programs.language import Elementwise, Select, Selector, Value, Variable, apply, tokens
+from glassformer.handcraft.programs.graph import graph, sources_of, values_in_words
+from glassformer.handcraft.programs.language import (
+    Aggregate,
+    Elementwise,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    apply,
+    is_number,
+    tokens,
+    typed,
+)
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
+from glassformer.layers.feedforward import MLP, NoFeedForward
 
 _NUMBERS_AT_ONCE = 1 << 21
 
@@ -26,89 +40,171 @@ _NUMBERS_AT_ONCE = 1 << 21
 class ProgramCertificate:
     """The verdict on a compiled program, with the figures that support it.
 
+    It covers the numbers that the transformer computes and the values that are read from them, for sequences of 1 to
+    ``max_len`` tokens of ``vocabulary``; not the names of heads and coordinates.
+
     Attributes:
-        verdict: "holds", "fails" with a counterexample, or "undecided".
-        rests_on: "every sequence" was run; or "the bound" on errors, for weights that are those of the compiler, covers
-            all; or "samples" were run, which prove nothing.
+        verdict: "holds" wherever the definition has a value, "fails" with a counterexample, or "undecided".
+        rests_on: "every sequence" was run; or "the bound" of :mod:`~glassformer.handcraft.programs.checker` covers all;
+            or "samples" were run, which prove nothing.
         dtype: In which the transformer was run.
+        vocabulary: All tokens.
+        max_len: Tokens of the longest sequence.
+        causal: Whether queries see only keys up to their own position.
+        limit: How many sequences might be run.
         num_run: Sequences that were run, of ``num_different``.
         num_different: Of all ``num_possible`` sequences, how many differ by more than tokens that are alike, which
             neither the program nor the weights tell apart.
-        num_undefined: Of these, on which the program has no value (a mean of values that are no numbers).
+        num_undefined: Of those that were run, on which the program has no value (a mean of values that have none).
+        may_lack_values: Whether there can be such sequences among the others.
         num_wrong: Of all outputs, how many were read as another value.
         largest_error: Largest difference of an output from the number of its value.
-        bound: Upper bound on that error for any sequence, see :mod:`~glassformer.handcraft.programs.bounds`; infinite
-            if there is none, or if the weights are others than the compiler's.
+        bound: Upper bound on that error for any sequence; infinite if there is none.
         allowed: Half the least difference of two values' numbers; the tolerance if the output is the number itself.
         counterexample: The first sequence with a wrong output, its position, what was wanted and the number found.
+        reason: Why there is no bound, or why not every sequence was run.
     """
 
     verdict: Literal["holds", "fails", "undecided"]
     rests_on: Literal["every sequence", "the bound", "samples"]
     dtype: str
+    vocabulary: tuple[Value, ...]
+    max_len: int
+    causal: bool
+    limit: int
     num_run: int
     num_different: int
     num_possible: int
     num_undefined: int
+    may_lack_values: bool
     num_wrong: int
     largest_error: float
     bound: float
     allowed: float
     counterexample: tuple[tuple[Value, ...], int, Value, float] | None
+    reason: str = ""
 
     def __str__(self) -> str:
-        possible = f"{self.num_possible:,}"
+        possible = _count(self.num_possible)
         if self.num_different < self.num_possible:
-            possible += f" ({self.num_different:,} but for tokens that are alike)"
+            possible += f" ({_count(self.num_different)} but for tokens that are alike)"
+        partly = self.num_undefined > 0 or (self.may_lack_values and self.rests_on != "every sequence")
+        where = " wherever the definition has a value" if self.verdict == "holds" and partly else ""
+        seen = "only keys up to the query" if self.causal else "all keys"
+        bound = f"at most {self.bound:.3g}" if math.isfinite(self.bound) else "no bound"
         lines = [
-            f"{self.verdict.upper()} ({self.dtype}; based on {self.rests_on})",
+            f"{self.verdict.upper()}{where} ({self.dtype}; based on {self.rests_on})",
+            f"  covers          1 to {self.max_len} tokens of {values_in_words(self.vocabulary)}; queries see {seen}",
+            "  not covered     names of heads and coordinates",
             f"  sequences run   {self.num_run:,} of {possible}, {self.num_undefined:,} without a value",
-            f"  largest error   {self.largest_error:.3g}, at most {self.bound:.3g}, allowed: {self.allowed:.3g}",
+            f"  largest error   {self.largest_error:.3g}, {bound}, allowed: {self.allowed:.3g}",
         ]
+        if self.reason and self.verdict == "undecided":
+            lines.append(f"  why             {self.reason}")
         if self.counterexample is not None:
             sequence, position, wanted, got = self.counterexample
             lines.append(f"  counterexample  {list(sequence)}, position {position}: {got:.6g}, wanted {wanted!r}")
         return "\n".join(lines)
 
 
+def _count(number: int) -> str:
+    """A number in words that are not longer than it is interesting."""
+    if number < 10**15:
+        return f"{number:,}"
+    power = math.log10(number)
+    return f"{10 ** (power % 1):.2g}e{int(power)}"
+
+
+class Outputs(NamedTuple):
+    """What a model gives at every position of some sequences: errors, numbers, and whether they are read wrongly."""
+
+    error: np.ndarray
+    found: np.ndarray
+    wrong: np.ndarray
+
+
 @torch.inference_mode()
-def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000) -> ProgramCertificate:
+def verify_program(
+    model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000, seconds: float = math.inf
+) -> ProgramCertificate:
     """Run ``model`` on every sequence, shortest first, and compare it with its program.
 
-    Where there are more than ``limit``, the shortest are run in search of a counterexample, and the bound decides.
+    Where there are more than ``limit``, or ``seconds`` are over, the shortest are run in search of a counterexample,
+    and the bound decides.
 
     Args:
-        model: From :func:`~glassformer.handcraft.programs.model.compile_program`, in any dtype.
+        model: From :func:`~glassformer.handcraft.programs.model.compile_program`, in any dtype; its weights may have
+            been changed.
         tolerance: The largest error of an output that is read as a number.
         limit: Most sequences to run.
+        seconds: Time after which the verdict is undecided, if there is none before. A step in progress is not
+            interrupted.
 
     Raises:
-        InputError: A model without its program, such as one that was read from a file.
+        InputError: A model without its program, such as one that was read from a file; weights or codes that are not
+            finite; or modules that have been replaced.
     """
-    require(tolerance > 0, f"tolerance = {tolerance}", "a positive number", "Pass the largest error to accept.")
-    if model.program is None:
+    fits = isinstance(model, CompiledProgram)
+    require(fits, f"a model of type {type(model).__name__}", "a CompiledProgram", "Pass what compile_program() gives.")
+    finite = isinstance(tolerance, int | float) and 0 < tolerance < math.inf
+    require(finite, f"tolerance = {tolerance}", "a positive number", "Pass the largest error to accept.")
+    ok = isinstance(seconds, int | float) and seconds > 0
+    require(ok, f"seconds = {seconds}", "a positive number", "Pass how long it may take.")
+    program = model.program
+    if program is None:
         raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
-
-    def errors(ids: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        found = model(ids).double().numpy()
-        return np.abs(found - model.wanted(batch)), found
-
+    require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Assign model.program.")
+    require_finite(model)
+    model.require_codes()
+    network, deadline = network_of(model), time.monotonic() + seconds
     allowed = tolerance if model.allowed_error is None else model.allowed_error
-    return certify(model, model.program, model.embedding.weight, errors, allowed, _bound(model, model.program), limit)
+
+    def run(ids: Tensor, batch: Batch) -> Outputs:
+        found = model(ids).double().numpy()
+        error = np.abs(found - model.wanted(batch))
+        column, values = batch.column(program)
+        return Outputs(error, found, _misread(model, found, column, values) if model.codes else ~(error < allowed))
+
+    bound = check(network, model.domains, program, model.codes, _claims(model), deadline)
+    return certify(model, program, model.embedding.weight, run, allowed, bound, limit, deadline)
+
+
+def _misread(model: CompiledProgram, found: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
+    """Whether numbers are read as other values than these."""
+    places = {typed(value): place for place, (_, value) in enumerate(model.codes or ())}
+    kinds = np.array([places[typed(value)] for _, value in model.codes or ()])  # two codes may be of one value
+    wanted = np.array([places.get(typed(value), -1) for value in values])[column]
+    return (kinds[model.nearest(found)] != wanted) | ~np.isfinite(found)
+
+
+def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
+    """What the compiler says that the weights are for."""
+    if model.claims is not None:
+        return model.claims
+    domains = model.domains
+    assert model.program is not None
+    try:
+        return compile_program(model.program, domains.vocabulary, domains.max_len, causal=domains.causal).claims or ()
+    except InputError:
+        return ()
 
 
 def certify(
     model: CompiledProgram,
     program: Variable,
     embedding: Tensor,
-    errors: Callable[[Tensor, Batch], tuple[np.ndarray, np.ndarray]],
+    run: Callable[[Tensor, Batch], Outputs],
     allowed: float,
-    bound: float,
+    checked: Checked,
     limit: int,
+    deadline: float = math.inf,
 ) -> ProgramCertificate:
     """The certificate of a program on the sequences of a model.
 
-    ``embedding`` has a row for each token; ``errors`` gives the error and the number found at all positions.
+    ``embedding`` has a row for each token; ``run`` gives what is found at all positions.
+
+    Raises:
+        RuntimeError: An error above the bound, which cannot be: there is a fault in the checker.
     """
     require_positive(limit=limit)
     domains = model.domains
@@ -116,68 +212,131 @@ def certify(
     different, possible = (
         sum(size**length for length in range(1, most + 1)) for size in (len(letters), len(domains.vocabulary))
     )
-    run = undefined = wrong = 0
-    largest, example = 0.0, None
+    done = undefined = wrong = 0
+    largest, example, reason = 0.0, None, checked.reason
     for block in _blocks(len(letters), most, limit):
+        if time.monotonic() > deadline:
+            reason = f"the time was over{f'; {reason}' if reason else ''}"
+            break
         block = letters[block]
         batch = model.batch(block)
-        error, found = errors(torch.from_numpy(block), batch)
-        error = np.where(batch.defined[:, None], np.where(np.isnan(error), np.inf, error), 0.0)
-        failed = error >= allowed
-        run, undefined, wrong = run + len(block), undefined + int((~batch.defined).sum()), wrong + int(failed.sum())
+        outputs = run(torch.from_numpy(block), batch)
+        there = batch.defined[:, None]  # column() was called by run
+        error = np.where(there, np.where(np.isnan(outputs.error), np.inf, outputs.error), 0.0)
+        failed = outputs.wrong & there
+        done, undefined, wrong = done + len(block), undefined + int((~there).sum()), wrong + int(failed.sum())
         largest = max(largest, float(error.max()))
         if example is None and failed.any():
             row, position = (int(each) for each in np.argwhere(failed)[0])
             sequence = tuple(domains.vocabulary[token] for token in block[row])
             column, values = batch.column(program)
-            example = sequence, position, values[column[row, position]], float(found[row, position])
-    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == different else "samples"
+            example = sequence, position, values[column[row, position]], float(outputs.found[row, position])
+    bound = checked.error
+    if largest > bound:
+        raise RuntimeError(f"an error of {largest}, above the bound of {bound}: the checker is wrong")
+    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if done == different else "samples"
     verdict: Literal["holds", "fails", "undecided"] = "undecided"
     if example is not None:
         verdict = "fails"
-    elif run == different:
+    elif done == different:
         verdict = "holds"
     elif bound < allowed:
         verdict, rests_on = "holds", "the bound"
-    dtype = str(embedding.dtype).removeprefix("torch.")
+    elif not reason:
+        reason = "the bound is above what is allowed"
     return ProgramCertificate(
-        verdict, rests_on, dtype, run, different, possible, undefined, wrong, largest, bound, allowed, example
+        verdict=verdict,
+        rests_on=rests_on,
+        dtype=str(embedding.dtype).removeprefix("torch."),
+        vocabulary=tuple(domains.vocabulary),
+        max_len=most,
+        causal=domains.causal,
+        limit=limit,
+        num_run=done,
+        num_different=different,
+        num_possible=possible,
+        num_undefined=undefined,
+        may_lack_values=_may_lack_values(domains, program),
+        num_wrong=wrong,
+        largest_error=largest,
+        bound=bound,
+        allowed=allowed,
+        counterexample=example,
+        reason=reason,
     )
+
+
+def _may_lack_values(domains: Domains, program: Variable) -> bool:
+    """Whether different values without a mean may be selected somewhere."""
+
+    def may(part: Variable | Selector) -> bool:
+        if not isinstance(part, Aggregate) or domains.single(part.selector):
+            return False
+        values = domains.of(part.values)
+        return part.single or (values is not None and not all(map(is_number, values)))
+
+    return any(may(node.part) for node in graph(program))
 
 
 def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) -> list[int]:
     """Of tokens that neither the program nor the weights tell apart, the first."""
     readers = [node.part for node in graph(program) if any(each is tokens for each in sources_of(node.part))]
 
-    def seen(part: Variable | Selector, token: Value) -> Value:
+    def seen(part: Variable | Selector, token: Value) -> Any:
         if isinstance(part, Elementwise) and len(set(part.sources)) == 1:
-            return apply(part, [token] * len(part.sources))
+            return typed(apply(part, [token] * len(part.sources)))
         if isinstance(part, Select):
-            pairs = domains.table(part).items()
-            as_key = [holds for (key, _), holds in pairs if part.keys is tokens and key == token]
-            return as_key, [holds for (_, query), holds in pairs if part.queries is tokens and query == token]
-        return token
+            table, place = domains.table(part), domains.place(tokens, token)
+            as_key = table[:, place].tobytes() if part.keys is tokens else b""
+            return as_key, table[place].tobytes() if part.queries is tokens else b""
+        return typed(token)
 
-    first: dict[str, int] = {}
+    first: dict[Any, int] = {}
     for place, (token, row) in enumerate(zip(domains.vocabulary, embedding.tolist(), strict=True)):
-        whole = token if program is tokens else None
-        first.setdefault(repr((row, whole, [seen(part, token) for part in readers])), place)
+        whole = typed(token) if program is tokens else None
+        first.setdefault((tuple(row), whole, *(seen(part, token) for part in readers)), place)
     return list(first.values())
 
 
-def _bound(model: CompiledProgram, program: Variable) -> float:
-    domains, dtype = model.domains, model.output.weight.dtype
-    compiled = compile_program(program, domains.vocabulary, domains.max_len, causal=domains.causal, dtype=dtype)
-    if not same_weights(model, compiled):
-        return math.inf
-    width, layers = model.embedding.embedding_dim, len(model.layers)
-    return error_bound(compiled.plan, compiled.result, width, layers, torch.finfo(dtype).eps / 2).error
+def network_of(model: CompiledProgram) -> Network:
+    """The weights of a compiled program as they are, for the checker.
+
+    Raises:
+        InputError: Modules that compute something else than :func:`~.model.make_block`'s.
+    """
+    layers, domains = [], model.domains
+    tokens, most = len(model.embedding.weight), len(model.positions.weight)
+    fits = tokens == len(domains.vocabulary) and most >= domains.max_len
+    got, wanted = f"embeddings of {tokens} tokens and {most} positions", "those of the vocabulary and of max_len"
+    require(fits, got, wanted, "Compile the program for these sequences.")
+    for block in model.blocks:
+        attention, ffn = block.attention, block.ffn
+        plain = (
+            type(block.attention_norm) is type(block.ffn_norm) is nn.Identity
+            and block.attention_post_norm is block.ffn_post_norm is None
+            and not block.parallel
+            and attention.num_kv_heads == attention.num_heads
+            and (attention.scale, attention.cap, attention.key_weights) == (None, None, None)
+            and (attention.query_norm, attention.key_norm, attention.pattern.window) == (None, None, None)
+            and attention.pattern.causal == model.domains.causal
+            and (type(ffn) is NoFeedForward or (type(ffn) is MLP and ffn.activation == "relu"))
+        )
+        require(plain, "a block of another kind", "attention and a ReLU network without norms", "Compile it again.")
+        sinks = None if attention.sinks is None else _array(attention.sinks)
+        up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
+        q, k, v, out = map(_affine, (attention.query, attention.key, attention.value, attention.output))
+        layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))
+    dtype = torch.finfo(model.output.weight.dtype)
+    tables = _array(model.embedding.weight), _array(model.positions.weight)
+    return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny, dtype.max)
 
 
-def same_weights(model: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules have equal tensors of the same names."""
-    ours, theirs = model.state_dict(), other.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+def _affine(linear: nn.Linear) -> Affine:
+    return Affine(_array(linear.weight), _array(linear.bias))
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
 
 
 def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:
@@ -187,5 +346,10 @@ def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:
         limit -= count
         step = max(1, _NUMBERS_AT_ONCE // length**2 // 8)
         for start in range(0, count, step):
-            numbers = np.arange(start, min(start + step, count))
-            yield numbers[:, None] // letters ** np.arange(length)[::-1] % letters
+            left = np.arange(start, min(start + step, count))
+            block = np.zeros((len(left), length), dtype=np.int64)
+            for place in reversed(range(length)):
+                left, block[:, place] = np.divmod(left, letters)
+            yield block
+        if not limit:
+            return

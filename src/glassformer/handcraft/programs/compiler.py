@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Float
 
 from glassformer.errors import InputError
-from glassformer.handcraft.programs.domains import MOST_VALUES, Domains, is_number
+from glassformer.handcraft.programs.domains import MOST_VALUES, Domains
 from glassformer.handcraft.programs.language import (
     Aggregate,
     Combined,
@@ -48,7 +48,9 @@ from glassformer.handcraft.programs.language import (
     everything,
     fulfils,
     indices,
+    is_number,
     tokens,
+    typed,
 )
 
 SHARPNESS = 60.0
@@ -58,6 +60,12 @@ MOST_SUMS = 4096
 
 MOST_SHARES = 2048
 """The same for sums of shares, which attention computes with errors."""
+
+MOST_LABELS = 64
+"""Range of numbers whose squared difference is a cost, so that its products are small beside float32's precision."""
+
+MOST_FEATURES = 1024
+"""Of keys, for one selector."""
 
 FEW_CHANGES = 64
 """Changes of a function up to which it is computed in as few layers as possible."""
@@ -74,6 +82,7 @@ class Stored:
     Times: 0 is the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network.
     """
 
+    part: Variable
     name: str
     born: int
     domain: tuple[Value, ...] | None
@@ -92,11 +101,22 @@ class Stored:
 
     def solve(self, wanted: Float[np.ndarray, " value"]) -> tuple[Float[np.ndarray, " feature"], float] | None:
         """The factors of its features, and the constant, that give ``wanted``."""
-        columns = np.column_stack([*self.features, np.ones(len(wanted))])
-        found = np.linalg.lstsq(columns, wanted, rcond=None)[0]
-        if np.abs(columns @ found - wanted).max(initial=0.0) > 1e-9 * max(1.0, np.abs(wanted).max(initial=0.0)):
-            return None
-        found[np.abs(found) < 1e-12] = 0
+        span = float(np.ptp(wanted))
+        if span == 0:
+            return np.zeros(len(self.features)), float(wanted[0])
+        features = np.column_stack([*self.features, np.ones(len(wanted))])
+        found = np.linalg.lstsq(features, wanted, rcond=None)[0]
+        if np.abs(features @ found - wanted).max() > 1e-11 * span:  # numbers far from 0, or of different sizes
+            middle = np.append((features.max(0) + features.min(0))[:-1] / 2, 0.0)
+            sizes = np.append(np.ptp(features, axis=0)[:-1], 1.0)
+            far = float(wanted.min() + wanted.max()) / 2
+            scaled = (features - middle) / np.where(sizes > 0, sizes, 1)
+            found = np.linalg.lstsq(scaled, wanted - far, rcond=None)[0]
+            if np.abs(scaled @ found - (wanted - far)).max() > 1e-11 * span:
+                return None
+            found = found / sizes
+            found[-1] += far - found @ middle
+        found[np.abs(found) * np.append(np.ptp(features, axis=0)[:-1], 1) < 1e-12 * span] = 0
         return found[:-1], float(found[-1])
 
 
@@ -143,7 +163,7 @@ class Sum:
 class Head:
     """One attention head: the cost of its selector, and what it copies."""
 
-    name: str
+    selector: Selector
     time: int
     queries: list[Sum]
     keys: list[Sum]
@@ -154,12 +174,14 @@ class Head:
 
 @dataclass(eq=False)
 class Lookup:
-    """A function in a feed-forward network: the value of ``stored`` for each value of the sum, ascending."""
+    """A function in a feed-forward network: the place of its value for each value of the sum, ascending."""
 
     time: int
     sum: Sum
-    points: list[tuple[float, Value]]
+    points: list[tuple[float, int]]
     stored: Stored
+    parts: tuple[Variable, ...]
+    """What it is looked up from."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +192,8 @@ class _Attempt:
     """Of the result, from each value of the sum to the next."""
     strides: list[float]
     reads: tuple[Callable[[], Sum], ...]
-    points: list[tuple[float, Value]]
+    points: list[tuple[float, int]]
+    parts: tuple[Variable, ...]
 
 
 @dataclass(eq=False)
@@ -215,7 +238,7 @@ class Plan:
         if isinstance(part, Aggregate) and self.is_free(part):
             return self._aggregated(part)
         if part is tokens or (part is indices and self.positions):
-            return self.stored.setdefault(part, Stored(str(part), 0, self.domains.listed(part), free=True))
+            return self.stored.setdefault(part, Stored(part, str(part), 0, self.domains.listed(part), free=True))
         return self._looked_up(part)
 
     def _birth(self, part: Variable) -> int:
@@ -232,13 +255,13 @@ class Plan:
             return float
         values = self.domains.listed(part)
         if self.is_free(part) and not _evenly(values):
-            places = {value: float(place) for place, value in enumerate(values)}
-            return lambda value: places[value]
+            places = {typed(value): float(place) for place, value in enumerate(values)}
+            return lambda value: places[typed(value)]
         numbers = [float(value) for value in values if is_number(value)]
         first = math.floor(max(numbers)) + 1 if numbers else 0
         others = [value for value in values if not is_number(value)]
-        codes = {value: float(first + place) for place, value in enumerate(others)}
-        return lambda value: codes[value] if value in codes else float(value)
+        codes = {typed(value): float(first + place) for place, value in enumerate(others)}
+        return lambda value: codes[typed(value)] if typed(value) in codes else float(value)
 
     def _is_code(self, part: Variable, wanted: Function) -> bool:
         if wanted is float and self.domains.numeric(part):
@@ -262,9 +285,8 @@ class Plan:
         if stored.solve(vector) is None:
             stored.features.append(vector)
             if isinstance(part, Aggregate):
-                default = 0.0 if part.default not in stored.domain else float(wanted(part.default))
-                if self.domains.reflexive(part.selector):
-                    default = 0.0
+                sure = self.domains.reflexive(part.selector)
+                default = 0.0 if sure else float(wanted(part.default))
                 origin = self.read(part.values, lambda value: wanted(value) - default)
                 stored.origins.append(origin.read_at(stored.born))
                 stored.defaults.append(default)
@@ -280,7 +302,7 @@ class Plan:
             origin = Sum() if free else self.read(part.values, float if self.domains.numeric(part) else self.code(part))
             born = self._birth(part.values) if free else origin.born
             head = self._head(part.selector, None if sure else -SHARPNESS / 2, born)
-            stored = Stored(str(part), head.time, self.domains.of(part), free)
+            stored = Stored(part, str(part), head.time, self.domains.of(part), free)
             if not free:
                 default = 0.0 if sure else self.code(part)(part.default)
                 stored.features.append(np.empty(0))
@@ -299,32 +321,40 @@ class Plan:
             queries, keys = (
                 ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True)) if terms else ([], [])
             )
-            self.heads[key] = Head(str(selector), time, queries, keys, sink)
+            self.heads[key] = Head(selector, time, queries, keys, sink)
         return self.heads[key]
 
     def _conjunction(self, selector: Selector) -> list[Select]:
-        """Selects that all hold where ``selector`` does."""
-        if isinstance(selector, Select):
-            return [selector]
-        assert isinstance(selector, Combined)
-        table = [
-            selector.function(*([True] * len(selector.parts))),
-            selector.function(*([False] * len(selector.parts))),
-        ]
-        if len(selector.parts) == 2 and table == [True, False] and not selector.function(True, False):
-            return [select for part in selector.parts for select in self._conjunction(part)]
-        return [self._joint(selector)]
+        """Selectors that all hold where ``selector`` does, each once."""
+        found: dict[int, Select] = {}
+        waiting, seen = [selector], set[Selector]()
+        while waiting:
+            part = waiting.pop()
+            if part in seen:
+                continue
+            seen.add(part)
+            if isinstance(part, Combined):
+                corners = itertools.product((False, True), repeat=len(part.parts))
+                if all(bool(part.function(*bits)) == all(bits) for bits in corners):
+                    waiting += reversed(part.parts)
+                    continue
+                part = self._joint(part)
+            assert isinstance(part, Select)
+            found.setdefault(self.domains.key(part), part)
+        return list(found.values())
 
     def _joint(self, selector: Combined) -> Select:
         """Any selector as one of tuples of keys' and of queries' values."""
+        order: dict[Selector, None] = {}  # each after its parts
 
-        def parts_of(part: Selector) -> list[Select]:
-            if isinstance(part, Combined):
-                return [each for inner in part.parts for each in parts_of(inner)]
-            assert isinstance(part, Select)
-            return [part]
+        def add(part: Selector) -> None:
+            if part not in order:
+                for each in part.parts if isinstance(part, Combined) else ():
+                    add(each)
+                order[part] = None
 
-        selects = parts_of(selector)
+        add(selector)
+        selects = [each for each in order if isinstance(each, Select)]
         keys = list({self.domains.key(each.keys): each.keys for each in selects}.values())
         queries = list({self.domains.key(each.queries): each.queries for each in selects}.values())
 
@@ -337,48 +367,50 @@ class Plan:
 
         places = {each: (place(each.keys, keys), place(each.queries, queries)) for each in selects}
 
-        def holds(part: Selector, key: tuple[Value, ...], query: tuple[Value, ...]) -> bool:
-            if isinstance(part, Combined):
-                return bool(part.function(*(holds(each, key, query) for each in part.parts)))
-            assert isinstance(part, Select)
-            return fulfils(part, key[places[part][0]], query[places[part][1]])
+        def holds(key: tuple[Value, ...], query: tuple[Value, ...]) -> bool:
+            known: dict[Selector, bool] = {}
+            for part in order:
+                if isinstance(part, Combined):
+                    known[part] = bool(part.function(*(known[each] for each in part.parts)))
+                elif isinstance(part, Select):
+                    known[part] = fulfils(part, key[places[part][0]], query[places[part][1]])
+            return known[selector]
 
-        return Select(joined(keys), joined(queries), partial(holds, selector), str(selector))
+        return Select(joined(keys), joined(queries), holds, str(selector))
 
     def _cost(self, part: Select) -> list[tuple[Sum, Sum]]:
         """Pairs of a query's and a key's number, whose products add up to the cost."""
-        table = self.domains.table(part)
+        chosen = self.domains.table(part)
         keys, queries = self.domains.listed(part.keys), self.domains.listed(part.queries)
-        chosen = np.array([[table[key, query] for key in keys] for query in queries])
         if chosen.all():
             return []
         if not chosen.any():
             return [(Sum(constant=1.0), Sum(constant=1.0))]
-        factors = _squares(chosen, keys) or _ranks(chosen)
+        factors = _squares(chosen, keys) or _ranks(chosen, part)
         same = [(q, k) for q, k in factors if np.ptp(q) == 0]
         if len(same) > 1:  # as one feature of the keys
             whole = np.sum([q[0] * k for q, k in same], axis=0)
             factors = [*(pair for pair in factors if np.ptp(pair[0]) > 0), (np.ones(len(queries)), whole)]
 
-        def side(variable: Variable, values: tuple[Value, ...], column: Float[np.ndarray, " value"]) -> Sum:
+        def side(variable: Variable, column: Float[np.ndarray, " value"]) -> Sum:
             if np.ptp(column) == 0:
                 return Sum(constant=float(column[0]))
-            numbers = dict(zip(values, column.tolist(), strict=True))
-            return self.read(variable, lambda value: numbers[value])
+            numbers = dict(zip(map(typed, self.domains.listed(variable)), column.tolist(), strict=True))
+            return self.read(variable, lambda value: numbers[typed(value)])
 
-        return [(side(part.queries, queries, q), side(part.keys, keys, k)) for q, k in factors]
+        return [(side(part.queries, q), side(part.keys, k)) for q, k in factors]
 
     # ---- functions --------------------------------------------------------------------------------------------------
 
     def _looked_up(self, part: Variable) -> Stored:
         key = "function", self.domains.key(part)
         if key not in self.stored:
-            total, points = self._points(part)
+            total, attempt = self._points(part)
             time = (total.born + 2) // 2 * 2
-            points = sorted(points, key=lambda point: point[0])
-            stored = Stored(str(part), time, self.domains.listed(part), free=True)
+            points = sorted(attempt.points, key=lambda point: point[0])
+            stored = Stored(part, str(part), time, self.domains.listed(part), free=True)
             self.stored[key] = stored
-            self.lookups[key] = Lookup(time, total.read_at(time), points, stored)
+            self.lookups[key] = Lookup(time, total.read_at(time), points, stored, attempt.parts)
         return self.stored[key]
 
     def _is_counted(self, part: Variable) -> bool:
@@ -391,7 +423,8 @@ class Plan:
         key = "share", self.domains.key(width)
         if key not in self.stored:
             head = self._head(width.selector, 0.0, 0)
-            stored = Stored(f"share of {part}", head.time, None, free=False, features=[np.empty(0)], span=(0.0, 1.0))
+            name, features = f"share of {part}", [np.empty(0)]
+            stored = Stored(width, name, head.time, None, free=False, features=features, span=(0.0, 1.0))
             stored.origins.append(Sum(constant=1.0))
             stored.defaults.append(0.0)
             head.writes.append(stored)
@@ -405,8 +438,8 @@ class Plan:
             return partial(self._share, part), lambda value: (value + more) / (value + more + 1)
         return partial(self.read, part), self.code(part)
 
-    def _points(self, part: Variable) -> tuple[Sum, list[tuple[float, Value]]]:
-        """The sum that a function reads, and its result for each value of it."""
+    def _points(self, part: Variable) -> tuple[Sum, _Attempt]:
+        """The sum that a function reads, and how it is looked up from it."""
         leaves = self._leaves(part)
         roots = self.domains.roots(part)
         attempts = [(leaves, True)] if self._is_counted(part) else [(leaves, True), (leaves, False)]
@@ -422,6 +455,7 @@ class Plan:
             if best is not None and best.changes <= FEW_CHANGES:
                 break
         if best is None:
+            self._refuse_alike(part)
             raise InputError(
                 f"{part}, a function of too many combinations of values, or a count of too many keys",
                 f"at most {MOST_VALUES} combinations, whose sums float32 tells apart",
@@ -430,7 +464,7 @@ class Plan:
         total = Sum()
         for read, stride in zip(best.reads, best.strides, strict=True):
             total = total.plus(read().times(stride))
-        return total, best.points
+        return total, best
 
     def _attempt(self, part: Variable, parts: Sequence[Variable], shares: bool) -> _Attempt | None:
         """How a function is looked up from these parts, if they have few enough combinations."""
@@ -439,15 +473,16 @@ class Plan:
         if given is None:
             return None
         names = {self.domains.key(each): each for each in sources}
-        table, possible = [], set(self.domains.listed(part))
+        table = []
         for each in given:  # some combinations of sums and what is in them are not possible
             full = {one: each[names[self.domains.key(one)]] for one in parts}
             try:
                 result = self.domains.value(part, full)
             except InputError:
                 continue
-            if result in possible:
-                table.append((tuple(each[source] for source in sources), result))
+            place = self.domains.place(part, result)
+            if place is not None:
+                table.append((tuple(each[source] for source in sources), place))
         reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
         listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
         found = _strides(listed, table, codes, MOST_SHARES if shares else MOST_SUMS)
@@ -455,10 +490,23 @@ class Plan:
             return None
         changes, strides = found
         points = {}
-        for values, result in table:
+        for values, place in table:
             where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
-            points[round(where, 9)] = (where, result)
-        return _Attempt(changes, strides, reads, list(points.values()))
+            points[round(where, 9)] = (where, place)
+        return _Attempt(changes, strides, reads, list(points.values()), tuple(sources))
+
+    def _refuse_alike(self, part: Variable) -> None:
+        """Refuse a function of numbers that are too near to one another, by its two nearest that it tells apart."""
+        for source in part.sources if isinstance(part, Elementwise) else (part,):
+            listed = self.domains.of(source)
+            if listed is None or self.is_free(source) or not all(map(is_number, listed)):
+                continue
+            ordered = sorted(listed, key=float)
+            pairs = sorted(itertools.pairwise(ordered), key=lambda pair: float(pair[1]) - float(pair[0]))
+            low, high = (float(each) for each in pairs[0]) if pairs else (0.0, 1.0)
+            if high - low <= max(abs(low), abs(high)) / MOST_SUMS:
+                got = f"{part} of {pairs[0][0]!r} and {pairs[0][1]!r}, which float32 does not tell apart well enough"
+                raise InputError(got, "numbers further apart", "Subtract what they have in common first.")
 
     def _leaves(self, part: Variable) -> tuple[Variable, ...]:
         """What a function is looked up from: roots, and sums of numbers that are in the stream anyway."""
@@ -487,57 +535,93 @@ def _joined(terms: list[tuple[Sum, Sum]]) -> list[tuple[Sum, Sum]]:
 
 
 def _evenly(values: Sequence[Value]) -> bool:
-    """Whether numbers, with None among them, are at most twice as far apart as the nearest two."""
+    """Whether numbers, with None among them, are at most twice as far apart as the nearest two, and not far from 0."""
     numbers = [float(value) for value in values if is_number(value)]
-    gaps = np.diff(numbers)
-    return len(gaps) == 0 or bool(np.ptp(numbers) <= 2 * gaps.min() * len(values))
+    if len(numbers) < 2:
+        return not numbers or abs(numbers[0]) <= MOST_SUMS
+    gap = float(np.diff(np.sort(numbers)).min())
+    if len(numbers) < len(values):  # others are 1 apart
+        gap = min(gap, 1.0)
+    return bool(np.ptp(numbers) <= 2 * gap * len(values)) and max(map(abs, numbers)) <= MOST_SUMS * gap
 
 
 def _squares(
     chosen: np.ndarray, keys: Sequence[Value]
 ) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]] | None:
-    """Of a relation "equal labels": ``(a - b)²`` with the label a of the query and b of the key, if it is one."""
-    rows = [tuple(row) for row in chosen]
-    sets = list(dict.fromkeys(row for row in rows if any(row)))
-    if any(sum(row[key] for row in sets) > 1 for key in range(len(keys))):
+    """Of a relation "equal labels": ``|a - b|²`` with the label a of the query and b of the key, if it is one.
+
+    A label is a number; where there are many, two or more digits, so that no product is large.
+    """
+    sets: dict[bytes, int] = {}  # of keys, by the place of the label
+    places = np.array([sets.setdefault(row.tobytes(), len(sets)) if row.any() else -1 for row in chosen])
+    first = [int(np.flatnonzero(places == place)[0]) for place in range(len(sets))]
+    if (chosen[first].sum(0) > 1).any():
         return None
-    numbers = all(map(is_number, keys)) and all(sum(row) == 1 for row in sets)
-    if numbers:
-        labels = [float(keys[row.index(True)]) for row in sets]
-        numbers = len(labels) < 2 or np.diff(np.sort(labels)).min() >= 1
-    if not numbers:
-        labels = [float(place) for place in range(len(sets))]
-    middle = round((min(labels) + max(labels)) / 2)
-    labels = [label - middle for label in labels]
-    b = np.array(
-        [next((label for row, label in zip(sets, labels, strict=True) if row[key]), np.nan) for key in range(len(keys))]
-    )
-    a = np.array([labels[sets.index(row)] if any(row) else min(labels) - 1 for row in rows])
-    if np.isnan(b).any() and all(map(is_number, keys)) and numbers:  # keep keys' own numbers where they are far enough
+    held = chosen[first].any(0)
+    of_keys = np.where(held, chosen[first].argmax(0), -1)
+    if len(sets) + 2 > MOST_LABELS:
+        return _digits(places, of_keys, len(sets))
+    alone = all(map(is_number, keys)) and bool((chosen[first].sum(1) == 1).all())
+    labels = np.arange(len(sets), dtype=np.float64)
+    if alone:
+        numbers = np.array([float(keys[row.argmax()]) for row in chosen[first]])
+        gap = np.diff(np.sort(numbers)).min() if len(numbers) > 1 else 1.0
+        alone = bool(gap >= 1 and np.ptp(numbers) < MOST_LABELS)
+        labels = numbers if alone else labels
+    middle = round((labels.min() + labels.max()) / 2)
+    labels = labels - middle
+    a = np.where(places >= 0, labels[places], labels.min() - 1)
+    b = np.where(held, labels[of_keys], labels.max() + 1)
+    if not held.all() and alone:  # keep keys' own numbers where they are far enough, and near
         own = np.array([float(key) for key in keys]) - middle
-        apart = np.abs(own[np.isnan(b)][:, None] - np.unique(np.append(a, labels))[None]).min(initial=1) >= 1
-        b = own if apart else b
-    b = np.where(np.isnan(b), max(labels) + 1, b)
+        apart = np.abs(own[~held][:, None] - np.unique(np.append(a, labels))[None]).min(initial=1) >= 1
+        b = own if apart and np.abs(own).max() <= MOST_LABELS else b
     return [(a**2, np.ones(len(b))), (-2 * a, b), (np.ones(len(a)), b**2)]
 
 
-def _ranks(chosen: np.ndarray) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
+def _digits(
+    of_queries: np.ndarray, of_keys: np.ndarray, count: int
+) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
+    """The squared distance of labels' digits; -1 is a label that is equal to no other."""
+    digits = math.ceil(math.log(count + 2) / math.log(MOST_LABELS))
+    base = math.ceil((count + 2) ** (1 / digits))
+    sides = np.where(of_queries < 0, count, of_queries), np.where(of_keys < 0, count + 1, of_keys)
+    a, b = (
+        np.array([labels // base**digit % base - base // 2 for digit in range(digits)], dtype=np.float64)
+        for labels in sides
+    )
+    squares = [((a**2).sum(0), np.ones(b.shape[1])), (np.ones(a.shape[1]), (b**2).sum(0))]
+    return [*squares, *((-2 * one, other) for one, other in zip(a, b, strict=True))]
+
+
+def _ranks(chosen: np.ndarray, part: Select) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
     """A cost of 1 for what is not chosen, as products of as many columns as its rank."""
     cost = 1.0 - chosen
-    basis: list[np.ndarray] = [np.ones(cost.shape[1])]
-    for row in np.unique(cost, axis=0):
-        if np.linalg.matrix_rank(np.array([*basis, row])) > len(basis):
+    basis: list[np.ndarray] = []
+    normed = np.zeros((MOST_FEATURES, cost.shape[1]))
+    for row in (np.ones(cost.shape[1]), *np.unique(cost, axis=0)):
+        left = row - normed[: len(basis)].T @ (normed[: len(basis)] @ row)
+        left -= normed[: len(basis)].T @ (normed[: len(basis)] @ left)
+        if np.linalg.norm(left) > 1e-6 * np.linalg.norm(row) > 0:
+            if len(basis) == MOST_FEATURES:
+                got = f"{part}, which takes more than {MOST_FEATURES} features of keys"
+                raise InputError(got, "fewer", "Shorten max_len, or compare fewer values.")
+            normed[len(basis)] = left / np.linalg.norm(left)
             basis.append(row)
-    factors = np.linalg.lstsq(np.array(basis).T, cost.T, rcond=None)[0]
+    columns = np.array(basis)
+    factors = np.linalg.lstsq(columns.T, cost.T, rcond=None)[0]
     factors[np.abs(factors) < 1e-9] = 0
-    return [(factor.round(9), row) for factor, row in zip(factors, basis, strict=True) if factor.any()]
+    if np.array_equal(factors.round(9).T @ columns, cost):
+        factors = factors.round(9)
+    return [(factor, row) for factor, row in zip(factors, basis, strict=True) if factor.any()]
 
 
 def _strides(
-    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: Sequence[Function], most: int
+    codes: list[list[float]], table: list[tuple[tuple[Value, ...], int]], code: Sequence[Function], most: int
 ) -> tuple[int, list[float]] | None:
     """Factors of the sources, so that equal sums have equal results, with few changes, and how many these are."""
-    gaps = [float(np.diff(np.sort(each)).min()) if len(each) > 1 else 1.0 for each in codes]
+    gaps = [float(np.diff(np.unique(each)).min(initial=math.inf)) for each in codes]
+    gaps = [each if each < math.inf else 1.0 for each in gaps]
     spans = [(max(each) - min(each)) / gap for each, gap in zip(codes, gaps, strict=True)]
     count, best = len(codes), None
     orders = [list(range(count)), list(reversed(range(count)))] if count > 1 else [[0]]
@@ -557,7 +641,7 @@ def _strides(
         changes, least, fits = 0, math.inf, True
         for before, after in itertools.pairwise(ascending):
             gap = sums[after] - sums[before]
-            if table[before][1] != table[after][1] or (table[before][1] is None) != (table[after][1] is None):
+            if table[before][1] != table[after][1]:
                 fits &= gap > 1e-6
                 changes, least = changes + 1, min(least, gap)
         if fits and np.ptp(sums) <= most * least and (best is None or (changes, -least) < best[0]):

@@ -22,21 +22,24 @@ coordinates that are large constants, and use them as biases).
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.handcraft.bounds import gamma
-from glassformer.handcraft.programs.bounds import Losses, error_bound, size_of
-from glassformer.handcraft.programs.certificate import ProgramCertificate, certify, same_weights
+from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, gamma, require_finite
+from glassformer.handcraft.programs.certificate import Outputs, ProgramCertificate, certify
+from glassformer.handcraft.programs.checker import Affine, Checked, LayerWeights, Network, check_tokens
 from glassformer.handcraft.programs.compiler import SHARPNESS
+from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
-from glassformer.handcraft.programs.language import Value, Variable
-from glassformer.handcraft.programs.model import CompiledProgram, compile_program
+from glassformer.handcraft.programs.language import Value, Variable, distinct, typed
+from glassformer.handcraft.programs.model import CompiledProgram, compile_program, require_apart
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.norms import RMSNorm
@@ -100,8 +103,9 @@ def compile_decoder(
     got, wanted = f"{program} with too many possible values to list", "a program whose values can be tokens"
     require(compiled.codes is not None, got, wanted, "Map it to fewer values, or use compile_program().")
     assert compiled.codes is not None
+    require_apart(compiled, dtype)
     letters = compiled.domains.vocabulary
-    known = dict.fromkeys((*letters, *(value for _, value in compiled.codes)))
+    known = distinct((*letters, *(value for _, value in compiled.codes)))
     decoder = Decoder(_config(compiled, len(known))).double()
     with torch.no_grad():
         _write(decoder, compiled, tuple(known))
@@ -143,11 +147,11 @@ def _write(decoder: Decoder, compiled: CompiledProgram, values: tuple[Value, ...
     for part in decoder.modules():
         if isinstance(part, RMSNorm):
             part.weight[:-1], part.weight[-1] = RMS, RMS / constant
-    numbers = {value: number for number, value in compiled.codes or ()}
+    numbers = {typed(value): number for number, value in compiled.codes or ()}
     middle, factor = _middle(compiled), _factor(compiled)
     for row, value in zip(decoder.output.weight, values, strict=True):
-        if value in numbers:  # factor * (2 a x - a²), of numbers minus the middle one
-            a = numbers[value] - middle
+        if typed(value) in numbers:  # factor * (2 a x - a²), of numbers minus the middle one
+            a = numbers[typed(value)] - middle
             row[:-1] = factor * 2 * a * compiled.output.weight[0]
             row[-1] = factor * (2 * a * (float(compiled.output.bias) - middle) - a**2)
         else:
@@ -202,7 +206,7 @@ def _write_network(block: Block, given: MLP) -> None:
 
 
 @torch.inference_mode()
-def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000) -> ProgramCertificate:
+def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000, seconds: float = math.inf) -> ProgramCertificate:
     """Run a decoder on every sequence, shortest first, as :func:`~.certificate.verify_program` does.
 
     The error at a position is the probability of all tokens but the right one, and the number found is that of the
@@ -211,53 +215,116 @@ def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000) -> Progra
     Args:
         program: From :func:`compile_decoder`, in any dtype; its weights may have been changed.
         limit: Most sequences to run.
+        seconds: Time after which the verdict is undecided, if there is none before.
+
+    Raises:
+        InputError: Weights that are not finite.
     """
     compiled, decoder = program.compiled, program.decoder
-    definition = compiled.program
+    definition, deadline = compiled.program, time.monotonic() + seconds
     assert definition is not None
-    token_of = {value: token for token, value in enumerate(program.values)}
+    require_finite(decoder)
+    token_of = {typed(value): token for token, value in reversed(list(enumerate(program.values)))}
     letters = decoder.embedding.weight[: len(compiled.domains.vocabulary)]
     rows = max(1, _NUMBERS_AT_ONCE // decoder.config.max_seq_len // max(decoder.config.ff_dim, 1))
 
-    def errors(tokens: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    def run(tokens: Tensor, batch: Batch) -> Outputs:
         column, values = batch.column(definition)
-        right = torch.tensor([token_of.get(value, 0) for value in values])[torch.from_numpy(column)][..., None]
+        known = torch.tensor([typed(value) in token_of for value in values])[torch.from_numpy(column)]
+        right = torch.tensor([token_of.get(typed(value), 0) for value in values])[torch.from_numpy(column)][..., None]
         with evaluating(decoder):
             logits = torch.cat([decoder(part) for part in tokens.split(rows)]).double()
         others = logits.scatter(2, right, -torch.inf).logsumexp(2) - logits.gather(2, right)[..., 0]
-        return others.sigmoid().numpy(), (-others).sigmoid().numpy()
+        wrong = (logits.argmax(2) != right[..., 0]) | ~known
+        return Outputs(others.sigmoid().numpy(), (-others).sigmoid().numpy(), wrong.numpy())
 
-    margin, others = margin_bound(program), len(program.values) - 1
-    # What is measured is rounded as well.
-    bound = (1 + 1e-9) * others * math.exp(-margin) if margin > 0 else math.inf
-    return certify(compiled, definition, letters, errors, 0.5, bound, limit)
+    return certify(compiled, definition, letters, run, 0.5, wrong_bound(program, deadline), limit, deadline)
 
 
-def margin_bound(program: DecoderProgram) -> float:
-    """A lower bound on the logit of the right token minus that of any other; minus infinity if there is none.
-
-    There is none either if configuration or weights are others than :func:`compile_decoder`'s.
-    """
-    decoder, compiled = program.decoder, program.compiled
-    domains, dtype = compiled.domains, decoder.output.weight.dtype
+def wrong_bound(program: DecoderProgram, deadline: float = math.inf) -> Checked:
+    """An upper bound on the probability of all tokens but the right one, for any sequence."""
+    compiled, decoder = program.compiled, program.decoder
+    found = Checked(math.inf, "modules or weights of another form")
     assert compiled.program is not None
-    anew = compile_decoder(compiled.program, domains.vocabulary, domains.max_len, dtype=dtype).decoder
-    if decoder.config != anew.config or not same_weights(decoder, anew):
-        return -math.inf
-    width, roundoff = decoder.config.hidden_dim, torch.finfo(dtype).eps / 2
-    sizes = anew.embedding.weight[:, :-1].detach().abs().amax(0).double().numpy() + 1
-    for stored in compiled.plan.stored.values():
-        for number, place in enumerate(stored.place):
-            sizes[place] = max(sizes[place], size_of(stored, number) + 1)
-    # Errors of coordinates up to 1 are in these sizes.
-    off_norm = float((sizes**2).sum()) / (2 * width * RMS**2) + gamma(width + 16, roundoff)
-    losses = Losses(off_norm, TURN * (domains.max_len - 1), SLOPE)
-    found = error_bound(compiled.plan, compiled.result, width, len(decoder.layers), roundoff, losses)
-    if not (found.error < 1 and found.largest < 1):
-        return -math.inf
-    numbers = [number - _middle(compiled) for number, _ in compiled.codes or ()]
-    most, factor, gap = max(map(abs, numbers)), _factor(compiled), _gap(compiled)
-    weights, bias = compiled.output.weight[0].detach().abs().numpy(), float(compiled.output.bias.detach())
-    read = float(weights @ sizes) + abs(bias - _middle(compiled))
-    rounding = 2 * gamma(width + 16, roundoff) * (factor * (2 * most * read + most**2) + SHARPNESS)
-    return min(factor * gap * (gap - 2 * found.error), SHARPNESS - 2 * factor * most * found.error) - rounding
+    if decoder.config != _config(compiled, len(program.values)):
+        return found
+    for scale in (1e-12, 1e-10, 1e-8):  # what norms may be off by is claimed, and checked
+        network = network_of_decoder(decoder, compiled.domains, scale)
+        if network is not None:
+            arguments = network, compiled.domains, compiled.program, program.values, compiled.claims or (), deadline
+            found = check_tokens(*arguments)
+        if math.isfinite(found.error):
+            break
+    # What is measured is rounded as well.
+    return found._replace(error=found.error * (1 + 1e-9) + 1e-300)
+
+
+def network_of_decoder(decoder: Decoder, domains: Domains, scale: float) -> Network | None:
+    """A decoder's weights as those of a transformer without norms, rotations and gates; None for others of this form.
+
+    Args:
+        decoder: Whose last coordinate is a constant that nothing adds to.
+        domains: Vocabulary and greatest length.
+        scale: What norms may be off by, besides rounding.
+    """
+    table = _array(decoder.embedding.weight)
+    width, constant, dtype = table.shape[1], float(table[0, -1]), torch.finfo(decoder.output.weight.dtype)
+    letters = table[: len(domains.vocabulary)]
+    ok = constant > 0 and bool((letters[:, -1] == constant).all()) and decoder.config.norm_eps * width <= 1
+    root, layers, turn = math.sqrt(width), [], 0.0
+
+    def read(norm: RMSNorm, linear: nn.Linear) -> Affine:
+        """What a map gives of the stream: its norm divides by the constant's share of the root mean square."""
+        weight, factor = _array(linear.weight), _array(norm.weight)
+        return Affine(weight[:, :-1] * (factor[:-1] * (root / constant)), weight[:, -1] * (factor[-1] * root))
+
+    def written(weight: np.ndarray, count: int) -> Affine:
+        return Affine(weight[:-1], np.zeros(count))
+
+    for each in decoder.layers:
+        block: Any = each
+        attention, ffn = block.attention, block.ffn
+        kinds = (type(block), type(block.attention_norm), type(block.ffn_norm), type(ffn))
+        ok &= kinds == (Block, RMSNorm, RMSNorm, SwiGLU) and (attention.scale, attention.cap) == (None, None)
+        if not ok:
+            return None
+        heads, half = attention.num_heads, attention.head_dim // 2
+        q, k, v = (read(block.attention_norm, each) for each in (attention.query, attention.key, attention.value))
+        whole = np.concatenate([np.column_stack(each).reshape(heads, 2, half, -1) for each in (q, k)])
+        pairs = np.flatnonzero(whole.any((0, 1, 3))) if whole.any() else np.array([half - 1])
+        turn = max(turn, float(decoder.rotary._frequencies.double()[pairs].max()))
+        chosen = (np.arange(heads)[:, None] * attention.head_dim + pairs).ravel()
+        # attend() divides scores by the root of a head's size.
+        q, k = (Affine(each.weight[chosen], each.bias[chosen]) for each in (q, k))
+        q = Affine(*(each * math.sqrt(len(pairs) / attention.head_dim) for each in q))
+        output, down = _array(attention.output.weight), _array(ffn.down.weight)
+        up, gate = read(block.ffn_norm, ffn.up), read(block.ffn_norm, ffn.gate)
+        ok &= not whole[:, 1].any() and not output[-1].any() and not down[-1].any() and not up.weight.any()
+        gate = Affine(gate.weight / SLOPE, gate.bias / SLOPE)
+        sinks = None if attention.sinks is None else _array(attention.sinks)
+        parts = written(output, width - 1), sinks, gate, written(down * (SLOPE * up.bias), width - 1)
+        layers.append(LayerWeights(heads, q, k, v, *parts))
+    norm = decoder.final_norm
+    if not ok or not isinstance(norm, RMSNorm):
+        return None
+    roundoff = dtype.eps / 2
+    scale += gamma(width + 40, roundoff) + gamma(width + 40, FLOAT64_ROUNDOFF)
+    places = np.zeros((domains.max_len, width - 1))
+    return Network(
+        letters[:, :-1],
+        places,
+        layers,
+        read(norm, decoder.output),
+        roundoff,
+        dtype.tiny,
+        dtype.max,
+        constant=constant,
+        scale=scale,
+        more=8,
+        turn=2 * turn * domains.max_len,
+        slope=SLOPE,
+    )
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from numbers import Rational
 from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
 
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.programs.language import (
@@ -21,19 +23,18 @@ from glassformer.handcraft.programs.language import (
     Variable,
     Width,
     apply,
+    distinct,
     fulfils,
     indices,
+    is_number,
+    require_value,
     simplest,
     tokens,
+    typed,
 )
 
 MOST_VALUES = 4096
 """Values of a variable, or combinations of values, that are listed."""
-
-
-def is_number(value: Value) -> bool:
-    """Whether a value can be added to others."""
-    return isinstance(value, Rational | float)
 
 
 @dataclass(eq=False)
@@ -43,34 +44,40 @@ class Domains:
     Every value that can occur is in its set; some of the set may not occur.
 
     Raises:
-        InputError: An empty vocabulary, one with equal tokens, None or NaN; ``max_len`` not from 1 to ``MOST_VALUES``.
+        InputError: An empty vocabulary, one with equal tokens, None or numbers that are not finite; ``max_len`` not
+            from 1 to ``MOST_VALUES``.
     """
 
     vocabulary: Sequence[Value]
     max_len: int
     causal: bool = False
     _sets: dict[Variable, tuple[Value, ...] | None] = field(default_factory=dict, repr=False)
+    _places: dict[Variable, dict[Any, int]] = field(default_factory=dict, repr=False)
     _keys: dict[Variable | Selector, int] = field(default_factory=dict, repr=False)
     _roots: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict, repr=False)
     _numbers: dict[Any, int] = field(default_factory=dict, repr=False)
+    _tables: dict[Select, Bool[np.ndarray, "query key"]] = field(default_factory=dict, repr=False)
+    _facts: dict[tuple[str, Selector], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_positive(max_len=self.max_len)
         require(self.max_len <= MOST_VALUES, f"max_len = {self.max_len}", f"at most {MOST_VALUES}", "Shorten it.")
-        try:
-            self.vocabulary = tuple(self.vocabulary)
-            different = len(self.vocabulary) > 0 and len(set(self.vocabulary)) == len(self.vocabulary)
-            ok = different and None not in self.vocabulary and all(token == token for token in self.vocabulary)
-        except TypeError:
-            ok = False
-        require(ok, f"vocabulary = {self.vocabulary!r}", "different tokens, none of them None", "List each token once.")
+        expected, fix = "different tokens, none of them None", "List each token once."
+        got = f"a vocabulary of type {type(self.vocabulary).__name__}"
+        require(isinstance(self.vocabulary, Sequence), got, "a text or a list of tokens", fix)
+        self.vocabulary = tuple(self.vocabulary)
+        for token in self.vocabulary:
+            require_value(token, "the vocabulary with")
+        got = f"vocabulary = {self.vocabulary!r}"
+        different = len(self.vocabulary) == len(distinct(self.vocabulary)) > 0 and None not in self.vocabulary
+        require(different, got, expected, fix)
 
     def of(self, part: Variable) -> tuple[Value, ...] | None:
         """The values that a variable may have, None among them; nothing if there are more than ``MOST_VALUES``."""
         if part not in self._sets:
             found = self._find(part)
             if found is not None:
-                found = tuple(sorted(dict.fromkeys(found), key=_order))
+                found = tuple(sorted(distinct(found), key=_order))
             self._sets[part] = None if found is None or len(found) > MOST_VALUES else found
         return self._sets[part]
 
@@ -86,10 +93,26 @@ class Domains:
         assert found is not None
         return found
 
+    def place(self, part: Variable, value: Value) -> int | None:
+        """The index of a value in :meth:`listed`; None if it is not there."""
+        if part not in self._places:
+            self._places[part] = {typed(each): place for place, each in enumerate(self.listed(part))}
+        return self._places[part].get(typed(value))
+
+    def places(self, part: Variable, values: Sequence[Value]) -> Int[np.ndarray, " value"]:
+        """The indices of values that are there."""
+        found = [self.place(part, value) for value in values]
+        assert None not in found
+        return np.array(found, dtype=np.int64)
+
     def numeric(self, part: Variable) -> bool:
         """Whether a variable is a number everywhere."""
         found = self.of(part)
-        return found is None or all(map(is_number, found))
+        if found is not None:
+            return all(map(is_number, found))
+        if isinstance(part, Aggregate):
+            return self.numeric(part.values) and (self.reflexive(part.selector) or is_number(part.default))
+        return isinstance(part, Elementwise) and part.linear is not None and all(map(self.numeric, part.sources))
 
     def averaged(self, part: Aggregate) -> bool:
         """Whether different numbers may be averaged."""
@@ -128,32 +151,49 @@ class Domains:
 
     def single(self, part: Selector) -> bool:
         """Whether a query can never select two keys."""
-        if isinstance(part, Combined):
-            return (
-                part.function(True, False) is False and any(map(self.single, part.parts))
-                if len(part.parts) == 2
-                else False
-            )
-        assert isinstance(part, Select)
-        if [root for root in self.roots(part.keys) if root is not indices]:
-            return False
-        keys = [self.value(part.keys, {indices: place}) for place in range(self.max_len)]
-        return all(sum(fulfils(part, key, query) for key in keys) <= 1 for query in self.listed(part.queries))
+        return self._fact("single", part)
 
     def reflexive(self, part: Selector) -> bool:
         """Whether every query selects at least its own position."""
-        if isinstance(part, Combined):
-            return all(map(self.reflexive, part.parts)) and bool(part.function(*[True] * len(part.parts)))
-        assert isinstance(part, Select)
-        table = self.table(part)
-        if self.key(part.keys) == self.key(part.queries):
-            return all(table[value, value] for value in self.listed(part.keys))
-        return all(table.values())
+        return self._fact("reflexive", part)
 
-    def table(self, part: Select) -> dict[tuple[Value, Value], bool]:
-        """The predicate of all pairs of a key's and a query's value."""
-        keys, queries = self.listed(part.keys), self.listed(part.queries)
-        return {(key, query): fulfils(part, key, query) for key in keys for query in queries}
+    def _fact(self, name: str, part: Selector) -> bool:
+        key = name, part
+        if key not in self._facts:
+            if isinstance(part, Combined):
+                found = [self._fact(name, each) for each in part.parts]
+                corners = list(itertools.product((False, True), repeat=len(found)))
+                if name == "single":  # one part that is, without which the whole does not hold
+                    self._facts[key] = any(
+                        one and not any(part.function(*bits) for bits in corners if not bits[place])
+                        for place, one in enumerate(found)
+                    )
+                else:
+                    self._facts[key] = all(found) and bool(part.function(*corners[-1]))
+            else:
+                assert isinstance(part, Select)
+                self._facts[key] = self._single(part) if name == "single" else self._reflexive(part)
+        return self._facts[key]
+
+    def _single(self, part: Select) -> bool:
+        if [root for root in self.roots(part.keys) if root is not indices]:
+            return False
+        keys = [self.value(part.keys, {indices: place}) for place in range(self.max_len)]
+        return bool((self.table(part)[:, self.places(part.keys, keys)].sum(1) <= 1).all())
+
+    def _reflexive(self, part: Select) -> bool:
+        table = self.table(part)
+        return bool((table.diagonal() if self.key(part.keys) == self.key(part.queries) else table).all())
+
+    def table(self, part: Select) -> Bool[np.ndarray, "query key"]:
+        """The predicate of all pairs of a query's and a key's value, in the order of :meth:`listed`."""
+        if part not in self._tables:
+            keys, queries = self.listed(part.keys), self.listed(part.queries)
+            rows = np.zeros((len(queries), len(keys)), dtype=bool)
+            for row, query in zip(rows, queries, strict=True):
+                row[:] = [fulfils(part, key, query) for key in keys]
+            self._tables[part] = rows
+        return self._tables[part]
 
     def key(self, part: Variable | Selector) -> int:
         """Equal for parts that compute the same, as far as their tables tell."""
@@ -166,11 +206,11 @@ class Domains:
     def _key(self, part: Variable | Selector) -> tuple[Any, ...] | int:
         """What parts that compute the same have in common; or the key of another part that does."""
         if isinstance(part, Select):
-            return "select", self.key(part.keys), self.key(part.queries), tuple(self.table(part).values())
+            return "select", self.key(part.keys), self.key(part.queries), self.table(part).tobytes()
         if isinstance(part, Combined):
             return part.function, *map(self.key, part.parts)
         if isinstance(part, Aggregate):
-            return "aggregate", self.key(part.selector), self.key(part.values), part.default, part.single
+            return "aggregate", self.key(part.selector), self.key(part.values), typed(part.default), part.single
         if isinstance(part, Width):
             return "width", self.key(part.selector)
         if isinstance(part, Elementwise):
@@ -178,8 +218,8 @@ class Domains:
             given = self.combinations(roots)
             if given is None:
                 return ("linear", part.linear, *map(self.key, part.sources)) if part.linear else ("part", id(part))
-            values = tuple(self.value(part, each) for each in given)
-            only = self.of(roots[0])
+            values = tuple(typed(self.value(part, each)) for each in given)
+            only = tuple(map(typed, self.listed(roots[0])))
             return self.key(roots[0]) if len(roots) == 1 and values == only else (*map(self.key, roots), values)
         return "part", id(part)
 
@@ -202,37 +242,50 @@ class Domains:
         found = values
         if values is not None and self.averaged(part):
             means = self._means([value for value in values if is_number(value)])
-            found = None if means is None else (*means, *(value for value in values if not is_number(value)))
+            found = None if means is None else (*means, *values)
         default = () if self.reflexive(part.selector) else (part.default,)
         return None if found is None else [*found, *default]
 
     def _sums(self, part: Elementwise) -> Sequence[Value] | None:
         if part.linear is None:
             return None
-        sums: set[Value] = {part.linear[1]}
+        terms = [[part.linear[1]]]
         for source, factor in zip(part.sources, part.linear[0], strict=True):
             values = self.of(source)
-            if values is None or not all(map(is_number, values)) or len(values) * len(sums) > MOST_VALUES**2:
+            if values is None or not all(map(is_number, values)):
                 return None
-            sums = {each + Fraction(value) * factor for each in sums for value in values}
-        return [simplest(each) for each in sums]
+            terms.append([Fraction(value) * factor for value in values])
+        scale = math.lcm(*(each.denominator for term in terms for each in term))
+        sums = {0}
+        for term in terms:
+            numbers, before = {int(each * scale) for each in term}, sums
+            sums = set()
+            for one in before:
+                sums.update(one + number for number in numbers)
+                if len(sums) > MOST_VALUES:
+                    return None
+        return [simplest(Fraction(each, scale)) for each in sums]
 
     def _means(self, values: Sequence[Value]) -> Sequence[Value] | None:
-        """All means of one to ``max_len`` of the values."""
-        numbers = [Fraction(value) for value in values]
-        sums, means = {Fraction(0)}, set[Fraction]()
-        for count in range(1, self.max_len + 1):
-            if len(sums) * len(numbers) > MOST_VALUES * 64:
+        """All means of two to ``max_len`` of the values, not all of them the same."""
+        exact = list(map(Fraction, values))
+        scale = math.lcm(*(each.denominator for each in exact))
+        numbers = [int(each * scale) for each in exact]
+        sums, means = set[int](), set[Fraction]()
+        for count in range(2, self.max_len + 1):
+            if max(len(sums), len(numbers)) * len(numbers) > MOST_VALUES * 64:
                 return None
-            sums = {each + number for each in sums for number in numbers}
-            means |= {each / count for each in sums}
+            first = {(count - 1) * one + other for one, other in itertools.permutations(numbers, 2)}
+            sums = first | {each + number for each in sums for number in numbers}
+            means |= {Fraction(each, count * scale) for each in sums}
             if len(means) > MOST_VALUES:
                 return None
         return [simplest(each) for each in means]
 
 
-def _order(value: Value) -> tuple[int, Any]:
+def _order(value: Value) -> tuple[int, Any, str]:
     """Numbers first, then others by their text, None last."""
     if value is None:
-        return 2, ""
-    return (0, value) if is_number(value) else (1, f"{type(value).__name__} {value!r}")
+        return 2, "", ""
+    kind = type(value).__name__
+    return (0, value, f"{kind} {value!r}") if is_number(value) else (1, f"{kind} {value!r}", "")

@@ -12,7 +12,6 @@ from math import lcm
 import numpy as np
 from jaxtyping import Bool, Int
 
-from glassformer.handcraft.programs.domains import is_number
 from glassformer.handcraft.programs.language import (
     Aggregate,
     Combined,
@@ -23,9 +22,12 @@ from glassformer.handcraft.programs.language import (
     Variable,
     Width,
     apply,
+    distinct,
     fulfils,
+    is_number,
     simplest,
     tokens,
+    typed,
 )
 
 Column = tuple[Int[np.ndarray, "sequence position"], list[Value]]
@@ -58,7 +60,7 @@ class Batch:
         self._shape = count, length
         self.defined: Bool[np.ndarray, " sequence"] = np.ones(count, dtype=bool)
         self._columns: dict[Variable, Column] = dict(given or {})
-        self._chosen: dict[Selector, Bool[np.ndarray, "sequence query key"]] = {}
+        self._matrices: dict[Selector, Bool[np.ndarray, "sequence query key"]] = {}
 
     def column(self, part: Variable) -> Column:
         """The values of a variable."""
@@ -68,9 +70,7 @@ class Batch:
 
     def chosen(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
         """Which keys each query selects."""
-        if part not in self._chosen:
-            self._chosen[part] = self._holds(part) & self._seen
-        return self._chosen[part]
+        return self._holds(part) & self._seen
 
     def _compute(self, part: Variable) -> Column:
         if part is tokens:
@@ -85,18 +85,12 @@ class Batch:
 
     def _elementwise(self, part: Elementwise) -> Column:
         columns = [self.column(source) for source in part.sources]
-        joint = np.zeros(self._shape, dtype=np.int64)
-        for codes, values in columns:
-            joint = joint * len(values) + codes
-        found, where = np.unique(joint, return_inverse=True)
-        results = []
-        for each in found.tolist():
-            given = []
-            for _, values in reversed(columns):
-                each, place = divmod(each, len(values))
-                given.append(values[place])
-            results.append(apply(part, given[::-1]))
-        return _listed(where.reshape(self._shape), results)
+        joint, known = np.zeros(self._shape, dtype=np.int64), list[tuple[Value, ...]]([()])
+        for codes, values in columns:  # only what occurs so far is combined with what is next
+            found, joint = _unique(joint * len(values) + codes, len(known) * len(values))
+            pairs = (divmod(each, len(values)) for each in found.tolist())
+            known = [(*known[before], values[now]) for before, now in pairs]
+        return _listed(joint, [apply(part, given) for given in known])
 
     def _aggregate(self, part: Aggregate) -> Column:
         chosen, (codes, values) = self.chosen(part.selector), self.column(part.values)
@@ -107,35 +101,57 @@ class Batch:
         out, results = np.where(count == 0, default, first), [*values, part.default]
         several = ~same & (count > 0)
         if several.any():
-            numbers = np.array([is_number(value) and not part.single for value in values])
-            able = (numbers[codes][:, None] | ~chosen).all(2)
+            fits = np.array([is_number(value) and not part.single for value in values])
+            able = (fits[codes][:, None] | ~chosen).all(2)
             self.defined &= ~(several & ~able).any(1)
             several &= able  # where there is no mean, functions are called with the first value
             exact = [Fraction(value) if is_number(value) else Fraction(0) for value in values]
             scale = lcm(*(each.denominator for each in exact))
-            whole = np.array([int(each * scale) for each in exact], dtype=np.int64)
-            sums = np.einsum("sqk,sk->sq", chosen.astype(np.int64), whole[codes])
-            pairs, where = np.unique(np.stack([sums[several], count[several]]), axis=1, return_inverse=True)
+            whole = [int(each * scale) for each in exact]
+            longest = max(map(abs, whole)) * self._shape[1]  # Python's integers where numpy's are too short
+            numbers = np.array(whole, dtype=np.int64 if longest < 2**62 else object)
+            sums = np.where(chosen, numbers[codes][:, None], 0).sum(2)[several]
+            totals, place = np.unique(sums, return_inverse=True)
+            size = self._shape[1] + 1
+            pairs, where = np.unique(place.reshape(-1) * size + count[several], return_inverse=True)
             out[several] = len(results) + where.reshape(-1)
-            results += [simplest(Fraction(total, number * scale)) for total, number in pairs.T.tolist()]
+            known = [(int(totals[each // size]), each % size) for each in pairs.tolist()]
+            results += [simplest(Fraction(total, number * scale)) for total, number in known]
         return _listed(out, results)
 
     def _holds(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
-        if isinstance(part, Combined):
-            whole = [self._holds(each) for each in part.parts]
-            corners = np.array([part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))], dtype=bool)
-            return corners.reshape([2] * len(whole))[tuple(each.astype(np.intp) for each in whole)]
+        if part not in self._matrices:
+            self._matrices[part] = self._combined(part) if isinstance(part, Combined) else self._selected(part)
+        return self._matrices[part]
+
+    def _combined(self, part: Combined) -> Bool[np.ndarray, "sequence query key"]:
+        whole = [self._holds(each) for each in part.parts]
+        corners = np.array([part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))], dtype=bool)
+        return corners.reshape([2] * len(whole))[tuple(each.astype(np.intp) for each in whole)]
+
+    def _selected(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
         assert isinstance(part, Select)
         (keys, key_values), (queries, query_values) = self.column(part.keys), self.column(part.queries)
         joint = queries[:, :, None] * len(key_values) + keys[:, None, :]
-        found, where = np.unique(joint, return_inverse=True)
+        found, where = _unique(joint, len(query_values) * len(key_values))
         pairs = (divmod(each, len(key_values)) for each in found.tolist())
         table = np.array([fulfils(part, key_values[key], query_values[query]) for query, key in pairs], dtype=bool)
-        return table[where].reshape(joint.shape)
+        return table[where]
+
+
+def _unique(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers from 0 to ``size - 1`` that occur, ascending, and where among them each is."""
+    if size > codes.size:
+        found, where = np.unique(codes, return_inverse=True)
+        return found, where.reshape(codes.shape)
+    there = np.zeros(size, dtype=bool)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
 def _listed(codes: Int[np.ndarray, "sequence position"], values: list[Value]) -> Column:
     """The same with each value once."""
-    places: dict[Value, int] = {}
-    again = np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
-    return again[codes], list(places)
+    once = distinct(values)
+    places = {typed(value): place for place, value in enumerate(once)}
+    again = np.array([places[typed(value)] for value in values], dtype=np.int64)
+    return again[codes], once

@@ -16,7 +16,7 @@ Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981 (RASP)
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -26,7 +26,7 @@ from typing import Any
 from glassformer.errors import InputError, first_line, require
 
 Value = Any
-"""A number, a string, a tuple of values, or None where there is no value."""
+"""A number, a string, a tuple of values, or None where there is no value. See :func:`typed`."""
 Predicate = Callable[[Value, Value], bool]
 """Of the value of a key and that of a query."""
 
@@ -104,6 +104,12 @@ class Variable(_Part):
         require(other != 0, f"{self} / 0", "a divisor that is not 0", "Divide by another number.")
         return _linear((self, _exact(1) / _exact(other)))
 
+    def __mod__(self, other: Any) -> Variable:
+        return self._binary("%", operator.mod, other)
+
+    def __floordiv__(self, other: Any) -> Variable:
+        return self._binary("//", operator.floordiv, other)
+
     def __lt__(self, other: Any) -> Variable:
         return self._binary("<", operator.lt, other)
 
@@ -134,7 +140,7 @@ class Variable(_Part):
     def _binary(self, sign: str, function: Callable[[Value, Value], Value], other: Any) -> Variable:
         if isinstance(other, Variable):
             return Elementwise(function, (self, other), label=f"({self} {sign} {other})")
-        return Elementwise(lambda value: function(value, other), (self,), label=f"({self} {sign} {other!r})")
+        return Elementwise(lambda value: function(value, other), (self,), label=f"({self} {sign} {_shown(other)})")
 
     __hash__ = object.__hash__
 
@@ -265,7 +271,7 @@ def aggregate(selector: Selector, values: Variable, default: Value = None, label
     """
     _require_variable("values", values)
     require(isinstance(selector, Selector), f"selector = {selector}", "a selector", "Use select().")
-    _require_value(default, "default =")
+    require_value(default, "default =")
     return Aggregate(selector, values, default, label)
 
 
@@ -309,6 +315,8 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
             sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
     sources, factors = tuple(sums), tuple(sums.values())
     constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
+    for number in (constant, *factors):
+        require_value(number, "a factor or a constant of")
     start, *multiples = map(simplest, (constant, *factors))  # integers are added faster than fractions
 
     def function(*values: Value) -> Value:
@@ -323,6 +331,23 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
     ]
     label = " ".join(pieces).removeprefix("+ ")
     return Elementwise(function, sources, label=f"({label})", linear=(factors, constant))
+
+
+def typed(value: Value) -> Any:
+    """What tells a value from all others: True, 1, 1.0 and Fraction(1) are equal in Python, and different values."""
+    if isinstance(value, tuple):
+        return (type(value), *map(typed, value))
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+def distinct(values: Iterable[Value]) -> list[Value]:
+    """Each value once, see :func:`typed`."""
+    return list({typed(value): value for value in values}.values())
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value can be added to others."""
+    return isinstance(value, Rational | float)
 
 
 def simplest(value: Value) -> Value:
@@ -351,34 +376,48 @@ def apply(part: Elementwise, values: Sequence[Value]) -> Value:
     if isinstance(result, str) or (isinstance(result, int) and result.bit_length() < 1000):
         return result
     result = simplest(result)
-    _require_value(result, f"{_given(part, values)} =")
+    require_value(result, f"{_given(part, values)} =")
     return result
 
 
 def _given(part: Elementwise, values: Sequence[Value]) -> str:
-    return f"{part} of {', '.join(map(repr, values))}"
+    return f"{part} of {', '.join(map(_shown, values))}"
 
 
-def _require_value(value: Value, context: str) -> None:
+def require_value(value: Value, context: str) -> None:
     """Refuse parts of programs, values without a hash, and numbers that are not finite in float64."""
-    ok = not isinstance(value, _Part)
+
+    def fits(value: Value) -> bool:
+        if isinstance(value, tuple):
+            return all(map(fits, value))
+        return not isinstance(value, _Part) and not (is_number(value) and float(value) - float(value) != 0)
+
     try:
         hash(value)
-        ok = ok and not (isinstance(value, Rational | float) and float(value) - float(value) != 0)
-    except (TypeError, OverflowError):
+        ok = fits(value)
+    except (TypeError, OverflowError, RecursionError):
         ok = False
-    got = f"{context} {repr(value)[:80]}"
+    got = f"{context} {_shown(value)}"
     require(ok, got, "a finite number, a string, None or a tuple of these", "Return None where there is no value.")
+
+
+def _shown(value: Value) -> str:
+    try:
+        text = repr(value)
+        return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
+    except Exception:  # an integer of more digits than Python writes
+        return f"a value of type {type(value).__name__}"
 
 
 def mean(selected: Sequence[Value], part: Aggregate) -> Value:
     """The mean of what was selected, exact for whole numbers and fractions."""
     if not selected:
         return part.default
-    if all(value == selected[0] for value in selected):
+    first = typed(selected[0])
+    if all(typed(value) == first for value in selected):
         return selected[0]
-    numbers = not part.single and all(isinstance(value, Rational | float) for value in selected)
-    got = f"{part}, which selects {', '.join(map(repr, selected))}"
+    numbers = not part.single and all(map(is_number, selected))
+    got = f"{part}, which selects {', '.join(map(_shown, selected))}"
     require(numbers, got, "numbers, or a single value", "Make the selector choose one key.")
     return simplest(sum(map(_exact, selected), Fraction(0)) / len(selected))
 
@@ -400,9 +439,11 @@ class Interpreter:
     sequence: Sequence[Value]
     causal: bool = False
     _values: dict[Variable, list[Value]] = field(default_factory=dict)
-    _selected: dict[Selector, list[list[bool]]] = field(default_factory=dict)
+    _matrices: dict[Selector, list[list[bool]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        ok = isinstance(self.sequence, Sequence)
+        require(ok, f"{_shown(self.sequence)} for a sequence", "a text or a list of tokens", "Pass some tokens.")
         require(len(self.sequence) > 0, "an empty sequence", "at least one token", "Pass some tokens.")
 
     def values(self, part: Variable) -> list[Value]:
@@ -413,14 +454,10 @@ class Interpreter:
 
     def selected(self, part: Selector) -> list[list[bool]]:
         """For each query, which keys are selected."""
-        if part not in self._selected:
-            places = range(len(self.sequence))
-            matrix = [[self._holds(part, key, query) for key in places] for query in places]
-            self._selected[part] = [
-                [chosen and (key <= query or not self.causal) for key, chosen in enumerate(row)]
-                for query, row in enumerate(matrix)
-            ]
-        return self._selected[part]
+        return [
+            [chosen and (key <= query or not self.causal) for key, chosen in enumerate(row)]
+            for query, row in enumerate(self._holds(part))
+        ]
 
     def _compute(self, part: Variable) -> Iterator[Value]:
         if part is tokens:
@@ -439,11 +476,17 @@ class Interpreter:
         else:
             raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
 
-    def _holds(self, part: Selector, key: int, query: int) -> bool:
-        if isinstance(part, Combined):
-            return bool(part.function(*(self._holds(each, key, query) for each in part.parts)))
-        assert isinstance(part, Select)
-        return fulfils(part, self.values(part.keys)[key], self.values(part.queries)[query])
+    def _holds(self, part: Selector) -> list[list[bool]]:
+        if part not in self._matrices:
+            if isinstance(part, Combined):
+                rows = zip(*map(self._holds, part.parts), strict=True)
+                found = [[bool(part.function(*each)) for each in zip(*row, strict=True)] for row in rows]
+            else:
+                assert isinstance(part, Select)
+                keys, queries = self.values(part.keys), self.values(part.queries)
+                found = [[fulfils(part, key, query) for key in keys] for query in queries]
+            self._matrices[part] = found
+        return self._matrices[part]
 
 
 def fulfils(part: Select, key: Value, query: Value) -> bool:
@@ -454,8 +497,8 @@ def fulfils(part: Select, key: Value, query: Value) -> bool:
         result = part.predicate(key, query)
         if result in (True, False):
             return bool(result)
-        problem = f"gave {repr(result)[:80]}"
+        problem = f"gave {_shown(result)}"
     except Exception as error:
         problem = f"raised {first_line(error)}"
-    got = f"the predicate of {part} of key {key!r} and query {query!r}, which {problem}"
+    got = f"the predicate of {part} of key {_shown(key)} and query {_shown(query)}, which {problem}"
     raise InputError(got, "True or False", "Make the predicate defined for all values.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,10 +12,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
+from glassformer.handcraft.programs.checker import HeadClaim, LayerClaim, LookupClaim
 from glassformer.handcraft.programs.compiler import SHARPNESS, Head, Lookup, Plan, Stored, Sum
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch, Column
-from glassformer.handcraft.programs.language import Value, Variable, indices, refuse_endless, tokens
+from glassformer.handcraft.programs.language import (
+    Value,
+    Variable,
+    indices,
+    is_number,
+    refuse_endless,
+    tokens,
+    typed,
+)
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -32,8 +42,8 @@ class Coordinate:
     """The time from which: 0 the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network."""
     read: int
     """The time of its last reader."""
-    values: dict[Value, float] | None
-    """What it is for each value of its variable; None for the value itself."""
+    values: tuple[tuple[Value, float], ...] | None
+    """Each value of its variable with what it is for it; None for the value itself."""
 
 
 class CompiledProgram(nn.Module):
@@ -48,6 +58,9 @@ class CompiledProgram(nn.Module):
         domains: Its vocabulary, greatest length and direction.
         coordinates: What each coordinate of the residual stream holds, and when.
         heads: For each layer, what each head selects.
+        codes: The number that stands for each value, ascending; None if the output is the value.
+        claims: What the compiler believes, for :func:`~glassformer.handcraft.programs.checker.check`; None for a model
+            read from a file.
 
     Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers ``[batch, position]``.
     """
@@ -62,6 +75,7 @@ class CompiledProgram(nn.Module):
         self.coordinates: tuple[Coordinate, ...] = ()
         self.heads: tuple[tuple[str, ...], ...] = ()
         self.codes: list[tuple[float, Value]] | None = None
+        self.claims: tuple[LayerClaim, ...] | None = None
         self.plan = Plan(domains)
         self.result = Sum()
         for parameter in self.parameters():
@@ -88,16 +102,35 @@ class CompiledProgram(nn.Module):
     def encode(self, sequence: Sequence[Value]) -> Int[Tensor, "one position"]:
         """The tokens of a sequence; raises as :meth:`run`."""
         most, vocabulary = self.domains.max_len, self.domains.vocabulary
+        got = f"a sequence of type {type(sequence).__name__}"
+        require(isinstance(sequence, Sequence), got, "a text or a list of tokens", "Pass some tokens.")
         require(1 <= len(sequence) <= most, f"{len(sequence)} tokens", f"1 to {most}", "Compile with a larger max_len.")
-        unknown = [token for token in sequence if token not in vocabulary]
+        places = {typed(token): place for place, token in enumerate(vocabulary)}
+        unknown = [token for token in sequence if typed(token) not in places]
         require(not unknown, f"tokens {unknown}", f"those of {list(vocabulary)}", "Compile with a larger vocabulary.")
-        return torch.tensor([[vocabulary.index(token) for token in sequence]])
+        return torch.tensor([[places[typed(token)] for token in sequence]])
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
-        """The value that each number of :meth:`forward` stands for."""
+        """The value that each number of :meth:`forward` stands for.
+
+        Raises:
+            InputError: Numbers or codes that are not finite.
+        """
+        self.require_codes()
+        fits = bool(np.isfinite(numbers).all())
+        require(
+            fits, "outputs that are not finite", "finite numbers", "Compile the program again, or in a wider dtype."
+        )
         if self.codes is None:
             return list(numbers)
-        return [min(self.codes, key=lambda code: abs(code[0] - number))[1] for number in numbers]
+        return [self.codes[place][1] for place in self.nearest(np.array(numbers)).tolist()]
+
+    def nearest(self, numbers: Float[np.ndarray, "*shape"]) -> Int[np.ndarray, "*shape"]:
+        """The place in ``codes`` of the nearest number to each."""
+        known = np.array([number for number, _ in self.codes or ()])
+        order = np.argsort(known, kind="stable")
+        ends = known[order][:-1] + np.diff(known[order]) / 2
+        return order[np.searchsorted(ends, numbers)]
 
     def batch(
         self, sequences: Int[np.ndarray, "sequence position"], given: Mapping[Variable, Column] | None = None
@@ -114,8 +147,12 @@ class CompiledProgram(nn.Module):
         if self.program is None:
             raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
         places, values = batch.column(self.program)
-        codes = None if self.codes is None else {value: number for number, value in self.codes}
-        numbers = np.array([float(value) if codes is None else codes.get(value, np.nan) for value in values])
+        codes = None if self.codes is None else {typed(value): number for number, value in self.codes}
+        numbers = np.array(
+            [float(value if is_number(value) else "nan") for value in values]
+            if codes is None
+            else [codes.get(typed(value), np.nan) for value in values]
+        )
         return np.where(batch.defined[:, None], numbers[places], np.nan)
 
     @property
@@ -123,7 +160,18 @@ class CompiledProgram(nn.Module):
         """Half the least difference of two values' numbers; None where the output is the number itself."""
         if self.codes is None:
             return None
-        return float(np.diff([number for number, _ in self.codes]).min(initial=np.inf) / 2)
+        return float(np.diff(np.sort([number for number, _ in self.codes])).min(initial=np.inf) / 2)
+
+    def require_codes(self) -> None:
+        """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a value."""
+        expected, fix = "pairs of a finite number and a value, or None", "Compile the program again."
+        try:
+            ok = self.codes is None or (
+                len(self.codes) > 0 and all(bool(np.isfinite(float(number))) for number, _ in self.codes)
+            )
+        except (TypeError, ValueError, OverflowError):
+            ok = False
+        require(ok, "codes of another kind, or not finite", expected, fix)
 
     @property
     def blocks(self) -> list[Block]:
@@ -161,7 +209,8 @@ def compile_program(
         InputError: Naming the part that cannot be compiled, and why.
     """
     require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
-    require(dtype.is_floating_point, f"dtype = {dtype}", "a floating-point dtype", "Use torch.float32.")
+    ok = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    require(ok, f"dtype = {dtype}", "a floating-point dtype", "Use torch.float32.")
     domains = Domains(vocabulary, max_len, causal)
     require(positions or causal, "positions=False with causal=False", "a causal program", "Pass causal=True.")
     plan = Plan(domains, positions)
@@ -184,12 +233,48 @@ def compile_program(
     with torch.no_grad():
         _write(model.double(), layers, place)
     model.coordinates = tuple(sorted(_describe(plan), key=lambda each: (each.index, each.born)))
-    model.heads = tuple(tuple(head.name for head in layer.heads) for layer in layers)
+    model.heads = tuple(tuple(str(head.selector) for head in layer.heads) for layer in layers)
+    model.claims = tuple(_claim(layer) for layer in layers)
     values = domains.of(program)
     if values is not None:
         code = plan.code(program)
         model.codes = sorted(((code(value), value) for value in values), key=lambda each: each[0])
+    require_apart(model, dtype)
     return model.to(dtype).eval()
+
+
+def require_apart(model: CompiledProgram, dtype: torch.dtype) -> None:
+    """Refuse a program in float64 whose numbers are the same in ``dtype``, or next to one another.
+
+    Raises:
+        InputError: Naming two values that cannot be told apart, or numbers that ``dtype`` cannot hold.
+    """
+    name, step = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps
+    fix = "Subtract what they have in common, scale them, or choose a wider dtype."
+
+    def check(what: str, near: Sequence[tuple[float, Value]]) -> None:
+        size = max((abs(number) for number, _ in near), default=0.0)
+        pairs = sorted(itertools.pairwise(near), key=lambda pair: -max(abs(pair[0][0]), abs(pair[1][0])))
+        for (low, one), (high, other) in pairs:
+            apart = high - low > step * size
+            got = f"{what} {one!r} and {other!r} as the numbers {low:.17g} and {high:.17g}"
+            require(apart, got, f"numbers that {name} tells apart", fix)
+
+    check(f"{model.name}, which can be", model.codes or [])
+    for each in model.plan.lookups.values():
+        values = each.stored.domain or ()
+        for (low, before), (high, after) in itertools.pairwise(each.points):
+            if before != after:
+                check(f"{each.stored.name}, which is", [(low, values[before]), (high, values[after])])
+    for token, rows in ((True, model.embedding.weight), (False, model.positions.weight)):
+        seen: dict[bytes, int] = {}
+        kept = rows.detach().to(dtype).double()
+        require(bool(kept.isfinite().all()), f"numbers up to {float(rows.detach().abs().max()):.3g}", name, fix)
+        for place, row in enumerate(kept.numpy()):
+            first = seen.setdefault(row.tobytes(), place)
+            pair = [model.domains.vocabulary[each] if token else each for each in (first, place)]
+            got = f"{'tokens' if token else 'indices'} {pair[0]!r} and {pair[1]!r}"
+            require(bool((rows[first] == rows[place]).all()), got, f"numbers that {name} tells apart", fix)
 
 
 class _Layer:
@@ -220,7 +305,7 @@ def _write(model: CompiledProgram, layers: Sequence[_Layer], place: _Places) -> 
         stored = model.plan.stored.get(part)
         if stored is not None and stored.domain is not None:
             order = vocabulary if part is tokens else range(max_len)
-            rows = [stored.domain.index(value) for value in order]
+            rows = model.domains.places(part, order)
             for column, feature in zip(stored.place, stored.features, strict=True):
                 table.weight[:, column] = torch.from_numpy(feature[rows])
     row, constant = _row(model.result, place.width)
@@ -232,7 +317,7 @@ def _describe(plan: Plan) -> Iterator[Coordinate]:
         for place, feature in zip(stored.place, stored.features, strict=True):
             values = None
             if stored.free and stored.domain is not None:
-                values = dict(zip(stored.domain, feature.tolist(), strict=True))
+                values = tuple(zip(stored.domain, feature.tolist(), strict=True))
             yield Coordinate(place, stored.name, variable, stored.born, stored.read, values)
 
 
@@ -275,6 +360,20 @@ def _row(total: Sum, width: int) -> tuple[Float[np.ndarray, " hidden_dim"], floa
             assert isinstance(wanted, float)
             row[stored.place] += wanted
     return row, constant
+
+
+def _claim(layer: _Layer) -> LayerClaim:
+    """What the heads and units of a layer are for, in the order in which they are written."""
+    heads = [
+        HeadClaim(head.selector, tuple(stored.part for stored in head.writes for _ in stored.origins))
+        for head in layer.heads
+    ]
+    lookups, unit = [], 0
+    for each in layer.lookups:
+        count = 2 * len(_steps(each))
+        lookups.append(LookupClaim(each.stored.part, each.parts, unit, unit + count))
+        unit += count
+    return LayerClaim(tuple(heads), tuple(lookups))
 
 
 def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
@@ -320,11 +419,10 @@ def _write_attention(block: Block, heads: list[Head], width: int) -> None:
 def _steps(lookup: Lookup) -> list[tuple[float, float, int, int]]:
     """Where the result changes: from, to, and the indices of the values before and after."""
     assert lookup.stored.domain is not None
-    place = {value: index for index, value in enumerate(lookup.stored.domain)}
-    columns = np.column_stack(lookup.stored.features) if lookup.stored.features else np.zeros((len(place), 0))
+    features = lookup.stored.features
+    columns = np.column_stack(features) if features else np.zeros((len(lookup.stored.domain), 0))
     found = []
-    for (low, before), (high, after) in zip(lookup.points[:-1], lookup.points[1:], strict=True):
-        i, j = place[before], place[after]
+    for (low, i), (high, j) in zip(lookup.points[:-1], lookup.points[1:], strict=True):
         if (columns[i] != columns[j]).any():
             found.append((low, high, i, j))
     return found
@@ -336,8 +434,7 @@ def _write_functions(block: Block, lookups: list[Lookup], erased: list[int], wid
     up, down, unit = block.ffn.up, block.ffn.down, 0
     for lookup in lookups:
         stored, (row, constant) = lookup.stored, _row(lookup.sum, width)
-        assert stored.domain is not None
-        first = stored.domain.index(lookup.points[0][1])
+        first = lookup.points[0][1]
         for target, feature in zip(stored.place, stored.features, strict=True):
             down.bias[target] += float(feature[first])
         for low, high, i, j in _steps(lookup):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer.handcraft.programs.graph import draw_graph
-from glassformer.handcraft.programs.language import Value
+from glassformer.handcraft.programs.language import Value, typed
 from glassformer.handcraft.programs.model import CompiledProgram, Coordinate
 from glassformer.text import one_line
 
@@ -38,12 +38,12 @@ class StreamVariable:
         tables = [each.values for each in self.coordinates if each.values is not None]
         if len(tables) < len(self.coordinates) or not tables:
             return []
-        far = {
-            value: max(abs(table[value] - number) for table, number in zip(tables, numbers, strict=True))
-            for value in tables[0]
-        }
-        least = min(far.values())
-        return [value for value, distance in far.items() if distance <= least + 1e-6]
+        far = [
+            (value, max(abs(table[row][1] - number) for table, number in zip(tables, numbers, strict=True)))
+            for row, (value, _) in enumerate(tables[0])
+        ]
+        least = min(distance for _, distance in far)
+        return [value for value, distance in far if distance <= least + 1e-6]
 
 
 def stream_variables(model: CompiledProgram) -> list[StreamVariable]:
@@ -73,7 +73,7 @@ def written_by(model: CompiledProgram, layer: int, head: int) -> list[str]:
 
 def agree(model: CompiledProgram, found: Value, wanted: Value) -> bool:
     """Whether an output is the definition's value, up to 0.001 where it is read as a number."""
-    return abs(found - float(wanted)) < _TOLERANCE if model.codes is None else bool(found == wanted)
+    return abs(found - float(wanted)) < _TOLERANCE if model.codes is None else typed(found) == typed(wanted)
 
 
 def describe(model: CompiledProgram) -> str:
@@ -92,11 +92,12 @@ def describe(model: CompiledProgram) -> str:
     if model.program is not None:
         lines += ["", "parts of the program: number, what it is computed from, name, values"]
         lines += [f"  {line}" for line in draw_graph(model.program, domains).splitlines()]
-    lines += ["", "heads: what each selects, and the variable that it writes"]
+    told = "" if model.claims is not None else ", as the file says; nothing checks these names"
+    lines += ["", f"heads: what each selects, and the variable that it writes{told}"]
     for layer, head, name in heads:
         written = [one_line(each, _LONGEST_NAME) for each in written_by(model, layer, head)]
         lines.append(f"  {layer}.{head}  {one_line(name, _LONGEST_NAME)} -> {', '.join(written) or 'nothing'}")
-    lines += ["", "residual stream: coordinates, variable, from when, and its last reader"]
+    lines += ["", f"residual stream: coordinates, variable, from when, and its last reader{told}"]
     named = stages(model)
     rows = [
         (

@@ -19,8 +19,8 @@ from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.language import Value, Variable
 from glassformer.handcraft.programs.library import PROGRAMS, Example
 from glassformer.handcraft.python_files import require_permission, run_python_file
-from glassformer.handcraft.untrusted import in_file
 from glassformer.text import known_name, short, shown
+from glassformer.untrusted import in_file
 
 
 def read_program(name: Path | str, run_python: bool = False) -> Example:

@@ -35,8 +35,8 @@ from glassformer.files import write_text
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.language import Value
 from glassformer.handcraft.programs.model import CompiledProgram, Coordinate, make_block
-from glassformer.handcraft.untrusted import MAX_NUMBERS, in_file, parse_json
 from glassformer.text import short, shown
+from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, require_regular
 
 FORMAT = "glassformer program 1"
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -113,7 +113,7 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
                 "variable": each.variable,
                 "born": each.born,
                 "read": each.read,
-                "values": None if each.values is None else [[_plain(v), number] for v, number in each.values.items()],
+                "values": None if each.values is None else [[_plain(v), number] for v, number in each.values],
             }
             for each in model.coordinates
         ],
@@ -144,7 +144,7 @@ def load_program(path: Path | str) -> CompiledProgram:
     Assign ``model.program`` to verify it with :func:`~glassformer.handcraft.programs.certificate.verify_program`.
 
     Raises:
-        InputError: A file that :func:`~glassformer.handcraft.untrusted.parse_json` refuses; entries that are missing,
+        InputError: A file that :func:`~glassformer.untrusted.parse_json` refuses; entries that are missing,
             unknown or ill-typed; weights whose names or shapes do not fit one another; or names of what is not there.
     """
     path = Path(path)
@@ -160,9 +160,10 @@ def load_program(path: Path | str) -> CompiledProgram:
 def is_program_file(path: Path) -> bool:
     """Whether a file begins as :func:`save_program` begins it."""
     try:
+        require_regular(path)
         with path.open("rb") as file:
             return FORMAT.encode() in file.read(64)
-    except OSError:
+    except (OSError, InputError):
         return False
 
 
@@ -205,7 +206,7 @@ def _coordinate(entry: _Coordinate, width: int, last: int) -> Coordinate:
     got = f"the coordinate {entry['index']} from time {entry['born']} to {entry['read']}"
     require(fits, got, f"one of {width}, and times from 0 to {last}", _FIX)
     values = entry["values"]
-    listed = None if values is None else {_value(value): number for value, number in values}
+    listed = None if values is None else tuple((_value(value), number) for value, number in values)
     return Coordinate(entry["index"], entry["name"], entry["variable"], entry["born"], entry["read"], listed)
 
 

@@ -22,16 +22,19 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import first_line
+from glassformer.errors import InputError, first_line
 
 FOLDER = Path(__file__).parent
 SWITCH = "GLASSFORMER_NO_NATIVE"
@@ -67,6 +70,66 @@ COMPILED: tuple[int, ...] = (best_level(),)
 """The levels that are compiled."""
 
 
+class Function(NamedTuple):
+    """What a function of the library takes: tensors, numbers, then what the gate adds."""
+
+    dtypes: tuple[torch.dtype, ...]
+    """Of the tensors."""
+    sizes: Callable[..., Sequence[int | tuple[int, ...]]]
+    """Of the numbers: how many numbers each tensor holds, contiguous; or its shape, if only its last axis has to be."""
+
+
+FUNCTIONS: dict[str, Function] = {}
+"""The library's functions that Python calls, by the name that C++ gives them."""
+_DTYPES = {"f": torch.float32, "h": torch.bfloat16, "l": torch.int64, "i": torch.int32, "c": torch.int8}
+_DTYPES |= {"b": torch.uint8, "?": torch.bool}
+_OUT_OF_MEMORY = 1  # a result in native.h
+
+
+def declare(name: str, letters: str, sizes: Callable[..., Sequence[int | tuple[int, ...]]]) -> None:
+    """Say what ``EXPORT(name)`` takes, beside where it is called.
+
+    Args:
+        name: Its name; with a ``T`` in ``letters`` there are two, ``name_float32`` and ``name_bfloat16``.
+        letters: The tensors' dtypes: ``f`` float32, ``h`` bfloat16, ``T`` either, ``l`` int64, ``i`` int32, ``c`` int8,
+            ``b`` uint8, ``?`` bool.
+        sizes: :attr:`Function.sizes`; -1 for what fits nothing.
+    """
+    both = {f"{name}_float32": "f", f"{name}_bfloat16": "h"}
+    for each, letter in (both if "T" in letters else {name: ""}).items():
+        FUNCTIONS[each] = Function(tuple(_DTYPES[letter if found == "T" else found] for found in letters), sizes)
+
+
+def address(tensor: Tensor, dtype: torch.dtype, size: int | tuple[int, ...]) -> int:
+    """Where the numbers of a tensor are in memory, once it is what C++ takes it for: every address comes from here.
+
+    Args:
+        tensor: The tensor.
+        dtype: Its dtype.
+        size: As in :attr:`Function.sizes`.
+
+    Raises:
+        InputError: It is not on the CPU, or of another dtype, size or layout.
+    """
+    if type(size) is int:
+        fits = tensor.numel() == size and tensor.is_contiguous()
+    else:
+        fits = tensor.shape == size and tensor.stride(-1) == 1
+    if not (fits and tensor.dtype is dtype and tensor.is_cpu):
+        shape, expected = tuple(tensor.shape), f"{size} numbers, contiguous" if type(size) is int else f"shape {size}"
+        raise InputError(
+            f"a tensor of shape {shape}, {tensor.dtype} on {tensor.device}, strides {tensor.stride()}",
+            f"{expected}, of {dtype} on the CPU",
+            "Move the module and its input to one device, and give its weights the shapes that it was built with.",
+        )
+    return tensor.data_ptr()
+
+
+def addresses(tensors: Iterable[Tensor]) -> list[int]:
+    """Where tensors that :func:`address` has looked at are by now."""
+    return [*map(Tensor.data_ptr, tensors)]
+
+
 @dataclass(frozen=True)
 class Library:
     """The compiled functions, and which of :data:`LEVELS` a call uses."""
@@ -75,25 +138,51 @@ class Library:
     level: int
     functions: dict[tuple[int, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def call(self, name: str, *arguments: Tensor | float | int) -> None:
-        """Call ``EXPORT(name)``, which gets the addresses of tensors, integers of 64 bits, and floats as ``double``.
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a declared function: the one gate between Python and C++, which receives addresses only.
 
-        Nothing is checked. C++ receives addresses only, so that the caller is the last place that knows shapes, dtypes,
-        devices and strides.
+        It gets the addresses of its tensors, integers of 64 bits, floats as ``double``, and last the strides of tensors
+        that have a shape, but for their last one.
+
+        Args:
+            name: One of :data:`FUNCTIONS`.
+            arguments: Its tensors, then its numbers.
+
+        Returns:
+            What the function returns: 0 if all is well.
+
+        Raises:
+            InputError: A tensor is not what the function takes (:func:`address`).
+            MemoryError: The function could not get memory to work in.
         """
-        function = self.functions.get((self.level, name))
-        if function is None:
-            function = getattr(self.code, f"glassformer_{name}_{self.level}")
-            function.restype, function.argtypes = (
-                None,
-                [_C_TYPES.get(type(each), ctypes.c_void_p) for each in arguments],
-            )
-            self.functions[self.level, name] = function
-        function(*[each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
+        found = self.functions.get((self.level, name))
+        count, dtypes, sizes, function = self._declared(name, arguments) if found is None else found
+        numbers = arguments[count:]
+        given: list[int] = []
+        strides: tuple[int, ...] = ()
+        for tensor, dtype, size in zip(arguments, dtypes, sizes(*numbers), strict=False):
+            if tensor.dtype is not dtype or not tensor.is_cpu:  # all this is what address() does, without a call
+                address(tensor, dtype, size)
+            if not (tensor.numel() == size and tensor.is_contiguous()):
+                if tensor.shape != size or tensor.stride(-1) != 1:
+                    address(tensor, dtype, size)
+                strides += tensor.stride()[:-1]
+            given.append(tensor.data_ptr())
+        result: int = function(*given, *numbers, *strides)
+        if result == _OUT_OF_MEMORY:
+            raise MemoryError(f"not enough memory to work in: {name}{numbers}")
+        return result
 
-
-# Converting by declared types takes a third of the time of wrapping every argument.
-_C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double}
+    def _declared(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a call needs of a function, looked up once: converting by declared types is three times as fast."""
+        dtypes, sizes = FUNCTIONS[name]
+        numbers, count = arguments[len(dtypes) :], len(dtypes)
+        strides = sum(len(size) - 1 for size in sizes(*numbers) if isinstance(size, tuple))
+        function = getattr(self.code, f"glassformer_{name}_{self.level}")
+        types = [ctypes.c_double if isinstance(each, float) else ctypes.c_int64 for each in numbers]
+        function.argtypes = [ctypes.c_void_p] * count + types + [ctypes.c_int64] * strides
+        found = self.functions[self.level, name] = count, dtypes, sizes, function
+        return found
 
 
 def library() -> Library | None:
@@ -124,18 +213,21 @@ def look() -> tuple[Library | None, str]:
 def _built() -> tuple[Library | None, str]:
     if os.name == "nt":
         return None, _slow("there is none for Windows", "Use Linux or macOS.")
-    with tempfile.TemporaryDirectory(prefix="glassformer_", ignore_cleanup_errors=True) as temporary:
-        problem, stem = "", _stem()
+    problem, stem = "", _stem()
+    with ExitStack() as stack:
         try:
             folder = _private_folder()
             library = _cached(folder, stem)
             if library is None and not os.access(folder, os.W_OK):
                 raise PermissionError(f"{folder} is read-only")
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-            problem = f"The C++ library cannot be cached, so each process compiles it: {first_line(error)}. "
-            problem += "Set TORCH_EXTENSIONS_DIR to a folder of yours."
-            # A loaded library stays in memory when its folder is removed.
-            folder, library = Path(temporary), None
+            fix, library = "Set TORCH_EXTENSIONS_DIR to a folder of yours.", None
+            temporary = tempfile.TemporaryDirectory
+            try:  # a loaded library stays in memory when its folder is removed
+                folder = Path(stack.enter_context(temporary(prefix="glassformer_", ignore_cleanup_errors=True)))
+            except OSError:
+                return None, _slow(f"no folder can hold it ({first_line(error)})", fix)
+            problem = f"The C++ library cannot be cached, so each process compiles it: {first_line(error)}. {fix}"
         try:
             library = library or _compile(folder, stem)
         except Exception as error:
@@ -190,7 +282,17 @@ def _cached(folder: Path, stem: str) -> Path | None:
 
 
 def _compile(folder: Path, stem: str) -> Path:
-    """Compile in a folder of its own and rename, so that no process sees half a library."""
+    """Compile in a folder of its own and rename, so that no process sees half a library; one line tells of it."""
+    begun = time.monotonic()
+    told = "glassformer: compiling its C++ library, once for this user; this takes up to a minute ..."
+    print(told, end="", file=sys.stderr, flush=True)
+    try:
+        return _compile_silently(folder, stem)
+    finally:
+        print(f" {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+
+
+def _compile_silently(folder: Path, stem: str) -> Path:
     compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, _COMPILERS), _COMPILERS[0])]
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-", ignore_cleanup_errors=True) as build:
         draft = Path(build, "library.so")

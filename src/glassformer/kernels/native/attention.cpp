@@ -7,7 +7,6 @@
 #include "vector.h"
 
 #include <cmath>
-#include <cstdlib>
 
 namespace {
 
@@ -55,14 +54,9 @@ void multiply(int64_t rows, int64_t columns, int64_t depth, const float* a, int6
 }
 
 struct Scratch {
-  float* start;
+  Buffer<float> memory;
   float* next;
-  explicit Scratch(int64_t floats) : start(nullptr) {
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 64, floats * sizeof(float)) != 0) std::abort();
-    start = next = static_cast<float*>(memory);
-  }
-  ~Scratch() { std::free(start); }
+  explicit Scratch(int64_t floats) : memory(floats), next(memory) {}
   float* take(int64_t floats) {
     float* part = next;
     next += floats;
@@ -165,10 +159,11 @@ void soften(float* scores, int64_t keys, int64_t have, float* most, float* total
   }
 }
 
-void forward(const float* q, const float* k, const float* v, float* out, float* lse, const float* sink, Sizes s,
+int64_t forward(const float* q, const float* k, const float* v, float* out, float* lse, const float* sink, Sizes s,
              Strides qs, Strides ks, Strides vs, Strides os, int64_t threads) {
   const int64_t group = s.heads / s.kv_heads, padded = s.padded(), blocks = (s.queries + QUERIES - 1) / QUERIES;
   const int64_t items = s.batch * s.kv_heads * blocks, tile = QUERIES * padded;
+  int64_t result = DONE;
 #pragma omp parallel num_threads(threads) if (items > 1)
   {
     Scratch scratch(2 * KEYS * padded + QUERIES * KEYS + group * (2 * tile + 2 * QUERIES));
@@ -178,6 +173,11 @@ void forward(const float* q, const float* k, const float* v, float* out, float* 
     float* total = scratch.take(group * QUERIES);
 #pragma omp for schedule(dynamic)
     for (int64_t item = 0; item < items; ++item) {
+      if (scratch.memory == nullptr) {
+#pragma omp atomic write
+        result = NO_MEMORY;
+        continue;
+      }
       // The last queries of a causal attention take longest, so they come first.
       const int64_t begin = (blocks - 1 - item / (s.batch * s.kv_heads)) * QUERIES;
       const int64_t pair = item % (s.batch * s.kv_heads), b = pair / s.kv_heads, shared = pair % s.kv_heads;
@@ -223,14 +223,16 @@ void forward(const float* q, const float* k, const float* v, float* out, float* 
         }
     }
   }
+  return result;
 }
 
 // Gradients of q, and of k and v for each query head apart, which are [batch, head, key, width].
-void backward(const float* grad, const float* q, const float* k, const float* v, const float* out, const float* lse,
+int64_t backward(const float* grad, const float* q, const float* k, const float* v, const float* out, const float* lse,
               float* d_q, float* d_k, float* d_v, Sizes s, Strides gs, Strides qs, Strides ks, Strides vs, Strides os,
               Strides ds, int64_t threads) {
   const int64_t group = s.heads / s.kv_heads, padded = s.padded(), items = s.batch * s.heads;
   const int64_t all = rounded_up(s.queries, QUERIES), tile = KEYS * padded;
+  int64_t result = DONE;
 #pragma omp parallel num_threads(threads) if (items > 1)
   {
     Scratch scratch(5 * all * padded + 2 * all + 4 * tile + 2 * QUERIES * KEYS);
@@ -242,6 +244,11 @@ void backward(const float* grad, const float* q, const float* k, const float* v,
     float *weights = scratch.take(QUERIES * KEYS), *flow = scratch.take(QUERIES * KEYS);
 #pragma omp for schedule(dynamic)
     for (int64_t item = 0; item < items; ++item) {
+      if (scratch.memory == nullptr) {
+#pragma omp atomic write
+        result = NO_MEMORY;
+        continue;
+      }
       const int64_t b = item / s.heads, head = item % s.heads, shared = head / group;
       const float *q_from = q + b * qs.batch + head * qs.head, *g_from = grad + b * gs.batch + head * gs.head;
       const float *k_from = k + b * ks.batch + shared * ks.head, *v_from = v + b * vs.batch + shared * vs.head;
@@ -310,30 +317,30 @@ void backward(const float* grad, const float* q, const float* k, const float* v,
       }
     }
   }
+  return result;
 }
 
 }  // namespace
 
-// `sizes` is batch, heads, kv_heads, queries, keys, width, causal, window; `strides` are batch, head and position of
-// each tensor, whose last axis is contiguous.
+#define SIZES                                                                                                       \
+  int64_t batch, int64_t heads, int64_t kv_heads, int64_t queries, int64_t keys, int64_t width, int64_t causal,    \
+      int64_t window, double scale, int64_t sinks, int64_t threads
+#define STRIDES(x) int64_t x##_batch, int64_t x##_head, int64_t x##_position
+
+// The last axis of tensors with strides is contiguous. Without `sinks` there is none.
 EXPORT(attention)
-(const float* q, const float* k, const float* v, float* out, float* lse, const float* sink, const int64_t* sizes,
- const int64_t* strides, double scale, int64_t threads) {
-  Sizes s;
-  std::memcpy(&s, sizes, 8 * sizeof(int64_t));
-  s.scale = static_cast<float>(scale);
-  Strides each[4];
-  std::memcpy(each, strides, sizeof each);
-  forward(q, k, v, out, lse, sink, s, each[0], each[1], each[2], each[3], threads);
+(const float* q, const float* k, const float* v, float* out, float* lse, const float* sink, SIZES, STRIDES(q), STRIDES(k),
+ STRIDES(v), STRIDES(o)) {
+  const Sizes s{batch, heads, kv_heads, queries, keys, width, causal, window, static_cast<float>(scale)};
+  return forward(q, k, v, out, lse, sinks ? sink : nullptr, s, {q_batch, q_head, q_position}, {k_batch, k_head, k_position},
+                 {v_batch, v_head, v_position}, {o_batch, o_head, o_position}, threads);
 }
 
 EXPORT(attention_backward)
 (const float* grad, const float* q, const float* k, const float* v, const float* out, float* d_q, const float* lse,
- float* d_k, float* d_v, const int64_t* sizes, const int64_t* strides, double scale, int64_t threads) {
-  Sizes s;
-  std::memcpy(&s, sizes, 8 * sizeof(int64_t));
-  s.scale = static_cast<float>(scale);
-  Strides each[6];
-  std::memcpy(each, strides, sizeof each);
-  backward(grad, q, k, v, out, lse, d_q, d_k, d_v, s, each[0], each[1], each[2], each[3], each[4], each[5], threads);
+ float* d_k, float* d_v, SIZES, STRIDES(g), STRIDES(q), STRIDES(k), STRIDES(v), STRIDES(o), STRIDES(d)) {
+  const Sizes s{batch, heads, kv_heads, queries, keys, width, causal, window, static_cast<float>(scale)};
+  return backward(grad, q, k, v, out, lse, d_q, d_k, d_v, s, {g_batch, g_head, g_position}, {q_batch, q_head, q_position},
+                  {k_batch, k_head, k_position}, {v_batch, v_head, v_position}, {o_batch, o_head, o_position},
+                  {d_batch, d_head, d_position}, threads);
 }

@@ -290,11 +290,12 @@ EXPORT(block_rows)
     const uint8_t* row = static_cast<const uint8_t*>(blocks);
     for (int64_t r = first; r < last; ++r) tokens_of<Kind, 4>(row + r * bytes, x, width, count, out + r, stride);
   });
+  return DONE;
 }
 
 // The values of the rows from first to last: out [last - first, width].
 EXPORT(expand_blocks)
-(int64_t format, const void* blocks, float* out, int64_t first, int64_t last, int64_t width, int64_t threads) {
+(const void* blocks, float* out, int64_t format, int64_t, int64_t width, int64_t first, int64_t last, int64_t threads) {
   with_kind(format, [&](auto kind) {
     using Kind = decltype(kind);
     const int64_t count = width / Kind::BLOCK;
@@ -306,4 +307,5 @@ EXPORT(expand_blocks)
           store(out + (r * count + i) * Kind::BLOCK + at, values);
         });
   });
+  return DONE;
 }

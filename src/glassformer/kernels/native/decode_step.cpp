@@ -9,10 +9,8 @@
 // from what others read.
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
-#include "native.h"
 #include "rows.h"
 
 #ifdef _OPENMP
@@ -66,18 +64,7 @@ struct Decoder {
   double embedding_scale, logit_cap;  // no cap: 0
 };
 
-// ---- vectors and memory ---------------------------------------------------------------------------------------------
-
-template <typename Number>
-struct Buffer {
-  Number* data;
-  explicit Buffer(int64_t count) : data(static_cast<Number*>(std::aligned_alloc(64, (count * sizeof(Number) / 64 + 1) * 64))) {
-    if (data == nullptr) std::abort();
-  }
-  Buffer(const Buffer&) = delete;
-  ~Buffer() { std::free(data); }
-  operator Number*() const { return data; }
-};
+// ---- vectors ---------------------------------------------------------------------------------------------------------
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
@@ -151,15 +138,10 @@ inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* roo
   return {room, token_bytes(m.width), count};
 }
 
-// out[t * stride + r - first] = row r times token t, for the rows from first to last
-inline void multiply(const Matrix& m, Tokens x, int64_t first, int64_t last, float* out, int64_t stride) {
-  CALL(some_rows)(m.format, m.data, m.scales, x.data, m.width, x.count, first, last, out - first, stride);
-}
-
 // The numbers of a row, of FLOAT32, BFLOAT16 or blocks.
 inline void row_of(const Matrix& m, int64_t row, float* out) {
   const Numbers table{m.data, m.format == BFLOAT16};
-  if (m.format >= BLOCKS) CALL(expand_blocks)(m.format, m.data, out, row, row + 1, m.width, 1);
+  if (m.format >= BLOCKS) CALL(expand_blocks)(m.data, out, m.format, 0, m.width, row, row + 1, 1);
   else
     for (int64_t i = 0; i < m.width; ++i) out[i] = table[row * m.width + i];
 }
@@ -184,7 +166,7 @@ struct Step {
   // gathered; the router's scores; gated activations, [token-expert pair, ff_dim]; what a part adds before its norm.
   float *x, *heads, *attended, *scores, *hidden, *added;
   int64_t* taken;  // for each shared loop and thread: how many of its parts are taken, and how many of them from the end
-  int64_t loops;   // shared loops, at most
+  int64_t* result;
 
   Numbers vector(const void* data) const { return {data, d.bfloat16}; }
 };
@@ -221,11 +203,21 @@ struct Thread {
 
   Tokens given(const Matrix& m, const float* x, int64_t count) const { return given_to(m, x, count, prepared); }
 
+  void require(bool memory) const {
+    if (memory) return;
+#pragma omp atomic write
+    *s.result = NO_MEMORY;
+  }
+
+  // out[t * stride + r - first] = row r times token t, for the rows from first to last
+  void multiply(const Matrix& m, Tokens x, int64_t first, int64_t last, float* out, int64_t stride) const {
+    require(CALL(some_rows)(m.format, m.data, m.scales, x.data, m.width, x.count, first, last, out - first, stride) == DONE);
+  }
+
   // f(span) of `count` rows or heads, `some` at a time, each of them by one thread. A thread goes through its own range
   // from the start to the end, since memory is read fastest so, and then helps others from the end of theirs.
   template <typename F>
   void take(int64_t count, int64_t some, const F& f) {
-    if (loop == s.loops) std::abort();
     int64_t* taken = s.taken + 2 * threads * loop++;
     const int64_t parts = (count + some - 1) / some;
     for (int64_t i = 0; i < threads; ++i) {
@@ -245,6 +237,9 @@ struct Thread {
   }
 
   void run() {
+    require(normed && tile && turn && attention && share && prepared && gathered && expert_of && first_pair && token_of);
+    barrier();
+    if (*s.result != DONE) return;
     const float scale = static_cast<float>(d.embedding_scale);
     for (int64_t t = index; t < s.total; t += threads) {
       float* x = s.x + t * d.hidden_dim;
@@ -593,13 +588,14 @@ struct Thread {
 
 }  // namespace
 
-// Sets *valid to 0, and does nothing else, if a token is none of the vocabulary.
-EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t* padding, float* logits, int64_t* valid,
-                    int64_t batch, int64_t count, int64_t start, int64_t threads) {
+// Nothing is written if a token is none of the vocabulary.
+EXPORT(decode_step)
+(const int64_t* tokens, const uint8_t* padding, float* logits, const Decoder* decoder, int64_t batch, int64_t count,
+ int64_t start, int64_t, int64_t, int64_t threads) {
   const Decoder& d = *decoder;
   const int64_t total = batch * count;
-  for (int64_t t = 0; t < total; ++t) *valid = *valid && tokens[t] >= 0 && tokens[t] < d.vocab_size;
-  if (!*valid) return;
+  for (int64_t t = 0; t < total; ++t)
+    if (tokens[t] < 0 || tokens[t] >= d.vocab_size) return UNKNOWN_TOKEN;
   int64_t heads = 0, attended = 0, group = 0, experts = 1, top_k = 1, hidden = 0, widest = d.hidden_dim;
   for (int64_t i = 0; i < d.num_layers; ++i) {
     const Layer& l = d.layers[i];
@@ -612,6 +608,7 @@ EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t
     top_k = larger(top_k, l.top_k);
     hidden = larger(hidden, l.top_k * l.ff_dim);
   }
+  int64_t result = DONE;
   const Buffer<float> shared(total * (2 * d.hidden_dim + heads + attended + experts + hidden));
   float* x = shared;
   float* at_heads = x + total * d.hidden_dim;
@@ -619,11 +616,12 @@ EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t
   float* at_scores = at_attended + total * attended;
   float* at_hidden = at_scores + total * experts;
   float* at_added = at_hidden + total * hidden;
-  const int64_t loops = 8 * d.num_layers + 1, counts = 2 * threads * loops;  // the last one for the output
+  const int64_t counts = 2 * threads * (8 * d.num_layers + 1);  // of shared loops; the last one is for the output
   const Buffer<int64_t> taken(counts);
+  if (shared == nullptr || taken == nullptr) return NO_MEMORY;
   std::memset(taken, 0, counts * sizeof(int64_t));
   const Step step = {d,     tokens, padding,  logits,      batch,     count,     start,
-                     total, x,      at_heads, at_attended, at_scores, at_hidden, at_added, taken, loops};
+                     total, x,      at_heads, at_attended, at_scores, at_hidden, at_added, taken, &result};
 #pragma omp parallel num_threads(static_cast<int>(threads))
   {
 #ifdef _OPENMP
@@ -632,4 +630,5 @@ EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t
     Thread(step, 0, 1, experts, top_k, group, widest).run();
 #endif
   }
+  return result;
 }

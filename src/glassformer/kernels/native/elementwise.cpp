@@ -5,7 +5,6 @@
 #include "vector.h"
 
 #include <cmath>
-#include <cstdlib>
 
 namespace {
 
@@ -178,38 +177,45 @@ void cross_entropy_backward(const T* logits, const int64_t* targets, const float
   EXPORT(swiglu_##dtype)                                                                                                \
   (const T* gate, const T* up, T* out, int64_t size, double alpha, double limit, double shift, int64_t threads) {       \
     swiglu(gate, up, out, size, Gate{(float)alpha, (float)limit, (float)shift}, threads);                               \
+    return DONE;                                                                                                        \
   }                                                                                                                     \
   EXPORT(swiglu_backward_##dtype)                                                                                       \
   (const T* grad, const T* gate, const T* up, T* d_gate, T* d_up, int64_t size, double alpha, double limit,             \
    double shift, int64_t threads) {                                                                                     \
     swiglu_backward(grad, gate, up, d_gate, d_up, size, Gate{(float)alpha, (float)limit, (float)shift}, threads);       \
+    return DONE;                                                                                                        \
   }                                                                                                                     \
   EXPORT(rms_norm_##dtype)                                                                                              \
   (const T* x, const float* weight, T* out, float* inverse, int64_t rows, int64_t size, double eps, int64_t threads) {  \
     rms_norm(x, weight, out, inverse, rows, size, (float)eps, threads);                                                 \
+    return DONE;                                                                                                        \
   }                                                                                                                     \
   EXPORT(rms_norm_backward_##dtype)                                                                                     \
   (const T* grad, const T* x, const float* weight, const float* inverse, T* d_x, float* d_weight, int64_t rows,         \
    int64_t size, int64_t parts, int64_t threads) {                                                                      \
     rms_norm_backward(grad, x, weight, inverse, d_x, d_weight, rows, size, parts, threads);                             \
+    return DONE;                                                                                                        \
   }                                                                                                                     \
   EXPORT(rotate_##dtype)                                                                                                \
   (const T* x, const T* cos, const T* sin, T* out, int64_t batch, int64_t heads, int64_t positions, int64_t head_dim,   \
-   int64_t from_batch, int64_t from_head, int64_t from_position, int64_t to_batch, int64_t to_head,                     \
-   int64_t to_position, int64_t threads) {                                                                              \
+   int64_t threads, int64_t from_batch, int64_t from_head, int64_t from_position, int64_t to_batch, int64_t to_head,    \
+   int64_t to_position) {                                                                                               \
     const int64_t size[] = {batch, heads, positions, head_dim}, from[] = {from_batch, from_head, from_position};        \
     const int64_t to[] = {to_batch, to_head, to_position};                                                              \
     rotate(x, cos, sin, out, size, from, to, threads);                                                                  \
+    return DONE;                                                                                                        \
   }                                                                                                                     \
   EXPORT(cross_entropy_##dtype)                                                                                         \
   (const T* logits, const int64_t* targets, float* loss, float* lse, int64_t rows, int64_t size, int64_t ignored,       \
    int64_t threads) {                                                                                                   \
     cross_entropy(logits, targets, loss, lse, rows, size, ignored, threads);                                            \
+    return DONE;                                                                                                        \
   }                                                                                                                     \
   EXPORT(cross_entropy_backward_##dtype)                                                                                \
   (const T* logits, const int64_t* targets, const float* lse, T* d_logits, int64_t rows, int64_t size,                  \
    int64_t ignored, double scale, int64_t threads) {                                                                    \
     cross_entropy_backward(logits, targets, lse, d_logits, rows, size, ignored, (float)scale, threads);                 \
+    return DONE;                                                                                                        \
   }
 
 BOTH_DTYPES(FUNCTIONS)

@@ -8,7 +8,6 @@
 // Products add in float32, for one output in one order, whatever the number of tokens or threads is.
 
 #include <cmath>
-#include <cstdlib>
 
 #include "rows.h"
 
@@ -103,20 +102,23 @@ void expand_all(const uint8_t* blocks, const uint8_t* scales, int64_t groups, Nu
 // ---- products: some rows are expanded, then multiplied by all tokens; out[token * rows + row] -----------------------
 
 template <typename Number, typename Products>
-void multiply(const uint8_t* blocks, const uint8_t* scales, int64_t rows, int64_t groups, int64_t tokens,
-              int64_t threads, Products products) {
+int64_t multiply(const uint8_t* blocks, const uint8_t* scales, int64_t rows, int64_t groups, int64_t tokens,
+                 int64_t threads, Products products) {
   const int64_t some = ROWS * (tokens > 16 ? 8 : 1), parts = (rows + some - 1) / some;
+  int64_t result = DONE;
 #pragma omp parallel num_threads(threads)
   {
-    Number* weights = static_cast<Number*>(std::malloc(some * groups * BLOCK * sizeof(Number)));
+    const Buffer<Number> weights(some * groups * BLOCK);
 #pragma omp for schedule(static)
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = part * some, count = rows - first < some ? rows - first : some;
-      expand(blocks + first * groups * BLOCK / 2, scales + first * groups, count * groups, weights);
-      products(weights, first, count);
+      if (weights != nullptr) expand(blocks + first * groups * BLOCK / 2, scales + first * groups, count * groups, weights);
+      const int64_t done = weights == nullptr ? NO_MEMORY : products(weights, first, count);
+#pragma omp critical
+      if (done != DONE) result = done;
     }
-    std::free(weights);
   }
+  return result;
 }
 
 #if WITH_AVX512 && defined(__AVX512BF16__)
@@ -152,11 +154,13 @@ void tiles(const uint16_t* weights, const uint16_t* x, int64_t width, int64_t to
 EXPORT(mxfp4_expand_bfloat16)
 (const uint8_t* blocks, const uint8_t* scales, uint16_t* out, int64_t groups, int64_t threads) {
   expand_all(blocks, scales, groups, out, threads);
+  return DONE;
 }
 
 EXPORT(mxfp4_expand_float32)
 (const uint8_t* blocks, const uint8_t* scales, float* out, int64_t groups, int64_t threads) {
   expand_all(blocks, scales, groups, out, threads);
+  return DONE;
 }
 
 // out [tokens, rows] = x [tokens, 32 groups] times the transposed weights [rows, 32 groups].
@@ -164,8 +168,8 @@ EXPORT(mxfp4_multiply_float32)
 (const uint8_t* blocks, const uint8_t* scales, const float* x, float* out, int64_t rows, int64_t groups, int64_t tokens,
  int64_t threads) {
   const char* from = reinterpret_cast<const char*>(x);
-  multiply<float>(blocks, scales, rows, groups, tokens, threads, [&](const float* weights, int64_t first, int64_t count) {
-    CALL(some_rows)(FLOAT32, weights, nullptr, from, groups * BLOCK, tokens, 0, count, out + first, rows);
+  return multiply<float>(blocks, scales, rows, groups, tokens, threads, [&](const float* weights, int64_t first, int64_t count) {
+    return CALL(some_rows)(FLOAT32, weights, nullptr, from, groups * BLOCK, tokens, 0, count, out + first, rows);
   });
 }
 
@@ -174,10 +178,11 @@ EXPORT(mxfp4_multiply_bfloat16)
 (const uint8_t* blocks, const uint8_t* scales, const uint16_t* x, float* out, int64_t rows, int64_t groups, int64_t tokens,
  int64_t threads) {
   const int64_t width = groups * BLOCK;
-  multiply<uint16_t>(blocks, scales, rows, groups, tokens, threads, [&](const uint16_t* weights, int64_t first, int64_t count) {
+  return multiply<uint16_t>(blocks, scales, rows, groups, tokens, threads, [&](const uint16_t* weights, int64_t first, int64_t count) {
     int64_t r = 0;
     for (; r + ROWS <= count; r += ROWS) tiles<ROWS>(weights + r * width, x, width, tokens, out + first + r, rows);
     for (; r < count; ++r) tiles<1>(weights + r * width, x, width, tokens, out + first + r, rows);
+    return DONE;
   });
 }
 #endif

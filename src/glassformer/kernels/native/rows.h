@@ -9,7 +9,6 @@
 // A block of x with an infinite number or NaN gives NaN.
 #pragma once
 
-#include <cstdlib>
 #include <type_traits>
 
 #include "vector.h"
@@ -578,7 +577,7 @@ struct Inside : Format {
 
 // Few tokens take one row after the other, as above.
 template <typename Format>
-inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
+inline int64_t multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
                           float* out, int64_t stride) {
   using Unpacked = typename Format::Unpacked;
   const int64_t blocks = width / BLOCK;
@@ -590,14 +589,14 @@ inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t 
     for (; row < inside; ++row)
       all_tokens<1, TOKENS>(whole_vectors, row, x, width, tokens, token_bytes(width), out, stride);
     for (; row < last; ++row) all_tokens<1, TOKENS>(weights, row, x, width, tokens, token_bytes(width), out, stride);
-    return;
+    return DONE;
   }
-  const int64_t bytes = AT_ONCE * (blocks + 1) * sizeof(Unpacked);
-  Unpacked* read = static_cast<Unpacked*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
+  const Buffer<Unpacked> read(AT_ONCE * (blocks + 1));
+  if (read == nullptr) return NO_MEMORY;
   for (; row + AT_ONCE <= last; row += AT_ONCE)
     multiply_unpacked<AT_ONCE>(weights, x, width, tokens, row, read, out, stride);
   for (; row < last; ++row) multiply_unpacked<1>(weights, x, width, tokens, row, read, out, stride);
-  std::free(read);
+  return DONE;
 }
 
 }  // namespace
@@ -610,4 +609,4 @@ EXPORT(block_rows)
 (int64_t format, const void* blocks, const float* x, int64_t width, int64_t count, int64_t first, int64_t last,
  float* out, int64_t stride);
 EXPORT(expand_blocks)
-(int64_t format, const void* blocks, float* out, int64_t first, int64_t last, int64_t width, int64_t threads);
+(const void* blocks, float* out, int64_t format, int64_t, int64_t width, int64_t first, int64_t last, int64_t threads);

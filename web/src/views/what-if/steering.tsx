@@ -1,11 +1,13 @@
 // A vector added to the residual stream after one block: its direction and its strength.
-import { Field, short, visible } from "../../parts";
+import { Field, TokenField, short, visible } from "../../parts";
 import { Exact, Slider } from "../../slider";
-import type { WhatIf } from "../../source";
+import type { Source, WhatIf } from "../../source";
 import type { Store } from "../../state";
 import type { Edits, Steer } from "./edits";
 
 interface SteeringProps {
+  source: Source;
+  model: string;
   store: Store;
   edits: Edits;
   answer: WhatIf;
@@ -13,10 +15,10 @@ interface SteeringProps {
   can: boolean;
 }
 
-/** The ends of the slider, in lengths of the residual stream; the field takes up to the second. */
-const [FAR, FARTHEST] = [2, 100];
+/** The ends of the slider, in median lengths of the residual stream; the field takes up to the second. */
+const [FAR, FARTHEST] = [1, 100];
 
-export function Steering({ store, edits, answer, layers, can }: SteeringProps) {
+export function Steering({ source, model, store, edits, answer, layers, can }: SteeringProps) {
   const { outcomes, target, kind } = answer;
   const steer: Steer = edits.steer ?? { layer: Math.floor((layers - 1) / 2), toward: target, away: null, strength: 0 };
   const change = (next: Partial<Steer>, step: boolean) => store.set({ steer: { ...steer, ...next } }, step);
@@ -39,6 +41,7 @@ export function Steering({ store, edits, answer, layers, can }: SteeringProps) {
             {options(steer.toward, steer.away)}
           </select>
         </Field>
+        {can && kind === "token" && <TokenField label="Or any token" {...{ source, model }} choose={(toward) => toward !== steer.away && change({ toward }, true)} />}
         <Field label="Away from">
           <select
             class="word"
@@ -65,8 +68,8 @@ export function Steering({ store, edits, answer, layers, can }: SteeringProps) {
       </div>
       <Slider
         label="Strength"
-        hint="In lengths of the residual stream: at 1 the added vector is as long as the stream itself."
-        {...{ min: -FAR, max: FAR, step: 0.05 }}
+        hint="In lengths of the residual stream, at its median position: at 1 the added vector is as long as the stream itself."
+        {...{ min: -FAR, max: FAR, step: 0.01 }}
         value={Math.max(-FAR, Math.min(FAR, steer.strength))}
         said={`${short(steer.strength)} lengths of the stream`}
         change={(strength, step) => change({ strength }, step)}

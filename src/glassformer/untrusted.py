@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import InputError, require
+from glassformer.files import lies_inside
 from glassformer.text import one_line, short, shown
 
 MAX_NUMBERS = 1 << 20
@@ -34,20 +35,19 @@ def in_file(path: Path) -> Iterator[None]:
         raise InputError(f"{shown(path)}: {one_line(error.got, _LONGEST_GOT)}", error.expected, error.fix) from error
 
 
-def read_bytes(path: Path, largest: int = MAX_BYTES) -> bytes:
+def read_bytes(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) -> bytes:
     """The content of a regular file of at most ``largest`` bytes.
 
+    Args:
+        path: The file.
+        largest: Its greatest size.
+        inside: Whether it belongs to the directory that it is in, which a link must then not leave.
+
     Raises:
-        InputError: No such file, a directory, a pipe or a device, no permission, an empty or a larger file.
+        InputError: No such file, a directory, a pipe or a device, no permission, an empty or a larger file; with
+            ``inside``, a link to elsewhere.
     """
-    status = status_of(path)
-    # Opening a pipe or a device could block forever.
-    require(
-        stat.S_ISREG(status.st_mode),
-        f"{shown(path)}, which is {'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe, socket or device'}",
-        "a regular file",
-        "Pass the path of a file.",
-    )
+    status = require_regular(path, inside=inside)
     size = status.st_size
     require(size <= largest, f"{shown(path)} of {size:,} bytes", f"at most {largest:,} bytes", "Use a smaller file.")
     require(size > 0, f"{shown(path)}, which is empty", "a file with content", "Write the file again.")
@@ -55,14 +55,33 @@ def read_bytes(path: Path, largest: int = MAX_BYTES) -> bytes:
         return file.read(size)
 
 
-def read_text(path: Path, largest: int = MAX_BYTES) -> str:
+def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
+    """The status of a regular file. Raises :class:`InputError` as :func:`read_bytes`, whatever the size."""
+    status = status_of(path)
+    # Opening a pipe or a device could block forever, and reading it never end.
+    require(
+        stat.S_ISREG(status.st_mode),
+        f"{shown(path)}, which is {'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe, socket or device'}",
+        "a regular file",
+        "Pass the path of a file.",
+    )
+    require(
+        not inside or lies_inside(path),
+        f"{shown(path)}, a link to {shown(path.resolve())}",
+        "files in the directory itself",
+        "Copy the file into it.",
+    )
+    return status
+
+
+def read_text(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) -> str:
     """The content of a UTF-8 text file, without a byte order mark.
 
     Raises:
         InputError: As :func:`read_bytes`; or bytes that are not UTF-8.
     """
     try:
-        return read_bytes(path, largest).decode("utf-8-sig")
+        return read_bytes(path, largest, inside=inside).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{shown(path)} with the byte {error.object[error.start]:#04x} at offset {error.start:,}",
@@ -87,6 +106,18 @@ def parse_json(path: Path) -> Any:
         require(math.isfinite(value), f"the number {short(digits)}", "finite numbers", "Replace it.")
         return value
 
+    with in_file(path):
+        require(entries <= most, f"{entries:,} entries", f"at most {most:,}", "Use a smaller file.")
+        return json_value(text, parse_int=number, parse_float=number, parse_constant=number)
+
+
+def json_value(text: str, **parsers: Any) -> Any:
+    """The JSON value that ``text`` is; ``parsers`` as for :func:`json.loads`.
+
+    Raises:
+        InputError: Invalid or too deeply nested JSON, an integer of very many digits, a key twice in one object.
+    """
+
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(items)
         if len(made) < len(items):
@@ -94,17 +125,17 @@ def parse_json(path: Path) -> Any:
             raise InputError(f"{short(repeated)} twice", "each key once", "Remove one of them.")
         return made
 
-    with in_file(path):
-        require(entries <= most, f"{entries:,} entries", f"at most {most:,}", "Use a smaller file.")
-        try:
-            return json.loads(
-                text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=pairs
-            )
-        except json.JSONDecodeError as error:
-            reason = f"{error.msg}, line {error.lineno}, column {error.colno}"
-            raise InputError(f"invalid JSON ({reason})", "a complete JSON file", "Correct that line.") from error
-        except RecursionError as error:
-            raise InputError("brackets nested too deeply", "a few levels", "Use fewer levels.") from error
+    try:
+        return json.loads(text, object_pairs_hook=pairs, **parsers)
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg}, line {error.lineno}, column {error.colno}"
+        raise InputError(f"invalid JSON ({reason})", "a complete JSON file", "Correct that line.") from error
+    except InputError:
+        raise
+    except ValueError as error:  # an integer of very many digits
+        raise InputError(f"invalid JSON ({error})", "a complete JSON file", "Correct that number.") from error
+    except RecursionError as error:
+        raise InputError("brackets nested too deeply", "a few levels", "Use fewer levels.") from error
 
 
 def status_of(path: Path) -> os.stat_result:
