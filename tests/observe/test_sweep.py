@@ -194,8 +194,8 @@ def test_an_interrupted_sweep_keeps_what_it_has() -> None:
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_cannot_be_swept_is_refused() -> None:
     model, (clean, corrupted) = decoder().double().eval(), pair()
-    with refused("site = 'neurons'"):
-        patch_sweep(model, clean, corrupted, metric, site="neurons")  # type: ignore[arg-type]
+    with refused("site = 'pixels'"):
+        patch_sweep(model, clean, corrupted, metric, site="pixels")  # type: ignore[arg-type]
     with refused("by = "):
         patch_sweep(model, clean, corrupted, metric, site="ffn", by=("layer", "head"))
     for texts, name in (
