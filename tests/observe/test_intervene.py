@@ -510,8 +510,8 @@ def test_what_cannot_be_edited_is_refused() -> None:
         with intervene(model, *edits):
             model(tokens)
 
-    with refused("site = 'neurons'", expected="residual"):
-        zero("neurons")
+    with refused("site = 'pixels'", expected="residual"):
+        zero("pixels")
     with refused("heads of the site residual"):
         zero("residual", heads=1)
     for edit, got in (

@@ -21,7 +21,7 @@ from glassformer.observe.captured import AXES, Captured
 from glassformer.observe.edits import Over, change
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
-from glassformer.observe.linear_maps import linear_map
+from glassformer.observe.linear_maps import LinearMap, added_by_heads, linear_map
 from glassformer.observe.resume import Metric, Part, Runner, Stage
 from glassformer.observe.seams import is_changed
 
@@ -299,10 +299,9 @@ def _steps(
         for cell in set(product(*map(range, places))) - set(starts):
             found[(row, *cell)], by_text[(row, *cell)] = expected, unchanged[0].double()
         stage, projection = _stage(runner, point, site, base)
+        parts = difference if projection is None else added_by_heads(projection, difference)
         for cells in _batches(starts, most, difference.shape[-2]):
-            flows = torch.cat([_at(difference, axes, site, cell) for cell in cells])
-            if projection is not None:
-                flows = flows.transpose(1, 2).flatten(2) @ projection.T
+            flows = torch.cat([_at(parts, axes, site, cell, projection is not None) for cell in cells])
             start = min(needed, starts[cells[0]])
             values = _resumed(runner, given[-1], site, point, base, flows, start, stage)
             for cell, value in zip(cells, values.double(), strict=True):
@@ -345,8 +344,10 @@ def _resumed(
     return runner.resumed(texts, point.layer, "residual_before", stream, **options)
 
 
-def _stage(runner: Runner, point: HookPoint, site: Site | Inner, base: Captured) -> tuple[Stage | None, Tensor | None]:
-    """Where the residual stream of a block holds what a site adds to it, and the matrix through which heads add to it;
+def _stage(
+    runner: Runner, point: HookPoint, site: Site | Inner, base: Captured
+) -> tuple[Stage | None, LinearMap | None]:
+    """Where the residual stream of a block holds what a site adds to it, and the map through which heads add to it;
     None if the site itself must be edited: then the block runs with whatever changes what the site adds."""
     block = runner.blocks[point.layer]
     if site in ("residual_before", "residual"):
@@ -371,7 +372,7 @@ def _stage(runner: Runner, point: HookPoint, site: Site | Inner, base: Captured)
         return no_stage
     heads = base.last("heads")[point.name].transpose(1, 2).flatten(2)
     found = linear_map(point.merged, heads.shape[-1], like=heads)
-    return no_stage if found is None else ("residual_between", found.matrix.to(heads.dtype))
+    return no_stage if found is None else ("residual_between", found)
 
 
 Cell = tuple[int, ...]
@@ -430,14 +431,14 @@ def _values(site: Site | Inner, point: HookPoint, seen: Captured) -> Tensor:
     return torch.stack([mixed.sum(2) for mixed in each], 1).to(made.dtype)
 
 
-def _at(difference: Tensor, axes: Sequence[Axis], site: Site | Inner, cell: Cell) -> Tensor:
-    """The difference at one place, 0 elsewhere; of experts what they add to the residual stream."""
+def _at(difference: Tensor, axes: Sequence[Axis], site: Site | Inner, cell: Cell, written: bool) -> Tensor:
+    """The difference at one place, 0 elsewhere; of experts, and if it is ``written``, what is added to the stream."""
     index: list[Any] = [slice(None)] * difference.dim()
     for axis, place in zip(axes[1:], cell, strict=True):
         index[_names(site).index(axis)] = place
     there = torch.zeros_like(difference)
     there[tuple(index)] = difference[tuple(index)]
-    return there.sum(1) if site == "experts" else there
+    return there.sum(1) if written or site == "experts" else there
 
 
 def _names(site: Site | Inner) -> tuple[str, ...]:
