@@ -269,7 +269,7 @@ def test_a_piped_conversation_reads_only_what_is_new(
         (["--context", "100", "--message", "x"], "expected less than --context 100"),
         (["--device", "gpu", "--message", "x"], "device = 'gpu', which torch does not know"),
         (["--context", "1000000", "--message", "x"], "got --context 1000000; expected at most the"),
-        (["--tokenizer", "missing.json"], "missing.json, which cannot be read"),
+        (["--tokenizer", "missing.json"], "missing.json (No such file or directory)"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
