@@ -175,7 +175,7 @@ def test_each_block_keeps_its_mode(options):
         ([[1] * 2000], 100, "max_seq_len"),
         ([[1.5]], 2, "token ids"),
         (torch.zeros(1, 0, dtype=torch.long), 2, "at least one"),
-        (torch.zeros(1, 2), 2, "int64"),
+        (torch.zeros(1, 2), 2, "whole numbers"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")

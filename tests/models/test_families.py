@@ -516,9 +516,9 @@ def test_sweeps_and_lenses_are_right_or_refused(name: str) -> None:
     else:
         found = direct_logits(ours, tokens, 3)
         torch.testing.assert_close(found.values.sum(0), logits[:, -1, 3], rtol=0, atol=1e-10)
-    if normed:
-        with refused("a sweep over heads"):
-            ablation_sweep(ours, tokens, lambda logits: logits[:, 0, 3], site="heads")
+    swept = ablation_sweep(ours, tokens, lambda logits: logits[:, 0, 3], site="heads")
+    with intervene(ours, zero("heads", layers=1, heads=2)):
+        torch.testing.assert_close(swept.values[1, 2], ours(tokens)[:, -1, 3].mean(), rtol=0, atol=1e-10)
     if ours.config.parallel:
         with refused("residual_between"), capture(ours, what="residual_between"):
             pass
