@@ -255,6 +255,34 @@ def test_a_query_that_sees_no_key_gives_zeros_and_no_gradient(
             assert (grad[0] == 0).all(), name
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 4])
+def test_expanded_and_turned_tensors_are_read_as_they_are(dtype: torch.dtype, sinks: bool, window: int | None) -> None:
+    """The CPU's fused kernel takes the numbers of a head to stand side by side."""
+    query, value = torch.randn(3, 4, 10, 8, dtype=dtype), torch.randn(3, 2, 10, 8, dtype=dtype)
+    sink = torch.randn(4, dtype=dtype) if sinks else None
+    one, turned = torch.tensor(0.37, dtype=dtype).expand(3, 2, 10, 8), value.mT.contiguous().mT
+    for three in (
+        (query, one, value),
+        (query, value, one),
+        (query, turned, turned),
+        (one.repeat(1, 2, 1, 1), one, one),
+    ):
+        found, expected = (
+            (attend(*leaves, Pattern(causal=True, window=window), sinks=sink), leaves)
+            for leaves in (
+                [each.detach().requires_grad_() for each in three],
+                [each.clone(memory_format=torch.contiguous_format).requires_grad_() for each in three],
+            )
+        )
+        torch.testing.assert_close(found[0], expected[0])
+        gradients = [torch.autograd.grad(out.sum(), leaves) for out, leaves in (found, expected)]
+        torch.testing.assert_close(*gradients)
+        with torch.no_grad():
+            torch.testing.assert_close(attend(*three, Pattern(causal=True, window=window), sinks=sink), expected[0])
+
+
 def test_cross_attention_takes_more_queries_than_keys() -> None:
     case = make_case(queries=9, causal=False, sinks=True).to(torch.float32)
     case = Case(case.q, case.k[:, :, :4], case.v[:, :, :4], FULL, case.options)

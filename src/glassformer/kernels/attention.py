@@ -381,6 +381,8 @@ def _kernel(
     dropout: float,
 ) -> Tensor:
     """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
+    # The CPU's kernel reads as if the numbers of a head stood side by side; an expanded tensor's do not.
+    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
     on_cpu = q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]
     inputs = (q, k, v, sink)
     needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
