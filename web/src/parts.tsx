@@ -209,7 +209,7 @@ export function TokenField({ label, source, model, choose }: TokenFieldProps) {
       <input
         type="text"
         class="token"
-        placeholder={"\u2423Paris"}
+        placeholder="then Enter"
         onKeyDown={(event) => event.key === "Enter" && event.currentTarget.value !== "" && void take(event.currentTarget.value.replaceAll("\u2423", " "))}
       />
       {fault && <span role="alert" class="quiet">{fault}</span>}
