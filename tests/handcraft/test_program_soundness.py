@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import itertools
 import json
 import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from glassformer.cli.main import main
 from glassformer.handcraft.induction import build_induction, verify_induction
@@ -41,6 +44,7 @@ from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import typed
 from glassformer.handcraft.programs.saved import load_program, save_program
+from glassformer.kernels.pattern import Pattern
 from glassformer.layers.feedforward import MLP
 from glassformer.observe.edits import put
 from glassformer.observe.intervene import intervene
@@ -55,19 +59,77 @@ def same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
     return list(map(typed, found)) == list(map(typed, wanted))
 
 
+def verifiers() -> list[tuple[nn.Module, Callable[[], Any]]]:
+    """A model of each kind that is proved by following its weights, and what verifies it."""
+    adder, induction = Adder(10), build_induction("abc", 8)
+    program, decoder = compile_program(lib.histogram(), "abc", 4), compile_decoder(tokens == "a", "ab", 3)
+    return [
+        (adder, lambda: verify_adder(adder)),
+        (induction, lambda: verify_induction(induction, "abc")),
+        (program, lambda: verify_program(program)),
+        (decoder.decoder, lambda: verify_decoder(decoder)),
+    ]
+
+
+# ---- models that compute something else than their weights say -------------------------------------------------------
+
+
+def inherited(module: nn.Module) -> None:
+    class Other(type(module)):  # type: ignore[misc]
+        def forward(self, *inputs: Any, **options: Any) -> Any:
+            return super().forward(*inputs, **options) + 1
+
+    module.__class__ = Other
+
+
+def hooked(module: nn.Module) -> None:
+    module.register_forward_hook(lambda _, inputs, output: output + 1)
+
+
+def replaced(module: nn.Module) -> None:
+    module.forward = functools.partial(lambda old, *inputs, **options: old(*inputs, **options) + 1, module.forward)
+
+
+def test_a_model_that_computes_something_else_than_its_weights_is_refused_by_every_verifier() -> None:
+    for kind in range(4):
+        names = [name for name, module in verifiers()[kind][0].named_modules() if not isinstance(module, nn.ModuleList)]
+        for name, spoil in itertools.product(names, (inherited, hooked, replaced)):
+            model, verify = verifiers()[kind]
+            spoil(model.get_submodule(name))
+            with refused("of type Other|hooks"):
+                verify()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scale", 3.0),
+        ("cap", 5.0),
+        ("pattern", Pattern(causal=True, window=2)),
+        ("pattern", Pattern(causal=True, key_padding=torch.ones(1, 2, dtype=torch.bool))),
+    ],
+)
+def test_a_setting_that_was_changed_is_refused_by_every_verifier(name: str, value: Any) -> None:
+    for model, verify in verifiers():
+        setattr(model.layers[0].attention, name, value)  # type: ignore[index, union-attr]
+        with refused("settings of layers.0.attention|a block of another kind"):
+            verify()
+
+
+def test_other_angles_are_refused() -> None:
+    for model, verify in verifiers():
+        if hasattr(model, "rotary"):
+            vars(model.rotary)["_frequencies"] = 2 * model.rotary._frequencies
+            with refused("settings of rotary"):
+                verify()
+
+
 # ---- P1: numbers that are not finite ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_weights_that_are_not_finite_are_refused_by_every_verifier(number: float) -> None:
-    adder, induction = Adder(10), build_induction("abc", 8)
-    program, decoder = compile_program(lib.histogram(), "abc", 4), compile_decoder(tokens == "a", "ab", 3)
-    for model, verify in (
-        (adder, lambda: verify_adder(adder)),
-        (induction, lambda: verify_induction(induction, "abc")),
-        (program, lambda: verify_program(program)),
-        (decoder.decoder, lambda: verify_decoder(decoder)),
-    ):
+    for model, verify in verifiers():
         for name, weight in list(model.named_parameters()):
             if not weight.numel():
                 continue

@@ -47,7 +47,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from torch import nn
+from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.handcraft.circuits import place_inputs, possible_pairs
@@ -55,6 +55,12 @@ from glassformer.handcraft.description import Description
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Queries
+from glassformer.layers.blocks import Block, is_watched
+from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.linear import Linear
+from glassformer.layers.norms import RMSNorm
+from glassformer.layers.positions import RotaryEmbedding
 
 _NUMBERS_AT_ONCE = 1 << 15
 FLOAT64_ROUNDOFF = float(np.finfo(np.float64).eps) / 2
@@ -118,14 +124,49 @@ class PlaceTables:
         return Bound(float(np.min(margins)), error)
 
 
-def require_finite(model: nn.Module, most: float = math.inf) -> None:
-    """Raise :class:`InputError` naming a weight of ``model`` that is not finite or above ``most``, before any proof."""
+_KINDS = (
+    *(nn.ModuleList, nn.Identity, nn.Linear, nn.Embedding, Linear, RMSNorm, RotaryEmbedding),
+    *(Block, GroupedQueryAttention, NoFeedForward, MLP, SwiGLU),
+)
+"""Modules whose computation the proofs follow."""
+
+
+def require_as_built(
+    model: nn.Module, kind: type[nn.Module], most: float = math.inf, like: nn.Module | None = None
+) -> None:
+    """Refuse a model that may compute something else than a ``kind`` with these weights, before any proof of it.
+
+    ``like`` is a new one of the same sizes, whose modules have the same settings.
+
+    Raises:
+        InputError: Another class of the model or of a module in it, or other settings; a hook or an edit, dropout, an
+            embedding that changes its rows; a weight that is not finite, or above ``most``. All are named.
+    """
     fix = "Compile, build or load it again."
+    require(type(model) is kind, f"a model of type {type(model).__name__}", kind.__name__, fix)
+    for name, module in model.named_modules():
+        plain = module is model or type(module) in _KINDS
+        require(plain, f"{name} of type {type(module).__name__}", "modules as they were built", fix)
+        drops = module.training and getattr(module, "dropout", 0.0) > 0
+        changes = drops or getattr(module, "max_norm", None) is not None
+        require(not changes, f"{name} with dropout, or with max_norm", "neither of these", "Call model.eval().")
+    require(not is_watched(model), "a model with hooks, or within edits", "the model alone", "Verify it outside.")
+    wanted = {} if like is None else {name: _settings(each) for name, each in like.named_modules()}
+    found = wanted and {name: _settings(each) for name, each in model.named_modules()}
+    changed = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    got = f"settings of {', '.join(each or 'the model' for each in changed[:3])}"
+    require(not changed, got, f"those of a new {kind.__name__}", fix)
     for name, tensor in model.state_dict().items():
         fits = not tensor.is_floating_point() or bool(tensor.isfinite().all())
         require(fits, f"{name} with numbers that are not finite", "finite weights", fix)
         size = float(tensor.abs().max()) if tensor.numel() else 0.0
         require(size <= most, f"{name} with numbers up to {size:.3g}", f"at most {most:g}", fix)
+
+
+def _settings(module: nn.Module) -> dict[str, str]:
+    """What a module computes with besides parameters and buffers, in words: patterns are equal to themselves alone."""
+    own = {name: each for name, each in vars(module).items() if name not in vars(nn.Module())}
+    return {name: repr(each.tolist() if isinstance(each, Tensor) else each) for name, each in own.items()}
 
 
 def gamma(roundings: int, roundoff: float) -> float:

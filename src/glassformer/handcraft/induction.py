@@ -43,7 +43,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.bounds import gamma, leakage, require_finite
+from glassformer.handcraft.bounds import gamma, leakage, require_as_built
 from glassformer.handcraft.rotary_head import RotaryHead, distance_gap
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.kernels.rotation import rotate
@@ -202,7 +202,7 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
     wrong += config.extensions()
     if wrong:
         raise InputError(", ".join(wrong), f"{form}", "Build the model with build_induction().")
-    require_finite(model, _LARGEST)
+    require_as_built(model, Decoder, _LARGEST, like=Decoder(config))
     space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)
     margins, leaks, logit_margin = _Bound(model, space).follow()
     others = space.num_tokens - 1

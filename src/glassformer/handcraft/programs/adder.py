@@ -30,7 +30,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.bounds import gamma, require_finite
+from glassformer.handcraft.bounds import gamma, require_as_built
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -169,10 +169,10 @@ def verify_adder(model: Adder) -> AdderCertificate:
        roundoff of the weights; the network multiplies errors by at most ``1 + 10 / 0.55``.
 
     Raises:
-        InputError: Weights that are not finite; queries or keys that depend on tokens, so that there is no proof of
-            this form.
+        InputError: Another model, or weights that are not finite; queries or keys that depend on tokens, so that there
+            is no proof of this form.
     """
-    require_finite(model, _LARGEST)
+    require_as_built(model, Adder, _LARGEST, like=Adder(model.num_digits))
     block: Any = model.layers[0]
     attention, ffn = block.attention, block.ffn
     constant = not bool(attention.query.weight.any()) and not bool(attention.key.weight.any())

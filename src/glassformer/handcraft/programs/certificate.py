@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.handcraft.bounds import require_finite
+from glassformer.handcraft.bounds import require_as_built
 from glassformer.handcraft.programs.checker import Affine, Checked, LayerClaim, LayerWeights, Network, check
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
@@ -31,7 +31,6 @@ from glassformer.handcraft.programs.language import (
     typed,
 )
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
-from glassformer.layers.blocks import is_watched
 from glassformer.layers.feedforward import MLP, NoFeedForward
 
 _NUMBERS_AT_ONCE = 1 << 21
@@ -145,8 +144,7 @@ def verify_program(
         InputError: A model without its program, such as one that was read from a file; weights or codes that are not
             finite; or modules that have been replaced.
     """
-    fits = isinstance(model, CompiledProgram)
-    require(fits, f"a model of type {type(model).__name__}", "a CompiledProgram", "Pass what compile_program() gives.")
+    require_as_built(model, CompiledProgram)
     finite = isinstance(tolerance, int | float) and 0 < tolerance < math.inf
     require(finite, f"tolerance = {tolerance}", "a positive number", "Pass the largest error to accept.")
     ok = isinstance(seconds, int | float) and seconds > 0
@@ -155,7 +153,6 @@ def verify_program(
     if program is None:
         raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
     require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Assign model.program.")
-    require_finite(model)
     model.require_codes()
     network, deadline = network_of(model), time.monotonic() + seconds
     allowed = tolerance if model.allowed_error is None else model.allowed_error
@@ -326,6 +323,7 @@ def network_of(model: CompiledProgram) -> Network:
             and (attention.scale, attention.cap, attention.key_weights) == (None, None, None)
             and (attention.query_norm, attention.key_norm, attention.pattern.window) == (None, None, None)
             and attention.pattern.causal == model.domains.causal
+            and attention.pattern.key_padding is None
             and (type(ffn) is NoFeedForward or (type(ffn) is MLP and ffn.activation == "relu"))
         )
         require(plain, "a block of another kind", "attention and a ReLU network without norms", "Compile it again.")
@@ -333,9 +331,6 @@ def network_of(model: CompiledProgram) -> Network:
         up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
         q, k, v, out = map(_affine, (attention.query, attention.key, attention.value, attention.output))
         layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))
-    require(
-        not is_watched(model), "a model with hooks, or within edits", "the model alone", "Verify it outside of them."
-    )
     dtype = max((torch.finfo(each.dtype) for each in model.parameters()), key=lambda each: each.eps)
     tables = _array(model.embedding.weight), _array(model.positions.weight)
     return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny, dtype.max)

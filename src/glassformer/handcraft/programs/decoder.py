@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, gamma, require_finite
+from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, gamma, require_as_built
 from glassformer.handcraft.programs.certificate import Outputs, ProgramCertificate, certify
 from glassformer.handcraft.programs.checker import Affine, Checked, LayerWeights, Network, check_tokens
 from glassformer.handcraft.programs.compiler import SHARPNESS
@@ -40,7 +40,7 @@ from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import Value, Variable, distinct, typed
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program, require_apart
-from glassformer.layers.blocks import Block, is_watched
+from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.norms import RMSNorm
 from glassformer.models import Decoder, DecoderConfig
@@ -223,8 +223,7 @@ def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000, seconds: 
     compiled, decoder = program.compiled, program.decoder
     definition, deadline = compiled.program, time.monotonic() + seconds
     assert definition is not None
-    require_finite(decoder)
-    require(not is_watched(decoder), "a model with hooks, or within edits", "the model alone", "Verify it outside.")
+    require_as_built(decoder, Decoder, like=Decoder(decoder.config))
     token_of = {typed(value): token for token, value in reversed(list(enumerate(program.values)))}
     letters = decoder.embedding.weight[: len(compiled.domains.vocabulary)]
     rows = max(1, _NUMBERS_AT_ONCE // decoder.config.max_seq_len // max(decoder.config.ff_dim, 1))
