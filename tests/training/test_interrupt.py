@@ -12,12 +12,15 @@ from glassformer.training.interrupt import StopRequest
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_handlers_come_back(number: int) -> None:
-    before = signal.getsignal(number)
-    with StopRequest() as stop:
-        assert not stop.requested
-        os.kill(os.getpid(), number)
-        assert stop.requested
-    assert signal.getsignal(number) is before
+    before = signal.signal(number, signal.default_int_handler)  # where the tests run under nohup, it is ignored
+    try:
+        with StopRequest() as stop:
+            assert not stop.requested
+            os.kill(os.getpid(), number)
+            assert stop.requested
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:
