@@ -4,6 +4,7 @@ that is faster than MKL."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -56,8 +57,8 @@ def slow_mkl() -> bool:
     return avx512_of_amd() and bool(found.get("avx_vnni") or found.get("avx512_vp2intersect"))
 
 
-def _capabilities() -> dict[str, object]:
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
+def _capabilities() -> Mapping[str, object]:
+    found: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
     return found
 
 
