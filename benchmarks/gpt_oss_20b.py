@@ -44,8 +44,8 @@ from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
 from glassformer.generation.decoding import generate as run
 from glassformer.kernels import mxfp4_native, native
 from glassformer.kernels.huge_pages import empty_in_huge_pages
+from glassformer.layers.quantized import DenseFormat
 from glassformer.models import Decoder
-from glassformer.quantized import DenseFormat
 
 HERE = Path(__file__).parent
 GIB = 2**30

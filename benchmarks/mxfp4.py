@@ -30,8 +30,8 @@ from glassformer.kernels import mxfp4_native, native
 from glassformer.kernels.mxfp4 import expand as expand_into
 from glassformer.kernels.mxfp4 import multiply
 from glassformer.kernels.options import Clamp
-from glassformer.quantized import mxfp4
-from glassformer.quantized.packed_experts import PackedMixture
+from glassformer.layers.quantized import mxfp4
+from glassformer.layers.quantized.packed_experts import PackedMixture
 
 HERE = Path(__file__).parent
 HIDDEN, FF, MATRICES, EXPERTS, TOP_K = 2880, 2880, 8, 8, 4

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from glassformer.errors import InputError
-from glassformer.handcraft.programs import (
+from glassformer.programs import (
     CompiledProgram,
     Selector,
     Variable,
@@ -51,13 +51,13 @@ from glassformer.handcraft.programs import (
     tokens,
     verify_program,
 )
-from glassformer.handcraft.programs.certificate import ProgramCertificate
-from glassformer.handcraft.programs.checker import HeadClaim, LayerClaim
-from glassformer.handcraft.programs.decoder import compile_decoder, verify_decoder
-from glassformer.handcraft.programs.domains import Domains
-from glassformer.handcraft.programs.graph import graph
-from glassformer.handcraft.programs.language import Aggregate, Width, distinct, is_number, typed
-from glassformer.handcraft.programs.saved import load_program, save_program
+from glassformer.programs.certificate import ProgramCertificate
+from glassformer.programs.checker import HeadClaim, LayerClaim
+from glassformer.programs.decoder import compile_decoder, verify_decoder
+from glassformer.programs.domains import Domains
+from glassformer.programs.graph import graph
+from glassformer.programs.language import Aggregate, Width, distinct, is_number, typed
+from glassformer.programs.saved import load_program, save_program
 
 FAULTS = ("unsound", "wrong fails", "bounds below errors", "raw exceptions", "no end")
 MOST_SECONDS = 60

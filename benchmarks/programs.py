@@ -29,7 +29,7 @@ import torch
 from timing import in_turns, keep
 
 from glassformer.errors import InputError
-from glassformer.handcraft.programs import (
+from glassformer.programs import (
     Variable,
     aggregate,
     compile_program,
@@ -41,7 +41,7 @@ from glassformer.handcraft.programs import (
     tokens,
     verify_program,
 )
-from glassformer.handcraft.programs import library as lib
+from glassformer.programs import library as lib
 
 HERE = Path(__file__).parent
 

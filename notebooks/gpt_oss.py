@@ -45,7 +45,6 @@ from IPython.display import Markdown
 from torch.utils.data import DataLoader, TensorDataset
 
 from glassformer.data.bayes import optimal_accuracy
-from glassformer.data.continuations import behaviour
 from glassformer.data.recurrence import RecurrenceConfig, make_split, obeys_recurrence
 from glassformer.generation.sampling import SamplingRule
 from glassformer.kernels import experts as expert_kernel
@@ -71,6 +70,7 @@ from glassformer.labs.gpt_oss import (
     token_choice_greedy,
     train,
 )
+from glassformer.labs.gpt_oss.continuations import behaviour
 from glassformer.labs.gpt_oss.course import _band
 from glassformer.layers.attention import attend
 from glassformer.layers.experts import MixtureOfExperts as LibraryExperts

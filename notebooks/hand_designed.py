@@ -35,6 +35,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from glassformer.figures.single_heads import (
+    draw_attention,
+    draw_cells,
+    draw_circuit_comparison,
+    draw_circuits,
+    draw_head,
+)
 from glassformer.handcraft import (
     TASKS,
     Description,
@@ -56,7 +63,6 @@ from glassformer.handcraft.circuits import (
     random_basis,
     values_at_places,
 )
-from glassformer.handcraft.distances import head_distance
 from glassformer.labs import hand_designed
 from glassformer.labs.hand_designed import (
     NumpyTransformer,
@@ -72,15 +78,9 @@ from glassformer.labs.hand_designed import (
     submission,
     train_loop,
 )
+from glassformer.labs.hand_designed.distances import head_distance
 from glassformer.labs.hand_designed.experiments.study import fast_recipe
-from glassformer.observe.figures.single_heads import (
-    draw_attention,
-    draw_cells,
-    draw_circuit_comparison,
-    draw_circuits,
-    draw_head,
-)
-from glassformer.training.single_heads import unstacked
+from glassformer.labs.hand_designed.head_training import unstacked
 
 # %% [markdown]
 # ## Implement a simple transformer

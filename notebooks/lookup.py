@@ -37,6 +37,7 @@ from torch.utils.data import DataLoader
 
 from glassformer.data.in_context_lookup import bag_ceiling, encode, reordered, sample
 from glassformer.data.lookup import FACTS, all_contexts, lookup_batch
+from glassformer.figures.style import BLACK, in_style, line, new_figure
 from glassformer.labs.lookup import (
     BATCH_SIZE,
     D_FF,
@@ -66,7 +67,6 @@ from glassformer.labs.lookup import (
 from glassformer.labs.lookup.experiments.course_runs import attention, build_course_model, share_right, written_logits
 from glassformer.labs.lookup.experiments.recipes import BAG, SLOTS, shortened
 from glassformer.observe.capture import capture
-from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.observe.scrambling import scrambling_test
 from glassformer.training.in_context_lookup import answers, build_model, train_in_context
 

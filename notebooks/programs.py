@@ -30,13 +30,13 @@ from pathlib import Path
 
 import torch
 
-from glassformer.handcraft.programs import compile_program, indices, select, selector_width, tokens, verify_program
-from glassformer.handcraft.programs.graph import draw_graph
-from glassformer.handcraft.programs.parts import describe, stages, stream_variables
-from glassformer.handcraft.programs.saved import load_program, save_program
+from glassformer.figures.attention_maps import attention_map
 from glassformer.observe.capture import capture
-from glassformer.observe.figures.attention_maps import attention_map
 from glassformer.observe.interchange import agreement, exchange, exchange_in_program, places
+from glassformer.programs import compile_program, indices, select, selector_width, tokens, verify_program
+from glassformer.programs.graph import draw_graph
+from glassformer.programs.parts import describe, stages, stream_variables
+from glassformer.programs.saved import load_program, save_program
 
 same_letter, before = select(tokens, tokens, operator.eq), select(indices, indices, operator.lt, "before")
 earlier = selector_width((same_letter & before).named("same letter before"), "earlier occurrences")

@@ -24,10 +24,10 @@
 import torch
 
 import glassformer
+from glassformer.figures.attention_maps import compare_heads
 from glassformer.observe.capture import capture
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import add, forbid, put, zero
-from glassformer.observe.figures.attention_maps import compare_heads
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.sweep import ablation_sweep

@@ -58,6 +58,8 @@ from glassformer.classifier import Classifier, token_effects
 from glassformer.data.examples import CLASSES, split_by_text
 from glassformer.data.sentiment import leaky_examples, reviews
 from glassformer.data.tokenizer import WordTokenizer
+from glassformer.figures.attention_maps import attention_grid, attention_map
+from glassformer.figures.coloured_words import coloured_text
 from glassformer.labs.sentiment import (
     FeedForward,
     LayerNorm,
@@ -75,6 +77,11 @@ from glassformer.labs.sentiment import (
     visualize_attention,
 )
 from glassformer.labs.sentiment.experiments.pitfalls import measure_leak, measure_padding
+from glassformer.labs.sentiment.illustrations import draw_recurrent_and_parallel
+from glassformer.labs.sentiment.model_diagram import architecture, block
+from glassformer.labs.sentiment.probe_figures import draw_training_curves
+from glassformer.labs.sentiment.timeline import draw_timeline
+from glassformer.labs.sentiment.word_rankings import compare_rankings
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.sinusoids import SinusoidalPositions
@@ -83,14 +90,7 @@ from glassformer.observe.attention_measures import head_measures
 from glassformer.observe.complexity import overtakes
 from glassformer.observe.complexity_measured import count_operations
 from glassformer.observe.edits import Edit, zero
-from glassformer.observe.figures.attention_maps import attention_grid, attention_map
-from glassformer.observe.figures.coloured_words import coloured_text
-from glassformer.observe.figures.diagrams import architecture, block
-from glassformer.observe.figures.illustrations import draw_recurrent_and_parallel
-from glassformer.observe.figures.text_classifiers import draw_training_curves
-from glassformer.observe.figures.timeline import draw_timeline
 from glassformer.observe.intervene import intervene
-from glassformer.observe.word_rankings import compare_rankings
 from glassformer.training.loaders import train_epochs
 
 torch.manual_seed(42)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from glassformer.handcraft.programs import (
+from glassformer.programs import (
     CompiledProgram,
     aggregate,
     compile_program,

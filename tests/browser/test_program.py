@@ -15,10 +15,10 @@ from playwright.sync_api import Locator, Page, expect
 from glassformer.explorer.loading.discovery import entries_at
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.service import Explorer
-from glassformer.handcraft.programs import compile_program
-from glassformer.handcraft.programs.graph import graph
-from glassformer.handcraft.programs.library import PROGRAMS
-from glassformer.handcraft.programs.saved import save_program
+from glassformer.programs import compile_program
+from glassformer.programs.graph import graph
+from glassformer.programs.library import PROGRAMS
+from glassformer.programs.saved import save_program
 from sorting import SORTED, sorting
 
 from .conftest import Go, Open

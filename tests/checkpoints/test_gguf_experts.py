@@ -4,7 +4,7 @@ import torch
 
 from glassformer.checkpoints.families.gpt_oss import packed_experts
 from glassformer.kernels.blocks import values
-from glassformer.quantized import mxfp4
+from glassformer.layers.quantized import mxfp4
 
 
 def test_experts_in_mxfp4_keep_their_values_in_the_order_of_gpt_oss() -> None:

@@ -26,7 +26,7 @@ from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
 from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
 from glassformer.errors import InputError
 from glassformer.layers.experts import MixtureOfExperts
-from glassformer.quantized.packed_experts import PackedMixture
+from glassformer.layers.quantized.packed_experts import PackedMixture
 
 LLAMA_CPP = os.environ.get("GLASSFORMER_LLAMA_CPP")
 PERPLEXITY = os.environ.get("GLASSFORMER_LLAMA_PERPLEXITY")

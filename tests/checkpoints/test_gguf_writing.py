@@ -20,8 +20,8 @@ from glassformer.checkpoints.gguf_file import read_gguf
 from glassformer.checkpoints.gguf_writing import quantize_q8_0, write_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
 from glassformer.layers.options import Llama3, LongRope
+from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
 from refusals import refused
 
 PLAIN = DecoderConfig(

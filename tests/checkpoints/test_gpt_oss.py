@@ -16,8 +16,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.errors import CheckpointError
 from glassformer.generation.decoding import generate
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder
-from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
 Peer = Callable[..., GptOssForCausalLM]

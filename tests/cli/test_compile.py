@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli.main import main
-from glassformer.handcraft.programs import compile_program, verify_program
-from glassformer.handcraft.programs.library import histogram
-from glassformer.handcraft.programs.saved import load_program
+from glassformer.programs import compile_program, verify_program
+from glassformer.programs.library import histogram
+from glassformer.programs.saved import load_program
 
 MINE = """
 import operator
-from glassformer.handcraft.programs import indices, select, selector_width, tokens
+from glassformer.programs import indices, select, selector_width, tokens
 
 program = selector_width(select(tokens, tokens, operator.eq), "mine")
 vocabulary, max_len, causal = ["red", "green"], 4, True

@@ -21,12 +21,12 @@ from glassformer.errors import CheckpointError
 from glassformer.generation import language_model as module
 from glassformer.kernels import plain
 from glassformer.kernels.native import Library
+from glassformer.layers.quantized import lossless
+from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
-from glassformer.quantized import lossless
-from glassformer.quantized.lossless import LosslessLinear
 from refusals import refused
 
 

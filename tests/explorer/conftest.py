@@ -20,14 +20,14 @@ from glassformer.explorer.loading.loaded_model import (
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.designs import design
-from glassformer.handcraft.programs import compile_program
-from glassformer.handcraft.programs.library import PROGRAMS
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import Positions
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.programs import compile_program
+from glassformer.programs.library import PROGRAMS
 from serving import Served
 
 WORDS = 11

@@ -27,11 +27,11 @@ from glassformer.layers.experts import collect_routing
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.linear import Linear
 from glassformer.layers.options import Yarn
+from glassformer.layers.quantized import lossless
+from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized.int8 import Int8Linear, decode, encode
+from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import lossless
-from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
-from glassformer.quantized.int8 import Int8Linear, decode, encode
-from glassformer.quantized.lossless import LosslessLinear
 from refusals import refused
 
 pytestmark = pytest.mark.usefixtures("library", "fast_forms")

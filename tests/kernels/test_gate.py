@@ -23,9 +23,9 @@ from glassformer.kernels.int8 import int8_linear
 from glassformer.kernels.native import FUNCTIONS, Library
 from glassformer.kernels.rms_norm import rms_norm
 from glassformer.layers.norms import RMSNorm
+from glassformer.layers.quantized.int8 import Int8Linear
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.quantized.int8 import Int8Linear
 
 SOURCE = Path(glassformer.__file__).parent
 for _module in pkgutil.walk_packages([str(SOURCE / "kernels")], "glassformer.kernels."):

@@ -22,7 +22,7 @@ from glassformer.kernels.mxfp4 import expand_definition
 from glassformer.kernels.mxfp4_native import Kernel
 from glassformer.kernels.native import Library
 from glassformer.layers.norms import RMSNorm
-from glassformer.quantized import mxfp4
+from glassformer.layers.quantized import mxfp4
 
 SOURCE_ROOT = Path(native.__file__).parents[3]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.kernels.mxfp4 import expand_definition
 from glassformer.kernels.native import LEVELS, Library
-from glassformer.quantized.lossless import encode
+from glassformer.layers.quantized.lossless import encode
 
 FORMATS = ("float32", "bfloat16", "lossless", "int8", "mxfp4")
 MULTIPLES = {"lossless": 16, "int8": 32, "mxfp4": 32}

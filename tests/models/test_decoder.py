@@ -16,9 +16,9 @@ from glassformer.layers.attention import watching
 from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts, balance_loss, collect_routing
 from glassformer.layers.options import Yarn
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
 BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)

@@ -123,7 +123,7 @@ def own_experts(chance: Random, **changes: Any) -> Subject:
 def packed(chance: Random) -> Subject:
     """In float32, as the kernel of packed weights is."""
     subject = own_experts(chance, hidden_dim=32, ff_dim=32)
-    from glassformer.quantized.packed_experts import PackedMixture
+    from glassformer.layers.quantized.packed_experts import PackedMixture
 
     model = subject.model.float()
     for block in model.layers:

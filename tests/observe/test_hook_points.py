@@ -12,8 +12,8 @@ from torch import nn
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.hook_points import _expert_outputs, choose_points, own_points, select
-from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
 

@@ -10,10 +10,6 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.handcraft.programs import compile_program, indices, select, selector_width, tokens
-from glassformer.handcraft.programs.graph import graph
-from glassformer.handcraft.programs.library import PROGRAMS
-from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.observe.interchange import (
     Place,
     Tokens,
@@ -23,6 +19,10 @@ from glassformer.observe.interchange import (
     most_agreeing,
     places,
 )
+from glassformer.programs import compile_program, indices, select, selector_width, tokens
+from glassformer.programs.graph import graph
+from glassformer.programs.library import PROGRAMS
+from glassformer.programs.model import CompiledProgram
 
 
 def compiled(name: str) -> CompiledProgram:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
 from glassformer.layers.experts import MixtureOfExperts
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
-from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "sinks": True, "key_weights": True, "attention_bias": True}

@@ -13,11 +13,11 @@ from small_models import decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, forbid, patch, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.sweep import SWEPT, Sweep, ablation_steps, ablation_sweep, attribution_sweep, patch_sweep
-from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
 DENSE = [site for site in SWEPT if site not in ("experts", "neurons")]

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.handcraft.programs import compile_program
-from glassformer.handcraft.programs.adder import Adder
-from glassformer.handcraft.programs.library import PROGRAMS, parity
-from glassformer.handcraft.programs.model import CompiledProgram
+from glassformer.programs import compile_program
+from glassformer.programs.adder import Adder
+from glassformer.programs.library import PROGRAMS, parity
+from glassformer.programs.model import CompiledProgram
 from glassformer.training import TrainingConfig, train
 from glassformer.training.programs import AdditionTask, ProgramTask
 

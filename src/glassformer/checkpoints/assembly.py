@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.layers.linear import Linear
+from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import DenseFormat, int8, lossless, mxfp4
 
 FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
 """A whole number in a ``config.json``, small enough for arithmetic on shapes."""

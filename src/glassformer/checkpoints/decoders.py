@@ -46,12 +46,12 @@ from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import new_directory, write_text
 from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts
+from glassformer.layers.quantized import DenseFormat
+from glassformer.layers.quantized.int8 import Int8Linear
+from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.models.decoder_config import renamed
-from glassformer.quantized import DenseFormat
-from glassformer.quantized.int8 import Int8Linear
-from glassformer.quantized.lossless import LosslessLinear
-from glassformer.quantized.packed_experts import PackedMixture
 
 OWN = "glassformer-decoder"
 """The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
@@ -82,9 +82,10 @@ def load_decoder(
             or expands them;
             None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
         dense: How linear layers are held, but experts and an output that is the embedding, for inference only.
-            ``"lossless"``: bfloat16 numbers in 12 bits (:func:`~glassformer.quantized.lossless.encode`), a quarter less
-            to read for each token; for processors, since elsewhere they are expanded at each use. ``"int8"``: 8 bits
-            (:func:`~glassformer.quantized.int8.encode`), half as much to read, with an error. None: as they are stored.
+            ``"lossless"``: bfloat16 numbers in 12 bits (:func:`~glassformer.layers.quantized.lossless.encode`), a
+            quarter less to read for each token; for processors, since elsewhere they are expanded at each use.
+            ``"int8"``: 8 bits (:func:`~glassformer.layers.quantized.int8.encode`), half as much to read, with an error.
+            None: as they are stored.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 

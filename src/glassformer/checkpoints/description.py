@@ -20,9 +20,9 @@ from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS
+from glassformer.layers.quantized import DenseFormat, mxfp4
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
-from glassformer.quantized import DenseFormat, mxfp4
 
 SIXTEENTHS: dict[DenseFormat | None, int] = {None: 32, "lossless": 24, "int8": 17}
 """Sixteenths of a byte for each weight: of bfloat16 and of the formats that replace it."""

@@ -20,8 +20,8 @@ from glassformer.checkpoints.gguf_file import FLOATS, GgufFile, read_gguf
 from glassformer.checkpoints.tensor_files import StoredTensor, Wanted, check_tensors, nonfinite_weights
 from glassformer.errors import CheckpointError, require
 from glassformer.kernels.blocks import KINDS, values
+from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
 
 Hold = Literal["blocks", "dense"]
 """Packed weights as the file's own blocks, or expanded."""

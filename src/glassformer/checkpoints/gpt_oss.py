@@ -33,8 +33,8 @@ from glassformer.checkpoints.tensor_files import (
     stored_tensors,
 )
 from glassformer.errors import CheckpointError
+from glassformer.layers.quantized import DenseFormat
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import DenseFormat
 
 # Of a large tensor, this much is read at a time.
 _PIECE_BYTES = 2**25
@@ -187,7 +187,7 @@ _Layer = Mapping[Matrix, PlannedExperts]
 
 
 def _packed_state(experts: _Layer, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-    """What :class:`~glassformer.quantized.packed_experts.PackedMixture` holds, as packed files do."""
+    """What :class:`~glassformer.layers.quantized.packed_experts.PackedMixture` holds, as packed files do."""
     state = {}
     for matrix, planned in experts.items():
         blocks, scales = planned.weights

@@ -18,8 +18,8 @@ from glassformer.errors import require
 from glassformer.kernels.options import Clamp
 from glassformer.layers.blocks import Block
 from glassformer.layers.norms import RMSNorm
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder
-from glassformer.quantized.packed_experts import PackedMixture
 
 NO_SINK = -1e30
 """The logit of a sink without effect: its weight is exp(-1e30) = 0, and unlike -inf it is safe in other programs.

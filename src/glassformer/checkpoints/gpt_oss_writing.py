@@ -21,8 +21,8 @@ from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_ten
 from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import new_directory, write_text
+from glassformer.layers.quantized import mxfp4
 from glassformer.models import DecoderConfig
-from glassformer.quantized import mxfp4
 
 ExpertKind = Literal["mxfp4", "bfloat16"]
 

@@ -20,8 +20,8 @@ from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned
 from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import require
+from glassformer.layers.quantized import mxfp4
 from glassformer.models import DecoderConfig
-from glassformer.quantized import mxfp4
 
 # Its sizes are the defaults of gpt-oss's configuration.
 GPT_OSS_120B = dataclasses.replace(read_gpt_oss_config({}, "openai", Path(CONFIG_FILE)), expert_format="mxfp4")

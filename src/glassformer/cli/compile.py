@@ -10,13 +10,13 @@ from glassformer.cli.flags import CompileFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
 from glassformer.files import require_absent
-from glassformer.handcraft.programs.certificate import ProgramCertificate, verify_program
-from glassformer.handcraft.programs.language import typed
-from glassformer.handcraft.programs.library import Example
-from glassformer.handcraft.programs.model import CompiledProgram, compile_program
-from glassformer.handcraft.programs.parts import describe
-from glassformer.handcraft.programs.program_files import read_program
-from glassformer.handcraft.programs.saved import load_program, require_place, save_program
+from glassformer.programs.certificate import ProgramCertificate, verify_program
+from glassformer.programs.language import typed
+from glassformer.programs.library import Example
+from glassformer.programs.model import CompiledProgram, compile_program
+from glassformer.programs.parts import describe
+from glassformer.programs.program_files import read_program
+from glassformer.programs.saved import load_program, require_place, save_program
 from glassformer.text import shown
 
 

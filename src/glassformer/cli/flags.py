@@ -11,7 +11,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 from glassformer.config import Count, Positive, Seed, Size, config
 from glassformer.errors import require
 from glassformer.files import require_absent
-from glassformer.quantized import DenseFormat
+from glassformer.layers.quantized import DenseFormat
 
 TaskName = Literal[
     "identity",
@@ -427,7 +427,7 @@ class CompileFlags:
     """Compile a program over sequences into the weights of a transformer, and print what each part of it is for.
 
     PROGRAM is a name of the library, such as histogram, or a Python file that defines
-      program      built from glassformer.handcraft.programs
+      program      built from glassformer.programs
       vocabulary   a text of one-character tokens, or a list of tokens
       max_len      tokens of the longest sequence
       causal       optional: True if queries see only keys up to their own position

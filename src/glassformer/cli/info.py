@@ -19,8 +19,8 @@ from glassformer.cli.terminal import say
 from glassformer.generation.language_model import KNOWN, find_place
 from glassformer.kernels import native
 from glassformer.layers.options import Yarn
+from glassformer.layers.quantized import DenseFormat
 from glassformer.models import DecoderConfig
-from glassformer.quantized import DenseFormat
 
 _CACHED_TOKENS = 4096
 

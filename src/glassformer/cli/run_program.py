@@ -6,11 +6,11 @@ from pathlib import Path
 
 from glassformer.cli.flags import RunProgramFlags
 from glassformer.cli.terminal import say
-from glassformer.handcraft.programs.graph import value_in_words
-from glassformer.handcraft.programs.model import compile_program
-from glassformer.handcraft.programs.parts import agree
-from glassformer.handcraft.programs.program_files import read_program, tokens_in
-from glassformer.handcraft.programs.saved import load_program
+from glassformer.programs.graph import value_in_words
+from glassformer.programs.model import compile_program
+from glassformer.programs.parts import agree
+from glassformer.programs.program_files import read_program, tokens_in
+from glassformer.programs.saved import load_program
 
 
 def run(flags: RunProgramFlags) -> bool:

@@ -100,8 +100,8 @@ def run(flags: VerifyFlags) -> Certificate:
         say("\nThe bound is above the tolerance: sharper scores (Qm times a factor) make it smaller.")
     if flags.figure is not None and chosen is not None and shown is not None:
         # matplotlib takes a second to import.
-        from glassformer.observe.figures.single_heads import draw_attention
-        from glassformer.observe.figures.style import save_figure
+        from glassformer.figures.single_heads import draw_attention
+        from glassformer.figures.style import save_figure
 
         title = f"{chosen.sequence[:40]}, position {chosen.position}"
         figure = draw_attention(shown.attention, shown.names, shown.names, title)

@@ -25,8 +25,8 @@ from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_en
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed, from_words, to_words
-from glassformer.observe.figures.attention_maps import attention_map
-from glassformer.observe.figures.heat_maps import MOST_NAMES
+from glassformer.figures.attention_maps import attention_map
+from glassformer.figures.heat_maps import MOST_NAMES
 
 if TYPE_CHECKING:
     from glassformer.explorer.widget import ExplorerWidget

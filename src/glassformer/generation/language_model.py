@@ -42,9 +42,9 @@ from glassformer.generation.decoding import stream
 from glassformer.generation.sampling import SamplingRule
 from glassformer.kernels import native
 from glassformer.kernels.rule import use_definition
+from glassformer.layers.quantized import DenseFormat
+from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import DenseFormat
-from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.text import known_name
 
 GENERATION_FILE = "generation_config.json"

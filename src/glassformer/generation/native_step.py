@@ -29,13 +29,13 @@ from glassformer.layers.linear import Linear
 from glassformer.layers.norms import RMSNorm, SoftCap
 from glassformer.layers.options import LongRope
 from glassformer.layers.positions import RotaryEmbedding
+from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized.int8 import Int8Linear
+from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
 from glassformer.models.tokens import check_tokens
 from glassformer.modes import evaluating
-from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
-from glassformer.quantized.int8 import Int8Linear
-from glassformer.quantized.lossless import LosslessLinear
-from glassformer.quantized.packed_experts import PackedMixture
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (

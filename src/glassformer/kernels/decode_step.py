@@ -33,7 +33,7 @@ class Matrix(ctypes.Structure):
 
     @classmethod
     def lossless(cls, packed: int, index: int, width: int) -> Matrix:
-        """Of what :func:`~glassformer.quantized.lossless.encode` made of rows of ``width`` numbers."""
+        """Of what :func:`~glassformer.layers.quantized.lossless.encode` made of rows of ``width`` numbers."""
         return cls(packed, index, _LOSSLESS, width)
 
     @classmethod

@@ -97,7 +97,7 @@ def expand(
 
 
 def fits(packed: Tensor, index: Tensor, width: int) -> bool:
-    """Whether shapes, dtypes and strides are those of :func:`~glassformer.quantized.lossless.encode`."""
+    """Whether shapes, dtypes and strides are those of :func:`~glassformer.layers.quantized.lossless.encode`."""
     return (
         packed.shape == (len(packed), -(-width // GROUP), GROUP_BYTES)
         and index.shape == (len(index), 2)

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from pydantic import TypeAdapter, ValidationError
 
 from glassformer.errors import InputError, require
+from glassformer.figures.style import save_figure
 from glassformer.files import write_text
 from glassformer.labs import wording
-from glassformer.observe.figures.style import save_figure
 
 _Part = TypeVar("_Part")
 

@@ -282,7 +282,7 @@ def _feed_forward(config: DecoderConfig) -> nn.Module | None:
         return SwiGLU(width, ff_dim, bias=bias, clamp=clamp, activation=config.activation)
     # Imported here, so that a dense decoder does not load them.
     if config.expert_format == "mxfp4":
-        from glassformer.quantized.packed_experts import PackedMixture
+        from glassformer.layers.quantized.packed_experts import PackedMixture
 
         return PackedMixture(width, ff_dim, config.num_experts, config.top_k, bias=bias, clamp=clamp)
     from glassformer.layers.experts import MixtureOfExperts

@@ -17,8 +17,8 @@ from glassformer.kernels.rule import autocast_dtype
 from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.captured import AXES
-from glassformer.quantized.packed_experts import PackedMixture
 
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
 ROLES: Mapping[str, Role] = MappingProxyType(

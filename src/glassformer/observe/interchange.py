@@ -21,20 +21,20 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.programs.graph import graph
-from glassformer.handcraft.programs.language import Variable
-from glassformer.handcraft.programs.model import CompiledProgram
-from glassformer.handcraft.programs.parts import stream_variables
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import change
 from glassformer.observe.intervene import intervene
+from glassformer.programs.graph import graph
+from glassformer.programs.language import Variable
+from glassformer.programs.model import CompiledProgram
+from glassformer.programs.parts import stream_variables
 
 Tokens = Int64[Tensor, "sequence position"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Coordinates of the residual stream at a time, as of :class:`~glassformer.handcraft.programs.model.Coordinate`."""
+    """Coordinates of the residual stream at a time, as of :class:`~glassformer.programs.model.Coordinate`."""
 
     time: int
     coordinates: tuple[int, ...]
@@ -88,7 +88,7 @@ class Exchange:
         tokens: The first sequences of the pairs.
         source: The second ones, of the same length.
         wanted: The numbers that stand for the program's values; see
-            :meth:`~glassformer.handcraft.programs.model.CompiledProgram.wanted`.
+            :meth:`~glassformer.programs.model.CompiledProgram.wanted`.
         allowed: By how much less than this an output may differ from its number.
     """
 

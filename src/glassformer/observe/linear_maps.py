@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.layers.linear import Linear
+from glassformer.layers.quantized.block_layers import BlockLinear
+from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.modes import evaluating
 from glassformer.observe.seams import has_other_hooks, suspended
-from glassformer.quantized.block_layers import BlockLinear
-from glassformer.quantized.lossless import LosslessLinear
 
 _KNOWN = (nn.Linear, Linear, BlockLinear, LosslessLinear)
 _ROWS_AT_ONCE = 1024

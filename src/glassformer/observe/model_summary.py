@@ -20,10 +20,10 @@ from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.options import LongRope, RopeScaling
 from glassformer.layers.positions import RotaryEmbedding
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.quantized.packed_experts import PackedMixture
 
 Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", "head"]
 AnyBlock: TypeAlias = EncoderBlock | Block | CrossBlock

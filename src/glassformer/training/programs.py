@@ -1,4 +1,4 @@
-"""Training the transformers of :mod:`glassformer.handcraft.programs`: on a program's values, and on sums."""
+"""Training the transformers of :mod:`glassformer.programs`: on a program's values, and on sums."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.programs.adder import addition_texts
-from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.kernels.cross_entropy import cross_entropy
+from glassformer.programs.adder import addition_texts
+from glassformer.programs.model import CompiledProgram
 from glassformer.training.task import Batch, mix_seed
 
 _EVALUATED = 256
@@ -27,7 +27,7 @@ class ProgramTask:
 
     Args:
         reference: The compiled program, which gives the numbers that stand for values. The model that is trained has
-            its shape, or that of :class:`~glassformer.handcraft.programs.model.CompiledProgram` anyway.
+            its shape, or that of :class:`~glassformer.programs.model.CompiledProgram` anyway.
         max_len: Tokens of the longest sequences to train on.
         seed: Of the sequences.
 
@@ -78,7 +78,7 @@ class ProgramTask:
 
 
 class AdditionTask:
-    """The digits of sums, after texts of :class:`~glassformer.handcraft.programs.adder.Adder`; a task for ``train``.
+    """The digits of sums, after texts of :class:`~glassformer.programs.adder.Adder`; a task for ``train``.
 
         loss = mean over the digits of sums of -log p(digit | text and digits before)
 

@@ -18,10 +18,10 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
-from glassformer.handcraft.programs import CompiledProgram, compile_program, tokens
-from glassformer.handcraft.programs.library import PROGRAMS, count
-from glassformer.handcraft.programs.saved import save_program
 from glassformer.observe.capture import capture
+from glassformer.programs import CompiledProgram, compile_program, tokens
+from glassformer.programs.library import PROGRAMS, count
+from glassformer.programs.saved import save_program
 from refusals import refused
 from sorting import sorting
 
@@ -144,7 +144,7 @@ def test_a_stored_program_has_no_definition(tmp_path: Path) -> None:
 
 
 def test_a_text_without_a_value_has_no_definition() -> None:
-    from glassformer.handcraft.programs import aggregate, everything
+    from glassformer.programs import aggregate, everything
 
     model = compile_program(aggregate(everything, tokens), tuple("ab"), 3)
     explorer = Explorer([wrap_model(model)])

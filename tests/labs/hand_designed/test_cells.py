@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from glassformer.figures.single_heads import draw_cells
 from glassformer.labs.hand_designed import LAB
 from glassformer.labs.hand_designed.experiments import Results, cells, study
 from glassformer.labs.hand_designed.experiments.cells import measure_cells
 from glassformer.labs.run import render
-from glassformer.observe.figures.single_heads import draw_cells
 
 
 @pytest.mark.slow

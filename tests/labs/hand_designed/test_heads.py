@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, unique
-from glassformer.handcraft.unique_circuit import unique_circuit
 from glassformer.handcraft.verification import verify
 from glassformer.labs.hand_designed.experiments.study import (
     COURSE_SIZES,
@@ -19,7 +18,8 @@ from glassformer.labs.hand_designed.experiments.study import (
     course_recipe,
     fast_recipe,
 )
-from glassformer.training.single_heads import outcomes_of, unstacked
+from glassformer.labs.hand_designed.head_training import outcomes_of, unstacked
+from glassformer.labs.hand_designed.unique_circuit import unique_circuit
 
 
 @settings(max_examples=10, deadline=None)

@@ -9,12 +9,12 @@ import torch
 
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import unique
-from glassformer.handcraft.unique_circuit import UniqueCircuit as Circuit
 from glassformer.labs.hand_designed import LAB
 from glassformer.labs.hand_designed.experiments import Results, study
 from glassformer.labs.hand_designed.experiments.study import Group, Moment, Story, course_recipe
+from glassformer.labs.hand_designed.head_training import Minimum, Outcome, stacked
+from glassformer.labs.hand_designed.unique_circuit import UniqueCircuit as Circuit
 from glassformer.labs.run import render
-from glassformer.training.single_heads import Minimum, Outcome, stacked
 
 
 def outcome(misread: list[int], error: float = 0.1) -> Outcome:

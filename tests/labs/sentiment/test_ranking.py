@@ -10,7 +10,7 @@ from glassformer.labs.run import render
 from glassformer.labs.sentiment import LAB
 from glassformer.labs.sentiment.experiments import Results
 from glassformer.labs.sentiment.experiments.ranking import draw_ranking
-from glassformer.observe.word_rankings import ATTENTION, EDGES, MASKED, SIGNED
+from glassformer.labs.sentiment.word_rankings import ATTENTION, EDGES, MASKED, SIGNED
 
 
 def test_claims_turn_with_the_numbers(results: Results) -> None:

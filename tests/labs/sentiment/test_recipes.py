@@ -19,9 +19,9 @@ from glassformer.labs.sentiment.experiments.recipes import (
     build_classifier,
     train_recipe,
 )
+from glassformer.labs.sentiment.text_recipe import TrainingRecipe
 from glassformer.training import Batch
 from glassformer.training.classification import ClassificationTask
-from glassformer.training.text_recipe import TrainingRecipe
 from refusals import refused
 
 THINGS = ("film", "book", "soup", "phone", "song", "play", "cake", "lamp")

@@ -30,8 +30,8 @@ from glassformer.errors import CheckpointError, InputError
 from glassformer.kernels.experts import Experts
 from glassformer.layers.blocks import Block
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.quantized import DenseFormat
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import DenseFormat
 
 # Masks and frequencies that older versions of transformers saved beside the weights.
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")

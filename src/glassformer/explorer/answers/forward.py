@@ -33,14 +33,14 @@ from glassformer.explorer.loading.loaded_model import (
     last_logits,
     require_order,
 )
-from glassformer.handcraft.programs.graph import value_in_words
-from glassformer.handcraft.programs.program_files import tokens_in
 from glassformer.handcraft.single_head import NumpyHead, SingleHead
 from glassformer.layers.attention import Attended
 from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
+from glassformer.programs.graph import value_in_words
+from glassformer.programs.program_files import tokens_in
 
 SHOWN_CLASSES = 8
 """Largest number of classes, or next tokens, whose probabilities a run reports."""

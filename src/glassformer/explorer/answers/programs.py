@@ -16,13 +16,13 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import visible
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel, LoadedProgram, of_kind, weights_stamp
-from glassformer.handcraft.programs.certificate import ProgramCertificate, verify_program
-from glassformer.handcraft.programs.graph import graph, value_in_words, values_in_words
-from glassformer.handcraft.programs.language import Interpreter, Selector, Value
-from glassformer.handcraft.programs.model import CompiledProgram
-from glassformer.handcraft.programs.parts import agree, stages, stream_variables, written_by
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture
+from glassformer.programs.certificate import ProgramCertificate, verify_program
+from glassformer.programs.graph import graph, value_in_words, values_in_words
+from glassformer.programs.language import Interpreter, Selector, Value
+from glassformer.programs.model import CompiledProgram
+from glassformer.programs.parts import agree, stages, stream_variables, written_by
 from glassformer.text import one_line
 
 QUICKLY_RUN, MOST_RUN = 5_000, 100_000

@@ -33,13 +33,13 @@ from glassformer.explorer.loading.task_models import (
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import ModelCard
 from glassformer.handcraft.designs import design
-from glassformer.handcraft.programs.library import PROGRAMS
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.programs.library import PROGRAMS
 
 BUNDLED = Path(__file__).parents[1] / "bundled"
 

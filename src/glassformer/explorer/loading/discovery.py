@@ -19,12 +19,12 @@ from glassformer.explorer.loading.loaded_model import ModelEntry
 from glassformer.explorer.loading.programs import stored_program
 from glassformer.explorer.loading.stored_models import Place, checkpoint, language_model, stamp_of, trained_decoder
 from glassformer.generation.language_model import KNOWN
-from glassformer.handcraft.programs.saved import is_program_file
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import require_fits
 from glassformer.handcraft.weight_files import read_head
+from glassformer.programs.saved import is_program_file
 from glassformer.text import one_line, shown
 
 RUN_READERS = (in_context_lookup, lookup_course, gpt_oss_decoder, trained_decoder)

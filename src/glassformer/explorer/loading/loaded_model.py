@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_TOKENS, ModelCard
 from glassformer.generation.native_step import DecodingStep
-from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
+from glassformer.programs.model import CompiledProgram
 
 
 class Turn:

@@ -8,10 +8,10 @@ from typing import Any
 
 from glassformer.explorer.loading.loaded_model import LoadedProgram, ModelEntry
 from glassformer.explorer.messages import ModelCard, Origin
-from glassformer.handcraft.programs.domains import Domains
-from glassformer.handcraft.programs.library import PROGRAMS
-from glassformer.handcraft.programs.model import CompiledProgram, compile_program
-from glassformer.handcraft.programs.saved import load_program
+from glassformer.programs.domains import Domains
+from glassformer.programs.library import PROGRAMS
+from glassformer.programs.model import CompiledProgram, compile_program
+from glassformer.programs.saved import load_program
 from glassformer.text import one_line
 
 _LONGEST_TITLE, _LONGEST_TEXT = 60, 12

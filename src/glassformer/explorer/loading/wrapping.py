@@ -35,8 +35,6 @@ from glassformer.explorer.loading.programs import program_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.generation.language_model import LanguageModel
 from glassformer.handcraft.designs import Design
-from glassformer.handcraft.programs import program_files
-from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verification import require_fits
@@ -46,6 +44,8 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.hugging_face import require_resumable
+from glassformer.programs import program_files
+from glassformer.programs.model import CompiledProgram
 
 _NUMBERS_HELP = "token numbers between spaces"
 

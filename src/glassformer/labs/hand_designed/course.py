@@ -22,11 +22,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from glassformer.errors import InputError
+from glassformer.figures import style
+from glassformer.figures.heat_maps import panel, rescaled
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS
-from glassformer.observe.figures import style
-from glassformer.observe.figures.heat_maps import panel, rescaled
 
 
 @dataclass(frozen=True)

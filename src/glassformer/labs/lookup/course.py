@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from glassformer.data import lookup
 from glassformer.data.lookup import EOS, FACTS, PAD, SOS
 from glassformer.errors import require_positive
+from glassformer.figures.attention_maps import cross_attention
 from glassformer.generation import greedy_decode as decode
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
-from glassformer.observe.figures.attention_maps import cross_attention
 from glassformer.training import Batch
 from glassformer.training.loaders import History, Loader, train_epochs
 from glassformer.training.target import all_right, target_loss

@@ -15,11 +15,11 @@ from torch.utils.data import Dataset
 
 from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer, require_text
 from glassformer.errors import InputError, require
+from glassformer.figures.attention_maps import attention_grid
+from glassformer.figures.coloured_words import shown
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import complexity
-from glassformer.observe.figures.attention_maps import attention_grid
-from glassformer.observe.figures.coloured_words import shown
 from glassformer.text import one_line
 from glassformer.training import Batch
 from glassformer.training.loaders import History, Loader, train_epochs

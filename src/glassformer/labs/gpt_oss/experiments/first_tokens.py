@@ -9,10 +9,10 @@ import torch
 from matplotlib.figure import Figure
 
 from glassformer.data.bayes import optimal_predictions
+from glassformer.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
 from glassformer.labs.gpt_oss.experiments.models import MODELS, train_model
 from glassformer.labs.gpt_oss.experiments.sequences import DATA
 from glassformer.labs.run import Run
-from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
 
 _OPTIMAL = "optimal"
 

@@ -11,15 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from glassformer.data.bayes import optimal_predictions
-from glassformer.data.continuations import Behaviour, behaviour
+from glassformer.figures.heat_maps import DIVERGING, write_values
+from glassformer.figures.style import BLACK, BLUE, GREEN, ORANGE, SKY, in_style, new_figure
 from glassformer.generation.decoding import generate
 from glassformer.generation.sampling import SamplingRule
+from glassformer.labs.gpt_oss.continuations import Behaviour, behaviour
 from glassformer.labs.gpt_oss.experiments.models import COURSE_RECIPE, MODELS, train_model
 from glassformer.labs.gpt_oss.experiments.sequences import DATA, measured_of
 from glassformer.labs.run import Run
 from glassformer.models import Decoder
-from glassformer.observe.figures.heat_maps import DIVERGING, write_values
-from glassformer.observe.figures.style import BLACK, BLUE, GREEN, ORANGE, SKY, in_style, new_figure
 
 _SHOWN_LENGTH = 40
 

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from glassformer.data.recurrence import fresh_batch
+from glassformer.figures.heat_maps import write_values
+from glassformer.figures.style import BLACK, in_style, line, new_figure
 from glassformer.labs import wording
 from glassformer.labs.gpt_oss.course import Transformer
 from glassformer.labs.gpt_oss.course_training import calc_per_token_acc, eval_acc
@@ -21,8 +23,6 @@ from glassformer.labs.gpt_oss.experiments.sequences import DATA, Optimum, batche
 from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.modes import seeded
-from glassformer.observe.figures.heat_maps import write_values
-from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.training import Batch, EpochBatches, NextTokenTask, TrainingConfig, TrainingResult
 from glassformer.training.loaders import train_in
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from glassformer.data.bayes import optimal_predictions
+from glassformer.figures.style import BLACK, LINES, in_style, new_figure
 from glassformer.labs import wording
 from glassformer.labs.gpt_oss.experiments.models import MODELS, train_model
 from glassformer.labs.gpt_oss.experiments.sequences import DATA, measured_of
@@ -20,7 +21,6 @@ from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, mean, zero
-from glassformer.observe.figures.style import BLACK, LINES, in_style, new_figure
 from glassformer.observe.intervene import intervene
 
 SETTLED = 12

@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from glassformer.figures.single_heads import draw_cells
 from glassformer.files import write_text
 from glassformer.handcraft.designs import designable
 from glassformer.labs.hand_designed.course_tasks import SHOWN, submission
@@ -21,7 +22,6 @@ from glassformer.labs.hand_designed.experiments.designs import DesignResult, Ref
 from glassformer.labs.hand_designed.experiments.programs import ProgramResult
 from glassformer.labs.hand_designed.experiments.study import Group, Story
 from glassformer.labs.run import Lab, Run
-from glassformer.observe.figures.single_heads import draw_cells
 
 COURSE_SEED = 227
 """The course trains its first head from this seed."""

@@ -13,7 +13,7 @@ from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.verification import verify
 from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.study import course_recipe
-from glassformer.training.single_heads import unstacked
+from glassformer.labs.hand_designed.head_training import unstacked
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
+from glassformer.figures.heat_maps import panel
+from glassformer.figures.single_heads import draw_circuit_comparison, draw_comparison
+from glassformer.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, in_style, new_figure
 from glassformer.handcraft import circuits
 from glassformer.handcraft.designs import design
-from glassformer.handcraft.distances import HeadDistance, attention_weights, cosine, head_distance
 from glassformer.handcraft.single_head import HeadTrace, HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import Certificate, verify
 from glassformer.labs.hand_designed.course import train_loop
 from glassformer.labs.hand_designed.course_tasks import MAKE_BATCH, SHOWN, shown_sequence
-from glassformer.observe.figures.heat_maps import panel
-from glassformer.observe.figures.single_heads import draw_circuit_comparison, draw_comparison
-from glassformer.observe.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, in_style, new_figure
+from glassformer.labs.hand_designed.distances import HeadDistance, attention_weights, cosine, head_distance
 
 TITLES = {"identity": "by content", "copy_first": "by position", "unique": "by content and position"}
 

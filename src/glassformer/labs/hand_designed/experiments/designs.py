@@ -12,7 +12,7 @@ from glassformer.handcraft.sequences import LETTERS
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, parity
 from glassformer.handcraft.verification import Certificate, verify
-from glassformer.training.single_heads import Stage, new_heads, train_heads, unstacked
+from glassformer.labs.hand_designed.head_training import Stage, new_heads, train_heads, unstacked
 
 
 @dataclass(frozen=True)

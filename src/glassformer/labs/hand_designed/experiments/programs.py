@@ -12,16 +12,16 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from glassformer.handcraft.programs import compile_program, tokens
-from glassformer.handcraft.programs.adder import Adder
-from glassformer.handcraft.programs.language import Value, Variable
-from glassformer.handcraft.programs.library import count, follower, parity, sort
-from glassformer.handcraft.programs.model import CompiledProgram
+from glassformer.figures.style import BLACK, LINES, in_style, new_figure
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.initialisation import initialise
-from glassformer.observe.figures.style import BLACK, LINES, in_style, new_figure
 from glassformer.observe.interchange import agreement, exchange_in_program, most_agreeing, places
+from glassformer.programs import compile_program, tokens
+from glassformer.programs.adder import Adder
+from glassformer.programs.language import Value, Variable
+from glassformer.programs.library import count, follower, parity, sort
+from glassformer.programs.model import CompiledProgram
 from glassformer.training import TrainingConfig, mix_seed, train
 from glassformer.training.programs import AdditionTask, ProgramTask
 

@@ -9,11 +9,9 @@ from statistics import median
 import numpy as np
 from matplotlib.figure import Figure
 
+from glassformer.figures.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
 from glassformer.handcraft.tasks import TASKS
-from glassformer.handcraft.unique_circuit import UniqueCircuit, unique_circuit
-from glassformer.observe.figures.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
-from glassformer.training import mix_seed
-from glassformer.training.single_heads import (
+from glassformer.labs.hand_designed.head_training import (
     Minimum,
     Outcome,
     Recipe,
@@ -23,6 +21,8 @@ from glassformer.training.single_heads import (
     stacked,
     unstacked,
 )
+from glassformer.labs.hand_designed.unique_circuit import UniqueCircuit, unique_circuit
+from glassformer.training import mix_seed
 
 COURSE_SIZES: dict[str, tuple[int, int | None]] = {"identity": (3, None), "copy_first": (1, 4), "unique": (8, 4)}
 """qk_dim and pos_dim of the heads that the course trains."""

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from glassformer.data import lookup
 from glassformer.data.lookup import EOS, FACTS, SOS, LookupExample, all_contexts, lookup_batch
+from glassformer.figures.attention_maps import cross_attention
+from glassformer.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.generation import greedy_decode
 from glassformer.labs.lookup import course
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
@@ -25,8 +27,6 @@ from glassformer.models.encoder_config import Positions
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import seeded
 from glassformer.observe.capture import capture
-from glassformer.observe.figures.attention_maps import cross_attention
-from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.observe.scrambling import Scrambling, scrambling_test
 from glassformer.training import EpochBatches, TargetTask, TrainingConfig, TrainingResult, load_weights
 from glassformer.training.loaders import train_in

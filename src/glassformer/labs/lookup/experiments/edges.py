@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from glassformer.data.lookup import all_contexts, lookup_batch
+from glassformer.figures.style import LINES, in_style, new_figure
 from glassformer.labs.lookup.experiments.course_runs import ROLES, train_course
 from glassformer.labs.lookup.experiments.fresh_facts import contexts
 from glassformer.labs.run import Run
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.edits import Edit, forbid, zero
-from glassformer.observe.figures.style import LINES, in_style, new_figure
 from glassformer.observe.intervene import intervene
 from glassformer.training.classification import wilson
 from glassformer.training.in_context_lookup import InContextRecipe, train_in_context

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.data.in_context_lookup import Facts, Source, Split, bag_ceiling, encode, reordered, sample
+from glassformer.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.labs.lookup.experiments.course_runs import draw_bars
+from glassformer.labs.lookup.fact_lookup import Lookup, measure_lookup
 from glassformer.labs.run import Run
 from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.observe.fact_lookup import Lookup, measure_lookup
-from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, build_model, train_in_context
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from glassformer.data.examples import fingerprint
-from glassformer.data.sentiment_sources import find_data
 from glassformer.labs.run import Lab, Run
+from glassformer.labs.sentiment.complexity_curves import draw_complexity
 from glassformer.labs.sentiment.experiments import growth, heads, mini_transformer, models, norms, pitfalls
 from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.models import ModelResult, Models
@@ -24,17 +24,17 @@ from glassformer.labs.sentiment.experiments.recipes import (
     FULL_TFIDF,
     one_thread,
 )
+from glassformer.labs.sentiment.illustrations import draw_positions, draw_recurrent_and_parallel
+from glassformer.labs.sentiment.model_diagram import architecture, block
+from glassformer.labs.sentiment.probe_figures import draw_effects, draw_training_curves
+from glassformer.labs.sentiment.sources import find_data
+from glassformer.labs.sentiment.timeline import draw_timeline
 from glassformer.observe.complexity_measured import LENGTHS
-from glassformer.observe.figures.complexity_curves import draw_complexity
-from glassformer.observe.figures.diagrams import architecture, block
-from glassformer.observe.figures.illustrations import draw_positions, draw_recurrent_and_parallel
-from glassformer.observe.figures.text_classifiers import draw_effects, draw_training_curves
-from glassformer.observe.figures.timeline import draw_timeline
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is done; ``data`` is an argument of :func:`~glassformer.data.sentiment_sources.find_data`."""
+    """How much is done; ``data`` is an argument of :func:`~glassformer.labs.sentiment.sources.find_data`."""
 
     data: str | None = None
     seeds: int = 3  # of each network of the table

@@ -1,4 +1,4 @@
-"""What the best encoder reads; see :mod:`glassformer.observe.probes`."""
+"""What the best encoder reads; see :mod:`glassformer.labs.sentiment.word_probes`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from glassformer.classifier import load_classifier, save_classifier
 from glassformer.labs.run import Run
+from glassformer.labs.sentiment.word_probes import GroupProbe, Look, PairResult, look_at, probe_pairs, probe_words
 from glassformer.models.encoder_config import EncoderConfig
-from glassformer.observe.probes import GroupProbe, Look, PairResult, look_at, probe_pairs, probe_words
 
 
 @dataclass(frozen=True)

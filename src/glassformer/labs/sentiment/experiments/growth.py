@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.kernels import plain
+from glassformer.labs.sentiment.complexity_curves import CostCurve
 from glassformer.labs.sentiment.experiments.mini_transformer import COURSE_MODEL
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -18,7 +19,6 @@ from glassformer.models.encoder_config import EncoderConfig
 from glassformer.modes import seeded
 from glassformer.observe.complexity import complexity, overtakes
 from glassformer.observe.complexity_measured import Measurement, count_operations, fitted_exponent, peak_bytes
-from glassformer.observe.figures.complexity_curves import CostCurve
 
 D_MODEL, HEADS, D_FF = 512, 8, 2048
 """The sizes of the course's section on cost; the model that it trains is smaller."""

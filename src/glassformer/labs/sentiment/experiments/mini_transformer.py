@@ -20,15 +20,15 @@ from torch.utils.data import DataLoader
 from glassformer.data.examples import CLASSES, Example, split_by_text
 from glassformer.data.sentiment import reviews
 from glassformer.data.tokenizer import CLS, split_words
+from glassformer.figures.attention_maps import attention_grid, attention_map
+from glassformer.figures.coloured_words import attention_rows
+from glassformer.figures.heat_maps import panel
+from glassformer.figures.style import in_style, new_figure
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.modes import seeded
-from glassformer.observe.figures.attention_maps import attention_grid, attention_map
-from glassformer.observe.figures.coloured_words import attention_rows
-from glassformer.observe.figures.heat_maps import panel
-from glassformer.observe.figures.style import in_style, new_figure
 from glassformer.training.loaders import History
 
 COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.data.examples import Example, SentimentData
-from glassformer.data.sentiment_sources import find_data, kind_examples
 from glassformer.errors import InputError
+from glassformer.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
 from glassformer.labs.run import Run
 from glassformer.labs.sentiment.experiments.recipes import (
     BASELINES,
@@ -34,12 +34,12 @@ from glassformer.labs.sentiment.experiments.recipes import (
     train_recipe,
     train_rival,
 )
+from glassformer.labs.sentiment.sources import find_data, kind_examples
+from glassformer.labs.sentiment.text_recipe import Epoch
+from glassformer.labs.sentiment.word_counts import TfidfRecipe, fit_counts
 from glassformer.labs.wording import alike, standard_error
-from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
 from glassformer.observe.model_summary import count_parameters
 from glassformer.training.classification import scores, wilson
-from glassformer.training.text_recipe import Epoch
-from glassformer.training.word_counts import TfidfRecipe, fit_counts
 
 Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
 Probabilities: TypeAlias = Float[np.ndarray, "text num_classes"]

@@ -8,8 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from glassformer.figures.style import BLACK, LINES, in_style, new_figure
 from glassformer.labs.sentiment.course import LayerNorm
-from glassformer.observe.figures.style import BLACK, LINES, in_style, new_figure
 
 WIDTH = 64
 DEVIATIONS = tuple(10.0**power for power in range(-8, 2))

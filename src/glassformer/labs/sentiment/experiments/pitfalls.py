@@ -22,6 +22,7 @@ from glassformer.data.batches import pad
 from glassformer.data.examples import leaked, normalized, split_by_text
 from glassformer.data.sentiment import leaky_examples
 from glassformer.data.tokenizer import PAD_ID
+from glassformer.figures.style import BLACK, LINES, in_style, new_figure
 from glassformer.labs.sentiment.experiments.mini_transformer import (
     COURSE_EPOCHS,
     COURSE_LENGTH,
@@ -31,8 +32,7 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     train_course,
 )
 from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF
-from glassformer.observe.figures.style import BLACK, LINES, in_style, new_figure
-from glassformer.training.word_counts import TfidfClassifier
+from glassformer.labs.sentiment.word_counts import TfidfClassifier
 
 Way = Literal["seen", "left out"]
 

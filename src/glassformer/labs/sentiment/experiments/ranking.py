@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 from glassformer.classifier import ENCODER, Classifier, load_classifier
 from glassformer.data.examples import CLASSES, split_by_text
-from glassformer.data.sentiment_sources import find_data
+from glassformer.figures.style import BLACK, BLUE, LINES, in_style, new_figure
 from glassformer.labs.run import Run
 from glassformer.labs.sentiment.experiments.mini_transformer import SPLIT, plain_reviews, train_course
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
-from glassformer.observe.figures.style import BLACK, BLUE, LINES, in_style, new_figure
-from glassformer.observe.word_rankings import ESTIMATES, REMOVALS, Ranked, compare_rankings
+from glassformer.labs.sentiment.sources import find_data
+from glassformer.labs.sentiment.word_rankings import ESTIMATES, REMOVALS, Ranked, compare_rankings
 
 COURSE = "the course's model"
 

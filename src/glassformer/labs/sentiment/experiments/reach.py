@@ -13,10 +13,10 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from glassformer.data.examples import Example, SentimentData
+from glassformer.labs.sentiment.text_recipe import TrainingRecipe, fit
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.modes import seeded
-from glassformer.training.text_recipe import TrainingRecipe, fit
 
 WIDTH, RATES = 64, (3e-3, 2e-2)
 NUM_CLASSES, LETTERS = 4, ascii_lowercase[:16]

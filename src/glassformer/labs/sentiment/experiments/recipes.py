@@ -18,12 +18,12 @@ from glassformer.classifier import ENCODER, Classifier, predict, save_classifier
 from glassformer.data.examples import SentimentData
 from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
+from glassformer.labs.sentiment.rival_models import ConvolutionalClassifier, RecurrentClassifier
+from glassformer.labs.sentiment.text_recipe import Epoch, TrainingRecipe, fit
+from glassformer.labs.sentiment.word_counts import TfidfRecipe
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.text_classifiers import ConvolutionalClassifier, RecurrentClassifier
 from glassformer.modes import seeded
-from glassformer.training.text_recipe import Epoch, TrainingRecipe, fit
-from glassformer.training.word_counts import TfidfRecipe
 
 COURSE_TFIDF = TfidfRecipe("TF-IDF, 500 words", max_features=500, stop_words="english")
 FULL_TFIDF = TfidfRecipe("TF-IDF, all words", strengths=(1.0, 3.0, 10.0))

@@ -1,0 +1,404 @@
+"""Attention weights as heat maps: one head of up to thousands of tokens, grids and mosaics of heads, and two compared.
+
+A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell shows the largest of
+the weights that it stands for, so that no single large weight is lost. Functions for several heads take names of layers
+and heads, which are numbered from 1 if these are empty. Those with an argument ``figure`` draw in that empty figure,
+such as one of pyplot's, or in a new one. They raise InputError for weights that are missing, below 0, above ``largest``
+or not finite, and for a wrong number of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+
+from glassformer.errors import require
+from glassformer.figures.coloured_words import shown
+from glassformer.figures.heat_maps import (
+    CELL,
+    LABELLED_CELL,
+    MOST_NAMES,
+    MOST_TEXTS,
+    NAMED_CELL,
+    SEQUENTIAL,
+    Names,
+    box_aspect,
+    finish,
+    panel,
+    side,
+    write_values,
+)
+from glassformer.figures.style import axes_or_new, in_style, new_figure
+from glassformer.observe.attention_measures import divergence
+
+MOST_CELLS = 512
+"""The most queries or keys that are drawn one by one; more are drawn as an overview."""
+
+Layers: TypeAlias = Float[np.ndarray, "layer head query key"] | Sequence[Float[np.ndarray, "_ query key"]]
+"""The weights of several layers, whose numbers of heads may differ."""
+
+MOST_PANELS = 64
+"""The most panels of a grid; a mosaic takes any number of heads."""
+
+_PANEL_CELLS = 250
+"""The most cells along the side of a panel; more would be smaller than dots on a screen."""
+
+_MOSAIC_CELLS = 1600
+
+_LONGEST_NAME = 16
+
+
+def overview(
+    values: Float[np.ndarray, "row column"], most: int = MOST_CELLS
+) -> Float[np.ndarray, "block_row block_column"]:
+    """At most ``most`` x ``most`` blocks of equal size, each with its largest value (max pooling).
+
+    Matrices that are small enough stay as they are. The last blocks may be smaller.
+
+    Raises:
+        InputError: ``most`` below 1.
+    """
+    require(most >= 1, f"most = {most}", "at least 1", "The default is 512.")
+    for axis in (0, 1):
+        if (size := _block(values.shape[axis], most)) > 1:
+            values = np.maximum.reduceat(values, np.arange(0, values.shape[axis], size), axis=axis)
+    return values
+
+
+@in_style
+def attention_map(
+    weights: Float[np.ndarray, "query key"],
+    keys: Names = (),
+    queries: Names | None = None,
+    title: str = "",
+    *,
+    ax: Axes | None = None,
+    largest: float | None = None,
+    root: bool = False,
+    axis_names: tuple[str, str] = ("key", "query"),
+    colormap: str = SEQUENTIAL,
+) -> Figure:
+    """One head as a heat map, a row for each query.
+
+    Maps of up to 22 x 22 have the weights in their cells and maps of up to 40 x 40 names on their axes; longer ones
+    have numbers on their axes, from 0, and from 513 tokens on they are an :func:`overview`.
+
+    Args:
+        keys: The tokens at the keys; numbers if empty.
+        queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
+        ax: Where to draw; a new figure when None.
+        largest: The weight with the darkest colour; the largest of ``weights`` when None.
+        root: Colours by the square root of the weight, so that small weights of long texts are visible.
+        axis_names: What the columns are, and what the rows are.
+    """
+    limits = (0.0, end_of_scale([weights], largest))
+    queries = (keys if len(keys) == len(weights) else ()) if queries is None else queries
+    few = max(weights.shape) <= MOST_TEXTS
+    down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
+    width, height = max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys)
+    figure, place = axes_or_new(ax, width, height)
+    image = draw_map(place, weights, keys, queries, limits, root, axis_names, labels=ax is None, colormap=colormap)
+    # A new figure's size makes the cells nearly square; given axes are filled.
+    place.set_box_aspect(None)
+    bar: dict[str, Any] = {"aspect": down / 0.13, "panchor": False} if ax is None else {}
+    figure.colorbar(image, ax=place, label=map_label(weights.shape), **bar)
+    finish(figure, title, ax)
+    if ax is None:
+        return figure
+    figure.draw_without_rendering()
+    box = place.get_window_extent()
+    cell = min(box.width / weights.shape[1], 1.5 * box.height / weights.shape[0]) / figure.dpi
+    if cell >= 0.9 * LABELLED_CELL and few and not root:
+        write_values(place, weights, image)
+    return figure
+
+
+def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
+    """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all are 0."""
+    shapes = [list(each.shape) for each in values]
+    require(
+        len(values) > 0 and all(each.size > 0 for each in values),
+        f"values of shapes {shapes}",
+        "at least one row and column",
+        "Pass weights.",
+    )
+    low, high = (float(extreme([extreme(each) for each in values])) for extreme in (np.min, np.max))
+    require(
+        low >= 0 and bool(np.isfinite(high)),
+        f"values from {low:g} to {high:g}",
+        "finite values from 0 on",
+        "Pass attention weights (after the softmax), not scores; draw differences with heat_maps.panel.",
+    )
+    require(
+        largest is None or 0 < largest >= high - 1e-2,
+        f"a value of {high:g} with largest = {largest}",
+        "no value above largest",
+        "Pass the largest of all, or None.",
+    )
+    return largest or high or 1.0
+
+
+def numbered(names: Names, count: int, kind: str) -> list[str]:
+    """``names``, or "``kind`` 1" and so on if there are none."""
+    require(len(names) in (0, count), f"{len(names)} names", f"{count}, or none", "Pass one name each.")
+    return list(names) or [f"{kind} {place + 1}".strip() for place in range(count)]
+
+
+def draw_map(
+    ax: Axes,
+    values: Float[np.ndarray, "query key"],
+    keys: Names,
+    queries: Names,
+    limits: tuple[float, float],
+    root: bool,
+    axis_names: tuple[str, str],
+    *,
+    labels: bool = True,
+    most: int = MOST_CELLS,
+    colormap: str = SEQUENTIAL,
+) -> AxesImage:
+    """Draw a map, or its overview, with names or numbers on its axes."""
+    for what, names, size in (("keys", keys, values.shape[1]), ("queries", queries, values.shape[0])):
+        require(
+            len(names) in (0, size), f"{len(names)} names for {size} {what}", "one each, or none", "Name each or none."
+        )
+    y_names, x_names = (_tick_labels(names) if len(names) <= MOST_NAMES else () for names in (queries, keys))
+    cells = overview(values, most)
+    # With root, the colours of letters would have to follow other colours of cells.
+    labels = labels and not root
+    image = panel(
+        ax, cells, "", *axis_names, labels=labels, limits=limits, colormap=colormap, x_names=x_names, y_names=y_names
+    )
+    if root:
+        image.set_norm(PowerNorm(0.5, *limits))
+    rows, columns = (_block(count, most) for count in values.shape)
+    image.set_extent((-0.5, columns * cells.shape[1] - 0.5, rows * cells.shape[0] - 0.5, -0.5))
+    # The last blocks may extend beyond the last token.
+    ax.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(values.shape[0] - 0.5, -0.5))
+    ax.set_box_aspect(box_aspect(values.shape))
+    for axis, names in ((ax.xaxis, x_names), (ax.yaxis, y_names)):
+        if not names:
+            axis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+            axis.set_tick_params(length=2, labelsize=8)
+    return image
+
+
+def _block(size: int, most: int) -> int:
+    """The size of blocks that divide ``size`` cells into at most ``most``."""
+    return -(-size // most)
+
+
+def map_label(shape: Sequence[int], most: int = MOST_CELLS) -> str:
+    """The label of a map's colour bar."""
+    rows, columns = (_block(count, most) for count in shape)
+    return "attention weight" + (f",\nlargest of each {rows} × {columns}" if max(rows, columns) > 1 else "")
+
+
+def _tick_labels(names: Names) -> list[str]:
+    """Names with invisible characters escaped, long names cut, and dollar signs kept from starting a formula."""
+    cut = [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in map(shown, names)]
+    return [name.replace("$", r"\$") for name in cut]
+
+
+def names_room(names: Names) -> float:
+    """Inches that names need next to a map, beyond those of single letters."""
+    if not 0 < len(names) <= MOST_NAMES:
+        return 0.1
+    return 0.075 * max(0, max(map(len, _tick_labels(names))) - 2)
+
+
+@in_style
+def attention_grid(
+    weights: Layers,
+    keys: Names = (),
+    queries: Names | None = None,
+    title: str = "",
+    *,
+    layer_names: Names = (),
+    head_names: Names = (),
+    panel_names: Names = (),
+    largest: float | None = None,
+    root: bool = False,
+    values: bool = False,
+    axis_names: tuple[str, str] = ("key", "query"),
+    figure: Figure | None = None,
+) -> Figure:
+    """A panel for each head, a row of panels for each layer, all on one scale.
+
+    Args:
+        keys: The tokens at the keys; numbers if empty.
+        queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
+        panel_names: One for each panel, row by row, instead of its layer's and its head's name.
+        largest: The weight with the darkest colour; the largest of all when None.
+        root: Colours by the square root of the weight.
+        values: Write the weights into the cells, in panels of up to 22 x 22.
+        axis_names: What the columns are, and what the rows are.
+
+    Raises:
+        InputError: Also for no layers or heads, or more than 64 panels.
+    """
+    layers, rows, columns = _counted(weights)
+    require(
+        rows * columns <= MOST_PANELS,
+        f"{rows} layers of up to {columns} heads",
+        f"at most {MOST_PANELS} panels",
+        "Choose layers and heads, or draw an attention_mosaic.",
+    )
+    above, beside = numbered(layer_names, rows, "Layer"), numbered(head_names, columns, "head")
+    joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
+    titles = numbered(panel_names, rows * columns, "") if panel_names else joined
+    limits, shape = (0.0, end_of_scale([head for layer in layers for head in layer], largest)), layers[0].shape[1:]
+    queries = (keys if len(keys) == shape[0] else ()) if queries is None else queries
+    labels = values and max(shape) <= MOST_TEXTS and not root
+    down, across = _inches(shape[0], queries, labels, 0.7), _inches(shape[1], keys, labels, 1.6)
+    width, height = across + 0.4 + names_room(queries), down + 0.5 + names_room(keys)
+    made, axes = new_figure(columns * width + 1.2, rows * height + 0.8, rows, columns, figure=figure)
+    for place, ax in enumerate(axes):
+        layer, head = divmod(place, columns)
+        if head >= len(layers[layer]):
+            ax.set_axis_off()
+            continue
+        named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
+        image = draw_map(ax, layers[layer][head], keys, queries, limits, root, named, labels=labels, most=_PANEL_CELLS)
+        ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
+    made.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
+    finish(made, title)
+    return made
+
+
+def cross_attention(
+    weights: Float[np.ndarray, "head target source"] | Layers,
+    source: Names,
+    target: Names,
+    title: str = "Cross-attention",
+    *,
+    layer_names: Names = (),
+    head_names: Names = (),
+    figure: Figure | None = None,
+) -> Figure:
+    """A decoder's cross-attention: a panel for each head, its tokens from top to bottom, the source from left to right.
+
+    Colours are on a scale from 0 to 1. Several layers get a row of panels each.
+    """
+    if isinstance(weights, np.ndarray) and weights.ndim == 3:
+        weights, layer_names = weights[None], layer_names or ("",)
+    return attention_grid(
+        weights,
+        source,
+        target,
+        title,
+        layer_names=layer_names,
+        head_names=head_names,
+        largest=1.0,
+        values=True,
+        axis_names=("encoder token", "decoder token"),
+        figure=figure,
+    )
+
+
+@in_style
+def compare_heads(
+    first: Float[np.ndarray, "query key"],
+    second: Float[np.ndarray, "query key"],
+    keys: Names = (),
+    queries: Names | None = None,
+    title: str = "",
+    *,
+    names: tuple[str, str] = ("head 1", "head 2"),
+) -> Figure:
+    """Two heads of one text, and below each its excess over the other: ``max(first - second, 0)`` and the reverse.
+
+    All four panels have one scale. The difference takes two panels because in a print in grey no colours can
+    distinguish its two signs. The title ends with the mean :func:`divergence
+    <glassformer.observe.attention_measures.divergence>` of the two heads' rows.
+
+    ``names`` are those of the two heads; the other arguments are those of :func:`attention_grid`.
+    """
+    require(
+        first.shape == second.shape,
+        f"weights of shapes {list(first.shape)} and {list(second.shape)}",
+        "the same shape",
+        "Take both from one text and the same queries.",
+    )
+    largest = end_of_scale([first, second], None)
+    apart = divergence(first, second)
+    apart = apart[np.isfinite(apart)]
+    measured = f"divergence {apart.mean():.2f} of at most 0.69 nats" if apart.size else "no divergence"
+    return attention_grid(
+        [np.stack([first, second]), np.maximum(np.stack([first - second, second - first]), 0)],
+        keys,
+        queries,
+        f"{title}: {measured}" if title else measured,
+        panel_names=(*names, *(f"{name}, more than {other}" for name, other in (names, names[::-1]))),
+        largest=largest,
+        values=True,
+    )
+
+
+@in_style
+def attention_mosaic(
+    weights: Layers,
+    title: str = "",
+    *,
+    layer_names: Names = (),
+    head_names: Names = (),
+    largest: float | None = None,
+    root: bool = True,
+    ax: Axes | None = None,
+) -> Figure:
+    """All heads in one image of at most about 1,600 cells a side: a map for each head, a row of maps for each layer.
+
+    It is drawn in ``ax``, or in a new figure when None; the other arguments are those of :func:`attention_grid`. The
+    number of heads is not limited.
+    """
+    layers, rows, columns = _counted(weights)
+    down, across = numbered(layer_names, rows, ""), numbered(head_names, columns, "")
+    end = end_of_scale([head for layer in layers for head in layer], largest)
+    most = int(np.clip(_MOSAIC_CELLS // max(rows, columns), 8, MOST_CELLS))
+    tiles = [[overview(head, most) for head in layer] for layer in layers]
+    # Repeating the cells of short texts keeps the gaps between tiles thin.
+    shape = next(tile.shape for layer in tiles for tile in layer)
+    repeats = max(1, min(48, most) // max(shape))
+    high, wide = (repeats * count for count in shape)
+    cells = np.full((rows, high + 1, columns, wide + 1), np.nan)  # a gap at the end of each tile
+    for row, layer in enumerate(tiles):
+        for column, tile in enumerate(layer):
+            cells[row, :high, column, :wide] = np.kron(tile, np.ones((repeats, repeats)))
+    canvas = cells.reshape(rows * (high + 1), -1)[:-1, :-1]
+    scale = min(1.0, 11.0 / columns, 9.0 / rows)
+    figure, place = axes_or_new(ax, max(4.0, columns * scale + 2.2), rows * scale * high / wide + 1.1)
+    image = panel(place, canvas, "", "head", "layer", limits=(0.0, end), colormap=SEQUENTIAL)
+    if root:
+        image.set_norm(PowerNorm(0.5, 0.0, end))
+    for axis, names, length in ((place.xaxis, across, wide), (place.yaxis, down, high)):
+        step = -(-len(names) // 24)
+        middles = [tile * (length + 1) + (length - 1) / 2 for tile in range(len(names))]
+        axis.set_ticks(middles[::step], names[::step], fontsize=8)
+    figure.colorbar(image, ax=place, label=map_label(layers[0].shape[1:], most), fraction=0.04)
+    finish(figure, title, ax)
+    return figure
+
+
+def _counted(weights: Layers) -> tuple[list[np.ndarray], int, int]:
+    """The layers, their number, and the most heads of one."""
+    layers = list(weights)
+    columns = max((len(layer) for layer in layers), default=0)
+    shapes = {layer.shape[1:] for layer in layers}
+    require(columns > 0, f"{len(layers)} layers of up to {columns} heads", "at least one head", "Pass its weights.")
+    require(len(shapes) == 1, f"maps of shapes {sorted(shapes)}", "one shape", "Take all layers from the same text.")
+    return layers, len(layers), columns
+
+
+def _inches(count: int, names: Names, labels: bool, least: float) -> float:
+    """A panel's side."""
+    if labels or 0 < len(names) <= MOST_NAMES:
+        return max(least, count * (LABELLED_CELL if labels else NAMED_CELL))
+    return side(count, CELL, least, 2.8)

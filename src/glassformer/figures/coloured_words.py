@@ -1,0 +1,278 @@
+"""A text with coloured words: what a query attends to, or how much each word contributes to a prediction."""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
+from numpy.typing import ArrayLike
+
+from glassformer.errors import require
+from glassformer.figures.heat_maps import DIVERGING, SEQUENTIAL
+from glassformer.figures.style import figure_of, in_style, new_figure
+
+MOST_WORDS = 2000
+"""The longest text that is drawn."""
+
+_SIZE, _PAD, _SPACE = 11.0, 2.5, 4.0
+"""Points: of the letters, of the background around a word, and between two words."""
+_LINE = 25.0
+_INCH = 72.0
+_WIDTH, _MARGIN = 8.0, 0.25
+_TITLE, _BAR = 0.38, 0.55
+"""Inches: the figure's width and margin, the space for a title above, and for the colour bar below."""
+_PAGE_WIDTH = (_WIDTH - 2 * _MARGIN) * _INCH
+"""Points."""
+_HINTED = 1.03
+"""The most by which a word is drawn wider than measured, where hinting rounds its letters up to whole pixels."""
+_BETWEEN = 0.35
+"""Empty lines between two queries."""
+
+_FONT = FontProperties(family="DejaVu Sans", size=_SIZE)
+"""Bundled with matplotlib, so that lines break alike everywhere."""
+
+
+@in_style
+def coloured_text(
+    words: Sequence[str],
+    weights: ArrayLike,
+    title: str | None = None,
+    signed: bool = False,
+    ax: Axes | None = None,
+    *,
+    label: str | None = None,
+    largest: float | None = None,
+    framed: int | None = None,
+) -> Figure:
+    """A text, each word on a background that shows its weight, in as many lines as it needs.
+
+    Weights from 0 on are drawn from white to dark blue. Signed ones are red above 0 and blue below, on a symmetric
+    scale, and words below 0 are underlined, which shows in a print in grey too. Letters are black or white, whichever
+    has the higher contrast with their background, which is at least 4.58 : 1.
+
+    Line breaks and other invisible characters are written as escapes (``\\n``), those that the font lacks as an empty
+    box; a word that is longer than a line is cut with "…".
+
+    Args:
+        signed: Weights of both signs, around 0.
+        ax: Where to draw, within its present size; a new figure when None.
+        label: What the weights are, at the colour bar.
+        largest: The weight at the end of the scale, for several texts on one scale; a text in ``ax`` then has no colour
+            bar. The largest of ``weights`` when None.
+        framed: The index of a word to frame.
+
+    Raises:
+        InputError: No words or more than 2,000, weights that are not one finite number for each, a weight below 0
+            without ``signed``, one beyond ``largest``, or a text too long for ``ax``.
+    """
+    values = _checked(words, np.asarray(weights, dtype=float)[None], 1, signed)[0]
+    reached = float(np.abs(values).max())
+    require(
+        largest is None or reached <= largest,
+        f"a weight of size {reached:g} with largest = {largest}",
+        "no weight above largest",
+        "Pass the largest of all texts.",
+    )
+    scale = _scale(values if largest is None else np.array([largest]), signed)
+    if signed:
+        label = f"{label or 'weight'}, underlined below 0"
+    if ax is None:
+        lines = _broken(words, _PAGE_WIDTH)
+        figure, room = _page(len(lines), title, scale, label)
+    else:
+        figure, room = figure_of(ax), ax
+        if largest is None:
+            figure.colorbar(scale, ax=ax, orientation="horizontal", label=label or "", shrink=0.4, aspect=25)
+        ax.set_title(title or "")
+        width, height = _room(ax)
+        lines = _broken(words, width)
+        require(
+            len(lines) * _LINE <= height,
+            f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high",
+            f"{len(lines) * _LINE / _INCH:.1f} inches",
+            "Use larger axes, or omit ax.",
+        )
+    _write(room, lines, values, scale, 0.0, framed)
+    return figure
+
+
+@in_style
+def attention_rows(
+    words: Sequence[str],
+    weights: Float[np.ndarray, "query key"],
+    queries: Sequence[int],
+    title: str | None = None,
+) -> Figure:
+    """The text once for each chosen query, coloured by what the query attends to; the query is framed.
+
+    All rows share one scale, from 0 to the largest weight drawn. ``queries`` are indices of words.
+
+    Raises:
+        InputError: No words or too many, weights of another shape, below 0 or not finite, no queries, or an index out
+            of range.
+    """
+    values = _checked(words, weights, len(words), signed=False)
+    require(
+        len(queries) > 0 and min(queries) >= 0 and max(queries) < len(words),
+        f"queries = {list(queries)}",
+        f"at least one index from 0 to {len(words) - 1}",
+        "Pass indices of words.",
+    )
+    chosen = values[list(queries)]
+    scale = _scale(chosen, signed=False)
+    lines = _broken(words, _PAGE_WIDTH)
+    step = len(lines) + _BETWEEN
+    figure, ax = _page(len(queries) * step - _BETWEEN, title, scale, "attention weight")
+    for row, query in enumerate(queries):
+        _write(ax, lines, chosen[row], scale, row * step * _LINE, framed=query)
+    return figure
+
+
+def letter_colour(background: Sequence[float]) -> str:
+    """Black or white, whichever has the higher contrast with a background of red, green and blue in [0, 1]::
+
+        contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,  L1 >= L2
+
+    Source: W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio".
+    """
+    rgb = np.asarray(background)
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    # The contrasts with black (L = 0) and white (L = 1) are equal at sqrt(0.05 * 1.05) - 0.05.
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) + 0.05 > 0.0525**0.5 else "white"
+
+
+def shown(word: str) -> str:
+    """``word`` as it is drawn: invisible characters as escapes, those that the font lacks as an empty box."""
+    font = get_font(findfont(_FONT))
+
+    def one(letter: str) -> str:
+        if not letter.isprintable() or unicodedata.category(letter) == "Mn":
+            return letter.encode("unicode_escape").decode()
+        return letter if font.get_char_index(ord(letter)) else "□"
+
+    return "".join(one(letter) for letter in word) if word.strip(" ") else "␣"
+
+
+def _checked(words: Sequence[str], weights: np.ndarray, rows: int, signed: bool) -> Float[np.ndarray, "query key"]:
+    """The weights of the words in float64, in so many rows."""
+    values = np.asarray(weights, dtype=float)
+    require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Draw a part of the text.")
+    require(
+        values.shape == (rows, len(words)),
+        f"weights of shape {list(values.shape)} for {len(words)} words",
+        f"{rows} x {len(words)} weights, one for each word",
+        "Omit padding.",
+    )
+    require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check the model.")
+    require(
+        signed or float(values.min()) >= 0,
+        f"a weight of {float(values.min()):g}",
+        "weights from 0 on, or signed = True",
+        "Pass signed=True for effects of both signs.",
+    )
+    return values
+
+
+def _scale(values: np.ndarray, signed: bool) -> ScalarMappable:
+    largest = float(np.abs(values).max()) or 1.0
+    norm = Normalize(-largest if signed else 0.0, largest)
+    return ScalarMappable(norm, matplotlib.colormaps[DIVERGING if signed else SEQUENTIAL])
+
+
+def _width(text: str) -> float:
+    return float(text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0])
+
+
+Line = list[tuple[int, str, float, float]]
+"""The words of a line: index, text, and start and width of their background in points."""
+
+
+def _broken(words: Sequence[str], width: float) -> list[Line]:
+    """The words in lines of at most ``width`` points."""
+    lines: list[Line] = [[]]
+    at = 0.0
+    for number, word in enumerate(words):
+        text, size = _cut(shown(word), (width - _PAD) / _HINTED)
+        size = max(size + 2 * _PAD, size * _HINTED + _PAD)
+        if lines[-1] and at + size > width:
+            lines.append([])
+            at = 0.0
+        lines[-1].append((number, text, at, size))
+        at += size + _SPACE
+    return lines
+
+
+def _cut(text: str, room: float) -> tuple[str, float]:
+    """``text``, cut if it is too long, and its width."""
+    size = _width(text)
+    if size <= room:
+        return text, size
+    fits = bisect_left(range(1, len(text)), True, key=lambda end: _width(text[:end] + "…") > room)
+    return text[:fits] + "…", _width(text[:fits] + "…")
+
+
+def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: str | None) -> tuple[Figure, Axes]:
+    """A figure for ``rows`` lines, with title and colour bar, and axes for them in points."""
+    text, above = rows * _LINE / _INCH, _TITLE if title else 0.1
+    height = above + text + _BAR
+    figure, (ax,) = new_figure(_WIDTH, height)
+    figure.set_layout_engine("none")
+    ax.set_position((_MARGIN / _WIDTH, _BAR / height, 1 - 2 * _MARGIN / _WIDTH, text / height))
+    ax.set(xlim=(0, _PAGE_WIDTH), ylim=(rows * _LINE, 0))
+    if title:
+        figure.text(_MARGIN / _WIDTH, 1 - _TITLE / 2 / height, title, weight="bold", size=11, va="center")
+    bar = figure.add_axes((_MARGIN / _WIDTH, (_BAR - 0.25) / height, 2.4 / _WIDTH, 0.12 / height))
+    figure.colorbar(scale, cax=bar, orientation="horizontal")
+    bar.tick_params(labelsize=8)
+    bar.locator_params(nbins=4)
+    if label:
+        bar.text(1.06, 0.5, label, transform=bar.transAxes, va="center", size=8.5)
+    return figure, ax
+
+
+def _room(ax: Axes) -> tuple[float, float]:
+    """Width and height of ``ax`` in points, which become its coordinates."""
+    figure = figure_of(ax)
+    ax.set_axis_off()
+    figure.draw_without_rendering()
+    box = ax.get_window_extent()
+    width, height = (float(size / figure.dpi * _INCH) for size in (box.width, box.height))
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    return width, height
+
+
+def _write(
+    ax: Axes,
+    lines: list[Line],
+    values: Float[np.ndarray, " key"],
+    scale: ScalarMappable,
+    top: float,
+    framed: int | None = None,
+) -> None:
+    """Draw the lines from ``top`` on, in points."""
+    ax.set_axis_off()
+    for row, line in enumerate(lines):
+        upper, height = top + row * _LINE + 3, _LINE - 6
+        for number, text, left, width in line:
+            red, green, blue, _ = scale.to_rgba(values[number])
+            ground = (float(red), float(green), float(blue))
+            letters = letter_colour(ground)
+            ax.add_patch(Rectangle((left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4))
+            place = (left + _PAD, upper + height / 2)
+            ax.text(*place, text, color=letters, fontproperties=_FONT, va="center_baseline", parse_math=False)
+            if values[number] < 0:
+                low = upper + height - 2.5
+                ax.plot([left + _PAD, left + width - _PAD], [low, low], color=letters, lw=1.0)
+            if number == framed:
+                ax.add_patch(Rectangle((left, upper), width, height, fill=False, edgecolor="black", lw=2.0, zorder=5))

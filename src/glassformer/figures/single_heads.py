@@ -1,0 +1,322 @@
+"""One head: weights and intermediate results for one sequence, its attention map, its QK circuit and value map.
+
+Matrices of a sequence are drawn transposed, as in the course: the sequence, or the input vector, runs along the
+horizontal axis, the entries of a key, query, value or output along the vertical one. In the panel of the attention each
+column is a query and sums to 1.
+
+Circuits are drawn on scales centred at 0, red above and blue below; rows are queries, columns keys, and a grey cell is
+a pair that never occurs in one sequence.
+
+All functions raise InputError where sequences, tables or names do not fit the weights or one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from glassformer.errors import require
+from glassformer.figures.attention_maps import attention_map
+from glassformer.figures.heat_maps import (
+    CELL,
+    DIVERGING,
+    LABELLED_CELL,
+    SEQUENTIAL,
+    Names,
+    finish,
+    name_row,
+    panel,
+    side,
+)
+from glassformer.figures.style import in_style, new_figure
+from glassformer.handcraft.cells import Cells
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
+from glassformer.handcraft.tasks import TASKS
+
+Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
+"""The scores of queries with keys, and the values of the same tokens or places."""
+
+_MOST_WITH_TEXTS = 13
+_BAR = 0.13
+_NEVER = "grey: pairs that never occur in one sequence"
+
+
+class _Panel(NamedTuple):
+    """Arguments of :func:`~glassformer.figures.heat_maps.panel`."""
+
+    title: str
+    values: np.ndarray
+    x_label: str
+    y_label: str
+    x_names: Names = ()
+    y_names: Names = ()
+
+
+def draw_head(weights: HeadWeights, seq: ArrayLike, names: list[str] | None = None, **options: Any) -> Figure:
+    """The course's eight panels for one sequence: Km, K, Qm and Q; below them Vm, V, the attention and the output.
+
+    Each panel is rescaled to [0, 1] by itself: patterns of different panels can be compared, magnitudes cannot.
+
+    Args:
+        seq: ``[position, input_dim]``.
+        names: Of the sequence's positions, such as their letters; numbers when None.
+        options: ``input_names``, ``title``, ``labels`` and ``absolute`` of :func:`draw_comparison`.
+    """
+    return draw_comparison(weights, None, seq, names, **options)
+
+
+@in_style
+def draw_comparison(
+    first: HeadWeights,
+    second: HeadWeights | None,
+    seq: ArrayLike,
+    names: list[str] | None = None,
+    *,
+    row_names: tuple[str, str] = ("hand-designed", "learned"),
+    input_names: list[str] | None = None,
+    title: str = "",
+    labels: bool = False,
+    absolute: bool = False,
+) -> Figure:
+    """Two heads on the same sequence: the eight panels of the first, in two rows, above those of the second.
+
+    Without ``second``, the first head is drawn alone.
+
+    Args:
+        seq: As for :func:`draw_head`, and so are ``names``.
+        row_names: Of the two heads.
+        input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of the position follow
+            as p0, p1, ...
+        labels: Write the values, not rescaled, into the cells of panels of up to 22 rows and columns.
+        absolute: One scale for all panels of both heads instead, centred at 0, with a colour bar.
+    """
+    heads = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
+    panels = [each for _, weights in heads for each in _eight_panels(weights, seq, names, input_names)]
+    cell = LABELLED_CELL if labels else CELL
+    widths = [max(side(each.values.shape[1], cell) for each in panels[column::4]) for column in range(4)]
+    heights = [
+        max(side(each.values.shape[0], cell, cell) for each in panels[i : i + 4]) for i in range(0, len(panels), 4)
+    ]
+    figure, axes = new_figure(
+        sum(widths) + 4 * 0.6 + 0.3 * (second is not None) + 1.0 * absolute,
+        sum(heights) + len(heights) * 0.85 + 0.4 * bool(title),
+        rows=len(heights),
+        columns=4,
+        width_ratios=widths,
+        height_ratios=heights,
+    )
+    largest = _largest_size([each.values for each in panels])
+    for ax, each in zip(axes, panels, strict=True):
+        image = panel(
+            ax,
+            each.values,
+            *(each.title, each.x_label, each.y_label),
+            labels=labels,
+            limits=(-largest, largest) if absolute else None,
+            colormap=DIVERGING if absolute else "Reds",
+            x_names=each.x_names,
+            y_names=each.y_names,
+        )
+    for number, (row_name, _) in enumerate(heads):
+        taller = int(np.argmax(heights[2 * number : 2 * number + 2]))
+        name_row(axes[8 * number + 4 * taller], row_name)
+    if absolute:
+        figure.colorbar(image, ax=axes, label="value, one scale for all panels", aspect=30, panchor=False)
+    finish(figure, title)
+    return figure
+
+
+def draw_attention(
+    weights: Float[np.ndarray, "query key"], query_names: Names, key_names: Names, title: str = ""
+) -> Figure:
+    """:func:`~glassformer.figures.attention_maps.attention_map` from 0 to 1, in the panels' colours."""
+    return attention_map(weights, key_names, query_names, title, largest=1.0, colormap="Reds")
+
+
+def _eight_panels(
+    weights: HeadWeights, seq: ArrayLike, names: list[str] | None, input_names: list[str] | None
+) -> list[_Panel]:
+    trace = NumpyHead(weights).trace(seq)
+    length = len(trace.K)
+    names = [str(i) for i in range(length)] if names is None else names
+    require(
+        len(names) == length,
+        f"{len(names)} names for {length} positions",
+        "one name for each",
+        "Pass one each, or none.",
+    )
+    inputs = [str(i) for i in range(weights.input_dim)] if input_names is None else input_names
+    require(
+        len(inputs) == weights.input_dim,
+        f"{len(inputs)} input_names",
+        f"input_dim = {weights.input_dim} of them",
+        "Pass one name for each token, or none.",
+    )
+    inputs = [*inputs, *(f"p{i}" for i in range(weights.pos_dim))]
+    return [
+        _Panel("Km", weights.Km.T, "d_in", "d_qk", inputs),
+        _Panel("K", trace.K.T, "seq", "d_qk", names),
+        _Panel("Qm", weights.Qm.T, "d_in", "d_qk", inputs),
+        _Panel("Q", trace.Q.T, "seq", "d_qk", names),
+        _Panel("Vm", weights.Vm.T, "d_in", "d_v", inputs),
+        _Panel("V", trace.V.T, "seq", "d_v", names),
+        _Panel("Attn", trace.weights.T, "Q", "K", names, names),
+        _Panel("Out", trace.output.T, "seq", "d_v", names),
+    ]
+
+
+def draw_circuits(
+    qk: Float[np.ndarray, "query key"],
+    values: Float[np.ndarray, "query v_dim"],
+    names: Names,
+    title: str = "",
+    *,
+    value_names: Names = (),
+    split: int | None = None,
+) -> Figure:
+    """The QK circuit and the value map of one head, each on a scale that is centred at 0.
+
+    Args:
+        qk: A score for each pair of places, or of tokens and positions; NaN for pairs that never occur.
+        values: A row for each of the same.
+        names: Of these; not drawn where there are more than 40.
+        value_names: Of the entries of a value; numbers if empty.
+        split: Where the tokens end and the positions begin: a line is drawn there.
+
+    Raises:
+        InputError: Also for infinite entries, NaN outside ``qk``, or a split outside.
+    """
+    return draw_circuit_comparison((qk, values), None, names, title, value_names=value_names, split=split)
+
+
+@in_style
+def draw_circuit_comparison(
+    first: Circuits,
+    second: Circuits | None,
+    names: Names,
+    title: str = "",
+    *,
+    row_names: tuple[str, str] = ("hand-designed", "learned"),
+    value_names: Names = (),
+    split: int | None = None,
+    common_scale: bool = True,
+) -> Figure:
+    """The circuits of two heads, those of the first above those of the second.
+
+    ``row_names`` are those of the two heads; the other arguments are those of :func:`draw_circuits`. Without
+    ``common_scale`` each head has its own scale, which shows the pattern of a head with comparatively small scores.
+    Without ``second``, the first head is drawn alone.
+    """
+    rows = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
+    for _, circuits in rows:
+        _check_circuits(circuits, names, split)
+    size, v_dim = rows[0][1][1].shape
+    require(
+        all(values.shape == (size, v_dim) for _, (_, values) in rows),
+        f"values of shapes {[list(values.shape) for _, (_, values) in rows]}",
+        "the same shape for both heads",
+        "Compare heads of one task.",
+    )
+    value_names = value_names or [str(i) for i in range(v_dim)]
+    few = size <= _MOST_WITH_TEXTS
+    length = side(size, LABELLED_CELL if few else CELL, 1.0, 7.0)
+    # Cells of values are always wide enough for a number.
+    widths, never = (length, side(v_dim, LABELLED_CELL, 1.0, 7.0)), any(bool(np.isnan(qk).any()) for _, (qk, _) in rows)
+    figure, axes = new_figure(
+        sum(widths) + 3.6 + 0.3 * (second is not None),
+        len(rows) * (length + 0.9) + 0.4 * bool(title) + 0.25 * never,
+        rows=len(rows),
+        columns=2,
+        width_ratios=widths,
+    )
+    for column, bar in enumerate(("score", "value")):
+        tables = [circuits[column] for _, circuits in rows]
+        limits = [_largest_size(tables if common_scale else [table]) for table in tables]
+        for number, ((row_name, _), table) in enumerate(zip(rows, tables, strict=True)):
+            ax, limit = axes[2 * number + column], limits[number]
+            image = panel(
+                ax,
+                table,
+                ("QK circuit", "Values")[column],
+                ("key", "value entry")[column],
+                ("query", None)[column],
+                labels=few or column == 1,
+                limits=(-limit, limit),
+                colormap=DIVERGING,
+                x_names=(names, value_names)[column],
+                y_names=names,
+            )
+            # Rows of the two tables are aligned.
+            ax.set_box_aspect(None)
+            if split is not None:
+                ax.axhline(split - 0.5, color="black", linewidth=1)
+            if column == 0:
+                name_row(ax, row_name)
+                if split is not None:
+                    ax.axvline(split - 0.5, color="black", linewidth=1)
+            if not common_scale:
+                figure.colorbar(image, ax=ax, label=bar, aspect=length / _BAR, panchor=False)
+        if common_scale:
+            figure.colorbar(image, ax=axes[column::2], label=bar, aspect=len(rows) * length / _BAR, panchor=False)
+    if never:
+        figure.supxlabel(_NEVER, fontsize=8, x=0.01, ha="left")
+    finish(figure, title)
+    return figure
+
+
+def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None:
+    qk, values = circuits
+    size = len(names)
+    require(
+        qk.shape == (size, size) and len(values) == size,
+        f"scores of shape {list(qk.shape)}, values of shape {list(values.shape)} and {size} names",
+        "a square of scores, a row of values and a name for each token, position or place",
+        "Compute all three for the same tokens or positions.",
+    )
+    require(
+        bool(np.isfinite(values).all()) and not np.isinf(qk).any() and not np.isnan(qk).all(),
+        "scores or values with NaN or infinity",
+        "finite numbers, and NaN only for some pairs of qk",
+        "Draw a head whose scores are finite.",
+    )
+    require(
+        split is None or 0 < split < size,
+        f"split = {split}",
+        f"a row after the first, below {size}",
+        "Pass the number of tokens, or None for a head without positions.",
+    )
+
+
+def _largest_size(tables: list[np.ndarray]) -> float:
+    return max(float(np.nanmax(np.abs(table))) for table in tables) or 1.0
+
+
+@in_style
+def draw_cells(name: str, heads: Mapping[str, Cells]) -> Figure:
+    """The share of outputs of the task ``name`` that are misread with each cell at 0, for each of ``heads`` by name."""
+    space = TASKS[name]().space
+    tables = {
+        (row, matrix): 100 * np.array(shares).T
+        for row, each in heads.items()
+        for matrix, shares in each.misread["zero"].items()
+    }
+    shapes, columns = [table.shape for table in tables.values()], len(tables) // len(heads)
+    widths = [side(width, LABELLED_CELL) for _, width in shapes[:columns]]
+    height = max(side(height, LABELLED_CELL, LABELLED_CELL) for height, _ in shapes)
+    size = sum(widths) + 0.6 * columns + 0.4, len(heads) * (height + 0.9) + 0.5
+    figure, axes = new_figure(*size, len(heads), columns, width_ratios=widths)
+    largest = max(1.0, *(float(table.max()) for table in tables.values()))
+    inputs = [*space.token_names, *(f"p{position}" for position in range(space.num_positions))]
+    for ax, ((row, matrix), table) in zip(axes, tables.items(), strict=True):
+        positions = matrix == "pos"
+        names = list(map(str, range(table.shape[1]))) if positions else inputs[: table.shape[1]]
+        along = "position" if positions else None
+        panel(ax, table, matrix, along, labels=True, limits=(0, largest), colormap=SEQUENTIAL, x_names=names)
+        name_row(ax, row if matrix == "Km" else "")
+    finish(figure, f"Outputs that are misread with one cell at 0, in percent ({name})")
+    return figure

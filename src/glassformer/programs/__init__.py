@@ -1,0 +1,33 @@
+"""Programs over sequences, compiled into transformers whose every weight follows from them, and verified."""
+
+from glassformer.programs.certificate import ProgramCertificate, verify_program
+from glassformer.programs.language import (
+    Selector,
+    Variable,
+    aggregate,
+    elementwise,
+    everything,
+    indices,
+    pick,
+    select,
+    selector_width,
+    tokens,
+)
+from glassformer.programs.model import CompiledProgram, compile_program
+
+__all__ = [
+    "CompiledProgram",
+    "ProgramCertificate",
+    "Selector",
+    "Variable",
+    "aggregate",
+    "compile_program",
+    "elementwise",
+    "everything",
+    "indices",
+    "pick",
+    "select",
+    "selector_width",
+    "tokens",
+    "verify_program",
+]

@@ -1,0 +1,360 @@
+"""Whether a compiled program gives what its definition gives, on every sequence."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, require, require_positive
+from glassformer.handcraft.bounds import require_as_built
+from glassformer.layers.feedforward import MLP, NoFeedForward
+from glassformer.programs.checker import Affine, Checked, LayerClaim, LayerWeights, Network, check
+from glassformer.programs.domains import Domains
+from glassformer.programs.enumeration import Batch
+from glassformer.programs.graph import graph, sources_of, values_in_words
+from glassformer.programs.language import (
+    Aggregate,
+    Elementwise,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    apply,
+    is_number,
+    tokens,
+    typed,
+)
+from glassformer.programs.model import CompiledProgram, compile_program
+
+_NUMBERS_AT_ONCE = 1 << 21
+
+
+@dataclass(frozen=True)
+class ProgramCertificate:
+    """The verdict on a compiled program, with the figures that support it.
+
+    It covers the numbers that the transformer computes and the values that are read from them, for sequences of 1 to
+    ``max_len`` tokens of ``vocabulary``; not the names of heads and coordinates.
+
+    Attributes:
+        verdict: "holds" wherever the definition has a value, "fails" with a counterexample, or "undecided".
+        rests_on: "every sequence" was run; or "the bound" of :mod:`~glassformer.programs.checker` covers all;
+            or "samples" were run, which prove nothing.
+        dtype: In which the transformer was run.
+        vocabulary: All tokens.
+        max_len: Tokens of the longest sequence.
+        causal: Whether queries see only keys up to their own position.
+        limit: How many sequences might be run.
+        num_run: Sequences that were run, of ``num_different``.
+        num_different: Of all ``num_possible`` sequences, how many differ by more than tokens that are alike, which
+            neither the program nor the weights tell apart.
+        num_undefined: Of those that were run, on which the program has no value (a mean of values that have none).
+        may_lack_values: Whether there can be such sequences among the others.
+        num_wrong: Of all outputs, how many were read as another value.
+        largest_error: Largest difference of an output from the number of its value.
+        bound: Upper bound on that error for any sequence; infinite if there is none.
+        allowed: Half the least difference of two values' numbers; the tolerance if the output is the number itself.
+        counterexample: The first sequence with a wrong output, its position, what was wanted and the number found.
+        reason: Why there is no bound, or why not every sequence was run.
+    """
+
+    verdict: Literal["holds", "fails", "undecided"]
+    rests_on: Literal["every sequence", "the bound", "samples"]
+    dtype: str
+    vocabulary: tuple[Value, ...]
+    max_len: int
+    causal: bool
+    limit: int
+    num_run: int
+    num_different: int
+    num_possible: int
+    num_undefined: int
+    may_lack_values: bool
+    num_wrong: int
+    largest_error: float
+    bound: float
+    allowed: float
+    counterexample: tuple[tuple[Value, ...], int, Value, float] | None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        possible = _count(self.num_possible)
+        if self.num_different < self.num_possible:
+            possible += f" ({_count(self.num_different)} but for tokens that are alike)"
+        partly = self.num_undefined > 0 or (self.may_lack_values and self.rests_on != "every sequence")
+        where = " wherever the definition has a value" if self.verdict == "holds" and partly else ""
+        seen = "only keys up to the query" if self.causal else "all keys"
+        bound = f"at most {self.bound:.3g}" if math.isfinite(self.bound) else "no bound"
+        lines = [
+            f"{self.verdict.upper()}{where} ({self.dtype}; based on {self.rests_on})",
+            f"  covers          1 to {self.max_len} tokens of {values_in_words(self.vocabulary)}; queries see {seen}",
+            "  not covered     names of heads and coordinates",
+            f"  sequences run   {self.num_run:,} of {possible}, {self.num_undefined:,} without a value",
+            f"  largest error   {self.largest_error:.3g}, {bound}, allowed: {self.allowed:.3g}",
+        ]
+        if self.reason and self.verdict == "undecided":
+            lines.append(f"  why             {self.reason}")
+        if self.counterexample is not None:
+            sequence, position, wanted, got = self.counterexample
+            lines.append(f"  counterexample  {list(sequence)}, position {position}: {got:.6g}, wanted {wanted!r}")
+        return "\n".join(lines)
+
+
+def _count(number: int) -> str:
+    """A number in words that are not longer than it is interesting."""
+    if number < 10**15:
+        return f"{number:,}"
+    power = math.log10(number)
+    return f"{10 ** (power % 1):.2g}e{int(power)}"
+
+
+class Outputs(NamedTuple):
+    """What a model gives at every position of some sequences: errors, numbers, and whether they are read wrongly."""
+
+    error: np.ndarray
+    found: np.ndarray
+    wrong: np.ndarray
+
+
+@torch.inference_mode()
+def verify_program(
+    model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000, seconds: float = math.inf
+) -> ProgramCertificate:
+    """Run ``model`` on every sequence, shortest first, and compare it with its program.
+
+    Where there are more than ``limit``, or ``seconds`` are over, the shortest are run in search of a counterexample,
+    and the bound decides.
+
+    Args:
+        model: From :func:`~glassformer.programs.model.compile_program`, in any dtype; its weights may have
+            been changed.
+        tolerance: The largest error of an output that is read as a number.
+        limit: Most sequences to run.
+        seconds: Time after which the verdict is undecided, if there is none before. A step in progress is not
+            interrupted.
+
+    Raises:
+        InputError: A model without its program, such as one that was read from a file; weights or codes that are not
+            finite; or modules that have been replaced.
+    """
+    require_as_built(model, CompiledProgram)
+    finite = isinstance(tolerance, int | float) and 0 < tolerance < math.inf
+    require(finite, f"tolerance = {tolerance}", "a positive number", "Pass the largest error to accept.")
+    ok = isinstance(seconds, int | float) and seconds > 0
+    require(ok, f"seconds = {seconds}", "a positive number", "Pass how long it may take.")
+    program = model.program
+    if program is None:
+        raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
+    require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Assign model.program.")
+    model.require_codes()
+    network, deadline = network_of(model), time.monotonic() + seconds
+    allowed = tolerance if model.allowed_error is None else model.allowed_error
+
+    def run(ids: Tensor, batch: Batch) -> Outputs:
+        found = model(ids).double().numpy()
+        error = np.abs(found - model.wanted(batch))
+        column, values = batch.column(program)
+        return Outputs(error, found, _misread(model, found, column, values) if model.codes else ~(error < allowed))
+
+    bound = check(network, model.domains, program, model.codes, _claims(model), deadline)
+    return certify(model, program, model.embedding.weight, run, allowed, bound, limit, deadline)
+
+
+def _misread(model: CompiledProgram, found: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
+    """Whether numbers are read as other values than these."""
+    places = {typed(value): place for place, (_, value) in enumerate(model.codes or ())}
+    kinds = np.array([places[typed(value)] for _, value in model.codes or ()])  # two codes may be of one value
+    wanted = np.array([places.get(typed(value), -1) for value in values])[column]
+    return (kinds[model.nearest(found)] != wanted) | ~np.isfinite(found)
+
+
+def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
+    """What the compiler says that the weights are for."""
+    if model.claims is not None:
+        return model.claims
+    domains = model.domains
+    assert model.program is not None
+    try:
+        return compile_program(model.program, domains.vocabulary, domains.max_len, causal=domains.causal).claims or ()
+    except InputError:
+        return ()
+
+
+def certify(
+    model: CompiledProgram,
+    program: Variable,
+    embedding: Tensor,
+    run: Callable[[Tensor, Batch], Outputs],
+    allowed: float,
+    checked: Checked,
+    limit: int,
+    deadline: float = math.inf,
+) -> ProgramCertificate:
+    """The certificate of a program on the sequences of a model.
+
+    ``embedding`` has a row for each token; ``run`` gives what is found at all positions.
+
+    Raises:
+        RuntimeError: An error above the bound, which cannot be: there is a fault in the checker.
+    """
+    require_positive(limit=limit)
+    domains = model.domains
+    letters, most = np.array(_different_tokens(domains, program, embedding)), domains.max_len
+    different, possible = (
+        sum(size**length for length in range(1, most + 1)) for size in (len(letters), len(domains.vocabulary))
+    )
+    done = undefined = wrong = 0
+    largest, example, reason = 0.0, None, checked.reason
+    for block in _blocks(len(letters), most, limit):
+        if time.monotonic() > deadline:
+            reason = f"the time was over{f'; {reason}' if reason else ''}"
+            break
+        block = letters[block]
+        batch = model.batch(block)
+        outputs = run(torch.from_numpy(block), batch)
+        there = batch.defined[:, None]  # column() was called by run
+        error = np.where(there, np.where(np.isnan(outputs.error), np.inf, outputs.error), 0.0)
+        failed = outputs.wrong & there
+        done, undefined, wrong = done + len(block), undefined + int((~there).sum()), wrong + int(failed.sum())
+        largest = max(largest, float(error.max()))
+        if example is None and failed.any():
+            row = int(failed.any(1).argmax())
+            alone = model.batch(block[[row]])
+            again = run(torch.from_numpy(block[[row]]), alone)  # rounding may depend on the batch
+            if again.wrong.any():
+                position = int(again.wrong[0].argmax())
+                sequence = tuple(domains.vocabulary[token] for token in block[row])
+                column, values = alone.column(program)
+                example = sequence, position, values[column[0, position]], float(again.found[0, position])
+    bound = checked.error
+    if largest > bound:
+        raise RuntimeError(f"an error of {largest}, above the bound of {bound}: the checker is wrong")
+    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if done == different else "samples"
+    verdict: Literal["holds", "fails", "undecided"] = "undecided"
+    if example is not None:
+        verdict = "fails"
+    elif bound < allowed:
+        verdict, rests_on = "holds", "the bound" if done < different else "every sequence"
+    elif done == different and not wrong and largest <= allowed / 2:
+        verdict = "holds"
+    elif done == different:
+        reason = "errors near what is allowed, which rounding in another batch may exceed"
+    elif not reason:
+        reason = "the bound is above what is allowed"
+    return ProgramCertificate(
+        verdict=verdict,
+        rests_on=rests_on,
+        dtype=str(embedding.dtype).removeprefix("torch."),
+        vocabulary=tuple(domains.vocabulary),
+        max_len=most,
+        causal=domains.causal,
+        limit=limit,
+        num_run=done,
+        num_different=different,
+        num_possible=possible,
+        num_undefined=undefined,
+        may_lack_values=_may_lack_values(domains, program),
+        num_wrong=wrong,
+        largest_error=largest,
+        bound=bound,
+        allowed=allowed,
+        counterexample=example,
+        reason=reason,
+    )
+
+
+def _may_lack_values(domains: Domains, program: Variable) -> bool:
+    """Whether different values without a mean may be selected somewhere."""
+
+    def may(part: Variable | Selector) -> bool:
+        if not isinstance(part, Aggregate) or domains.single(part.selector):
+            return False
+        values = domains.of(part.values)
+        return part.single or (values is not None and not all(map(is_number, values)))
+
+    return any(may(node.part) for node in graph(program))
+
+
+def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) -> list[int]:
+    """Of tokens that neither the program nor the weights tell apart, the first."""
+    readers = [node.part for node in graph(program) if any(each is tokens for each in sources_of(node.part))]
+
+    def seen(part: Variable | Selector, token: Value) -> Any:
+        if isinstance(part, Elementwise) and len(set(part.sources)) == 1:
+            return typed(apply(part, [token] * len(part.sources)))
+        if isinstance(part, Select):
+            table, place = domains.table(part), domains.place(tokens, token)
+            as_key = table[:, place].tobytes() if part.keys is tokens else b""
+            return as_key, table[place].tobytes() if part.queries is tokens else b""
+        return typed(token)
+
+    first: dict[Any, int] = {}
+    for place, (token, row) in enumerate(zip(domains.vocabulary, embedding.tolist(), strict=True)):
+        whole = typed(token) if program is tokens else None
+        first.setdefault((tuple(row), whole, *(seen(part, token) for part in readers)), place)
+    return list(first.values())
+
+
+def network_of(model: CompiledProgram) -> Network:
+    """The weights of a compiled program as they are, for the checker.
+
+    Raises:
+        InputError: Modules that compute something else than :func:`~.model.make_block`'s.
+    """
+    layers, domains = [], model.domains
+    tokens, most = len(model.embedding.weight), len(model.positions.weight)
+    fits = tokens == len(domains.vocabulary) and most >= domains.max_len
+    got, wanted = f"embeddings of {tokens} tokens and {most} positions", "those of the vocabulary and of max_len"
+    require(fits, got, wanted, "Compile the program for these sequences.")
+    for block in model.blocks:
+        attention, ffn = block.attention, block.ffn
+        plain = (
+            type(block.attention_norm) is type(block.ffn_norm) is nn.Identity
+            and block.attention_post_norm is block.ffn_post_norm is None
+            and not block.parallel
+            and attention.num_kv_heads == attention.num_heads
+            and (attention.scale, attention.cap, attention.key_weights) == (None, None, None)
+            and (attention.query_norm, attention.key_norm, attention.pattern.window) == (None, None, None)
+            and attention.pattern.causal == model.domains.causal
+            and attention.pattern.key_padding is None
+            and (type(ffn) is NoFeedForward or (type(ffn) is MLP and ffn.activation == "relu"))
+        )
+        require(plain, "a block of another kind", "attention and a ReLU network without norms", "Compile it again.")
+        sinks = None if attention.sinks is None else _array(attention.sinks)
+        up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
+        q, k, v, out = map(_affine, (attention.query, attention.key, attention.value, attention.output))
+        layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))
+    dtype = max((torch.finfo(each.dtype) for each in model.parameters()), key=lambda each: each.eps)
+    tables = _array(model.embedding.weight), _array(model.positions.weight)
+    return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny, dtype.max)
+
+
+def _affine(linear: nn.Linear) -> Affine:
+    return Affine(_array(linear.weight), _array(linear.bias))
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
+
+
+def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:
+    """Sequences of one length each, shorter ones first, ``limit`` in all."""
+    for length in range(1, most + 1):
+        count = min(letters**length, limit)
+        limit -= count
+        step = max(1, _NUMBERS_AT_ONCE // length**2 // 8)
+        for start in range(0, count, step):
+            left = np.arange(start, min(start + step, count))
+            block = np.zeros((len(left), length), dtype=np.int64)
+            for place in reversed(range(length)):
+                left, block[:, place] = np.divmod(left, letters)
+            yield block
+        if not limit:
+            return

@@ -1,0 +1,291 @@
+"""Which values the variables of a program can have, for one vocabulary and greatest length."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from glassformer.errors import require, require_positive
+from glassformer.programs.language import (
+    Aggregate,
+    Combined,
+    Elementwise,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    Width,
+    apply,
+    distinct,
+    fulfils,
+    indices,
+    is_number,
+    require_value,
+    simplest,
+    tokens,
+    typed,
+)
+
+MOST_VALUES = 4096
+"""Values of a variable, or combinations of values, that are listed."""
+
+
+@dataclass(eq=False)
+class Domains:
+    """Value sets of variables, and facts about selectors, for sequences of up to ``max_len`` tokens.
+
+    Every value that can occur is in its set; some of the set may not occur.
+
+    Raises:
+        InputError: An empty vocabulary, one with equal tokens, None or numbers that are not finite; ``max_len`` not
+            from 1 to ``MOST_VALUES``.
+    """
+
+    vocabulary: Sequence[Value]
+    max_len: int
+    causal: bool = False
+    _sets: dict[Variable, tuple[Value, ...] | None] = field(default_factory=dict, repr=False)
+    _places: dict[Variable, dict[Any, int]] = field(default_factory=dict, repr=False)
+    _keys: dict[Variable | Selector, int] = field(default_factory=dict, repr=False)
+    _roots: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict, repr=False)
+    _numbers: dict[Any, int] = field(default_factory=dict, repr=False)
+    _tables: dict[Select, Bool[np.ndarray, "query key"]] = field(default_factory=dict, repr=False)
+    _facts: dict[tuple[str, Selector], bool] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        require_positive(max_len=self.max_len)
+        require(self.max_len <= MOST_VALUES, f"max_len = {self.max_len}", f"at most {MOST_VALUES}", "Shorten it.")
+        expected, fix = "different tokens, none of them None", "List each token once."
+        got = f"a vocabulary of type {type(self.vocabulary).__name__}"
+        require(isinstance(self.vocabulary, Sequence), got, "a text or a list of tokens", fix)
+        self.vocabulary = tuple(self.vocabulary)
+        for token in self.vocabulary:
+            require_value(token, "the vocabulary with")
+        got = f"vocabulary = {self.vocabulary!r}"
+        different = len(self.vocabulary) == len(distinct(self.vocabulary)) > 0 and None not in self.vocabulary
+        require(different, got, expected, fix)
+
+    def of(self, part: Variable) -> tuple[Value, ...] | None:
+        """The values that a variable may have, None among them; nothing if there are more than ``MOST_VALUES``."""
+        if part not in self._sets:
+            found = self._find(part)
+            if found is not None:
+                found = tuple(sorted(distinct(found), key=_order))
+            self._sets[part] = None if found is None or len(found) > MOST_VALUES else found
+        return self._sets[part]
+
+    def listed(self, part: Variable) -> tuple[Value, ...]:
+        """The same; an error that names the variable if there are too many."""
+        found = self.of(part)
+        require(
+            found is not None,
+            f"{part} with more than {MOST_VALUES} possible values",
+            "fewer, where it is compared or looked up",
+            "Shorten max_len, or map its sources to fewer values first.",
+        )
+        assert found is not None
+        return found
+
+    def place(self, part: Variable, value: Value) -> int | None:
+        """The index of a value in :meth:`listed`; None if it is not there."""
+        if part not in self._places:
+            self._places[part] = {typed(each): place for place, each in enumerate(self.listed(part))}
+        return self._places[part].get(typed(value))
+
+    def places(self, part: Variable, values: Sequence[Value]) -> Int[np.ndarray, " value"]:
+        """The indices of values that are there."""
+        found = [self.place(part, value) for value in values]
+        assert None not in found
+        return np.array(found, dtype=np.int64)
+
+    def numeric(self, part: Variable) -> bool:
+        """Whether a variable is a number everywhere."""
+        found = self.of(part)
+        if found is not None:
+            return all(map(is_number, found))
+        if isinstance(part, Aggregate):
+            return self.numeric(part.values) and (self.reflexive(part.selector) or is_number(part.default))
+        return isinstance(part, Elementwise) and part.linear is not None and all(map(self.numeric, part.sources))
+
+    def averaged(self, part: Aggregate) -> bool:
+        """Whether different numbers may be averaged."""
+        values = self.of(part.values)
+        several = not part.single and not self.single(part.selector)
+        return several and (values is None or sum(map(is_number, values)) > 1)
+
+    def roots(self, part: Variable) -> tuple[Variable, ...]:
+        """The inputs, aggregates and widths that an elementwise variable is a function of."""
+        if not isinstance(part, Elementwise):
+            return (part,)
+        if part not in self._roots:
+            found = (root for source in part.sources for root in self.roots(source))
+            self._roots[part] = tuple(dict.fromkeys(found))
+        return self._roots[part]
+
+    def value(self, part: Variable, given: Mapping[Variable, Value]) -> Value:
+        """The value of an elementwise variable, given those of some that it is a function of."""
+        known = dict(given)
+
+        def value(one: Variable) -> Value:
+            if one not in known:
+                assert isinstance(one, Elementwise)
+                known[one] = apply(one, [known[each] if each in known else value(each) for each in one.sources])
+            return known[one]
+
+        return value(part)
+
+    def combinations(self, parts: Sequence[Variable]) -> Iterator[dict[Variable, Value]] | None:
+        """Every combination of the values of ``parts``; nothing if there are more than ``MOST_VALUES``."""
+        sets = [self.of(part) for part in parts]
+        known = [each for each in sets if each is not None]
+        if len(known) < len(sets) or math.prod(map(len, known)) > MOST_VALUES:
+            return None
+        return (dict(zip(parts, values, strict=True)) for values in itertools.product(*known))
+
+    def single(self, part: Selector) -> bool:
+        """Whether a query can never select two keys."""
+        return self._fact("single", part)
+
+    def reflexive(self, part: Selector) -> bool:
+        """Whether every query selects at least its own position."""
+        return self._fact("reflexive", part)
+
+    def _fact(self, name: str, part: Selector) -> bool:
+        key = name, part
+        if key not in self._facts:
+            if isinstance(part, Combined):
+                found = [self._fact(name, each) for each in part.parts]
+                corners = list(itertools.product((False, True), repeat=len(found)))
+                if name == "single":  # one part that is, without which the whole does not hold
+                    self._facts[key] = any(
+                        one and not any(part.function(*bits) for bits in corners if not bits[place])
+                        for place, one in enumerate(found)
+                    )
+                else:
+                    self._facts[key] = all(found) and bool(part.function(*corners[-1]))
+            else:
+                assert isinstance(part, Select)
+                self._facts[key] = self._single(part) if name == "single" else self._reflexive(part)
+        return self._facts[key]
+
+    def _single(self, part: Select) -> bool:
+        if [root for root in self.roots(part.keys) if root is not indices]:
+            return False
+        keys = [self.value(part.keys, {indices: place}) for place in range(self.max_len)]
+        return bool((self.table(part)[:, self.places(part.keys, keys)].sum(1) <= 1).all())
+
+    def _reflexive(self, part: Select) -> bool:
+        table = self.table(part)
+        return bool((table.diagonal() if self.key(part.keys) == self.key(part.queries) else table).all())
+
+    def table(self, part: Select) -> Bool[np.ndarray, "query key"]:
+        """The predicate of all pairs of a query's and a key's value, in the order of :meth:`listed`."""
+        if part not in self._tables:
+            keys, queries = self.listed(part.keys), self.listed(part.queries)
+            rows = np.zeros((len(queries), len(keys)), dtype=bool)
+            for row, query in zip(rows, queries, strict=True):
+                row[:] = [fulfils(part, key, query) for key in keys]
+            self._tables[part] = rows
+        return self._tables[part]
+
+    def key(self, part: Variable | Selector) -> int:
+        """Equal for parts that compute the same, as far as their tables tell."""
+        if part not in self._keys:
+            found = self._key(part)
+            number = self._numbers.setdefault(found, len(self._numbers)) if isinstance(found, tuple) else found
+            self._keys[part] = number
+        return self._keys[part]
+
+    def _key(self, part: Variable | Selector) -> tuple[Any, ...] | int:
+        """What parts that compute the same have in common; or the key of another part that does."""
+        if isinstance(part, Select):
+            return "select", self.key(part.keys), self.key(part.queries), self.table(part).tobytes()
+        if isinstance(part, Combined):
+            return part.function, *map(self.key, part.parts)
+        if isinstance(part, Aggregate):
+            return "aggregate", self.key(part.selector), self.key(part.values), typed(part.default), part.single
+        if isinstance(part, Width):
+            return "width", self.key(part.selector)
+        if isinstance(part, Elementwise):
+            roots = self.roots(part)
+            given = self.combinations(roots)
+            if given is None:
+                return ("linear", part.linear, *map(self.key, part.sources)) if part.linear else ("part", id(part))
+            values = tuple(typed(self.value(part, each)) for each in given)
+            only = tuple(map(typed, self.listed(roots[0])))
+            return self.key(roots[0]) if len(roots) == 1 and values == only else (*map(self.key, roots), values)
+        return "part", id(part)
+
+    def _find(self, part: Variable) -> Sequence[Value] | None:
+        if part is tokens:
+            return self.vocabulary
+        if part is indices:
+            return range(self.max_len)
+        if isinstance(part, Elementwise):
+            for parts in (self.roots(part), part.sources):
+                given = self.combinations(tuple(dict.fromkeys(parts)))
+                if given is not None:
+                    return [self.value(part, each) for each in given]
+            return self._sums(part)
+        if isinstance(part, Width):
+            most = 1 if self.single(part.selector) else self.max_len
+            return range(int(self.reflexive(part.selector)), most + 1)
+        assert isinstance(part, Aggregate)
+        values = self.of(part.values)
+        found = values
+        if values is not None and self.averaged(part):
+            means = self._means([value for value in values if is_number(value)])
+            found = None if means is None else (*means, *values)
+        default = () if self.reflexive(part.selector) else (part.default,)
+        return None if found is None else [*found, *default]
+
+    def _sums(self, part: Elementwise) -> Sequence[Value] | None:
+        if part.linear is None:
+            return None
+        terms = [[part.linear[1]]]
+        for source, factor in zip(part.sources, part.linear[0], strict=True):
+            values = self.of(source)
+            if values is None or not all(map(is_number, values)):
+                return None
+            terms.append([Fraction(value) * factor for value in values])
+        scale = math.lcm(*(each.denominator for term in terms for each in term))
+        sums = {0}
+        for term in terms:
+            numbers, before = {int(each * scale) for each in term}, sums
+            sums = set()
+            for one in before:
+                sums.update(one + number for number in numbers)
+                if len(sums) > MOST_VALUES:
+                    return None
+        return [simplest(Fraction(each, scale)) for each in sums]
+
+    def _means(self, values: Sequence[Value]) -> Sequence[Value] | None:
+        """All means of two to ``max_len`` of the values, not all of them the same."""
+        exact = list(map(Fraction, values))
+        scale = math.lcm(*(each.denominator for each in exact))
+        numbers = [int(each * scale) for each in exact]
+        sums, means = set[int](), set[Fraction]()
+        for count in range(2, self.max_len + 1):
+            if max(len(sums), len(numbers)) * len(numbers) > MOST_VALUES * 64:
+                return None
+            first = {(count - 1) * one + other for one, other in itertools.permutations(numbers, 2)}
+            sums = first | {each + number for each in sums for number in numbers}
+            means |= {Fraction(each, count * scale) for each in sums}
+            if len(means) > MOST_VALUES:
+                return None
+        return [simplest(each) for each in means]
+
+
+def _order(value: Value) -> tuple[int, Any, str]:
+    """Numbers first, then others by their text, None last."""
+    if value is None:
+        return 2, "", ""
+    kind = type(value).__name__
+    return (0, value, f"{kind} {value!r}") if is_number(value) else (1, f"{kind} {value!r}", "")

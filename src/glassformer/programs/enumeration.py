@@ -1,0 +1,157 @@
+"""A program on many sequences of one length at once: what :class:`~.language.Interpreter` gives, by tables.
+
+Functions and predicates are called once for each combination of values that occurs, not for each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from glassformer.programs.language import (
+    Aggregate,
+    Combined,
+    Elementwise,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    Width,
+    apply,
+    distinct,
+    fulfils,
+    is_number,
+    simplest,
+    tokens,
+    typed,
+)
+
+Column = tuple[Int[np.ndarray, "sequence position"], list[Value]]
+"""For every position the index of its value in a list of different values."""
+
+
+class Batch:
+    """All variables of a program on some sequences of one length.
+
+    Args:
+        sequences: Indices into the vocabulary.
+        vocabulary: All tokens.
+        causal: Let selectors choose only keys up to the query's own position.
+        given: Variables that have these values instead of those that they are computed to have.
+
+    Attributes:
+        defined: False for sequences on which a mean of values that are no numbers was asked for.
+    """
+
+    def __init__(
+        self,
+        sequences: Int[np.ndarray, "sequence position"],
+        vocabulary: Sequence[Value],
+        causal: bool = False,
+        given: Mapping[Variable, Column] | None = None,
+    ) -> None:
+        self._tokens, self._vocabulary = sequences, list(vocabulary)
+        count, length = sequences.shape
+        self._seen = np.tri(length, dtype=bool) if causal else np.ones((length, length), dtype=bool)
+        self._shape = count, length
+        self.defined: Bool[np.ndarray, " sequence"] = np.ones(count, dtype=bool)
+        self._columns: dict[Variable, Column] = dict(given or {})
+        self._matrices: dict[Selector, Bool[np.ndarray, "sequence query key"]] = {}
+
+    def column(self, part: Variable) -> Column:
+        """The values of a variable."""
+        if part not in self._columns:
+            self._columns[part] = self._compute(part)
+        return self._columns[part]
+
+    def chosen(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
+        """Which keys each query selects."""
+        return self._holds(part) & self._seen
+
+    def _compute(self, part: Variable) -> Column:
+        if part is tokens:
+            return self._tokens, self._vocabulary
+        if isinstance(part, Elementwise):
+            return self._elementwise(part)
+        if isinstance(part, Width):
+            return self.chosen(part.selector).sum(2), list(range(self._shape[1] + 1))
+        if isinstance(part, Aggregate):
+            return self._aggregate(part)
+        return np.broadcast_to(np.arange(self._shape[1]), self._shape), list(range(self._shape[1]))
+
+    def _elementwise(self, part: Elementwise) -> Column:
+        columns = [self.column(source) for source in part.sources]
+        joint, known = np.zeros(self._shape, dtype=np.int64), list[tuple[Value, ...]]([()])
+        for codes, values in columns:  # only what occurs so far is combined with what is next
+            found, joint = _unique(joint * len(values) + codes, len(known) * len(values))
+            pairs = (divmod(each, len(values)) for each in found.tolist())
+            known = [(*known[before], values[now]) for before, now in pairs]
+        return _listed(joint, [apply(part, given) for given in known])
+
+    def _aggregate(self, part: Aggregate) -> Column:
+        chosen, (codes, values) = self.chosen(part.selector), self.column(part.values)
+        count = chosen.sum(2)
+        first = np.take_along_axis(codes, chosen.argmax(2), 1)
+        same = ((codes[:, None] == first[..., None]) | ~chosen).all(2)
+        default = len(values)
+        out, results = np.where(count == 0, default, first), [*values, part.default]
+        several = ~same & (count > 0)
+        if several.any():
+            fits = np.array([is_number(value) and not part.single for value in values])
+            able = (fits[codes][:, None] | ~chosen).all(2)
+            self.defined &= ~(several & ~able).any(1)
+            several &= able  # where there is no mean, functions are called with the first value
+            exact = [Fraction(value) if is_number(value) else Fraction(0) for value in values]
+            scale = lcm(*(each.denominator for each in exact))
+            whole = [int(each * scale) for each in exact]
+            longest = max(map(abs, whole)) * self._shape[1]  # Python's integers where numpy's are too short
+            numbers = np.array(whole, dtype=np.int64 if longest < 2**62 else object)
+            sums = np.where(chosen, numbers[codes][:, None], 0).sum(2)[several]
+            totals, place = np.unique(sums, return_inverse=True)
+            size = self._shape[1] + 1
+            pairs, where = np.unique(place.reshape(-1) * size + count[several], return_inverse=True)
+            out[several] = len(results) + where.reshape(-1)
+            known = [(int(totals[each // size]), each % size) for each in pairs.tolist()]
+            results += [simplest(Fraction(total, number * scale)) for total, number in known]
+        return _listed(out, results)
+
+    def _holds(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
+        if part not in self._matrices:
+            self._matrices[part] = self._combined(part) if isinstance(part, Combined) else self._selected(part)
+        return self._matrices[part]
+
+    def _combined(self, part: Combined) -> Bool[np.ndarray, "sequence query key"]:
+        whole = [self._holds(each) for each in part.parts]
+        corners = np.array([part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))], dtype=bool)
+        return corners.reshape([2] * len(whole))[tuple(each.astype(np.intp) for each in whole)]
+
+    def _selected(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
+        assert isinstance(part, Select)
+        (keys, key_values), (queries, query_values) = self.column(part.keys), self.column(part.queries)
+        joint = queries[:, :, None] * len(key_values) + keys[:, None, :]
+        found, where = _unique(joint, len(query_values) * len(key_values))
+        pairs = (divmod(each, len(key_values)) for each in found.tolist())
+        table = np.array([fulfils(part, key_values[key], query_values[query]) for query, key in pairs], dtype=bool)
+        return table[where]
+
+
+def _unique(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers from 0 to ``size - 1`` that occur, ascending, and where among them each is."""
+    if size > codes.size:
+        found, where = np.unique(codes, return_inverse=True)
+        return found, where.reshape(codes.shape)
+    there = np.zeros(size, dtype=bool)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
+
+
+def _listed(codes: Int[np.ndarray, "sequence position"], values: list[Value]) -> Column:
+    """The same with each value once."""
+    once = distinct(values)
+    places = {typed(value): place for place, value in enumerate(once)}
+    again = np.array([places[typed(value)] for value in values], dtype=np.int64)
+    return again[codes], once

@@ -1,0 +1,114 @@
+"""A program as a list of its parts, each after the parts that it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from glassformer.programs.domains import Domains
+from glassformer.programs.language import (
+    Aggregate,
+    Combined,
+    Elementwise,
+    Input,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    Width,
+)
+from glassformer.text import one_line
+
+Kind = Literal["input", "function", "select", "combined", "aggregate", "width"]
+
+_KINDS: dict[type, Kind] = {
+    Input: "input",
+    Elementwise: "function",
+    Select: "select",
+    Combined: "combined",
+    Aggregate: "aggregate",
+    Width: "width",
+}
+_LONGEST_NAME, _LONGEST_VALUE, _MOST_VALUES = 32, 20, 6
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A part of a program.
+
+    Attributes:
+        part: A variable or a selector.
+        kind: What it computes.
+        sources: Places in the list of the parts that it reads: of a select its keys and its queries, of an aggregate
+            its selector and its values.
+    """
+
+    part: Variable | Selector
+    kind: Kind
+    sources: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name in at most 32 characters."""
+        return one_line(str(self.part), _LONGEST_NAME)
+
+
+def graph(program: Variable) -> list[Node]:
+    """The parts of a program, the inputs first, the program last."""
+    places: dict[Variable | Selector, int] = {}
+    nodes: list[Node] = []
+
+    def add(part: Variable | Selector) -> int:
+        if part not in places:
+            sources = tuple(add(source) for source in sources_of(part))
+            places[part] = len(nodes)
+            nodes.append(Node(part, _KINDS[type(part)], sources))
+        return places[part]
+
+    add(program)
+    return nodes
+
+
+def sources_of(part: Variable | Selector) -> tuple[Variable | Selector, ...]:
+    """The parts that a part reads."""
+    if isinstance(part, Elementwise):
+        return part.sources
+    if isinstance(part, Select):
+        return part.keys, part.queries
+    if isinstance(part, Combined):
+        return part.parts
+    if isinstance(part, Aggregate):
+        return part.selector, part.values
+    return (part.selector,) if isinstance(part, Width) else ()
+
+
+def value_in_words(value: Value) -> str:
+    """A value on one line: numbers in six digits, tuples without quotation marks."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(value_in_words, value))})"
+    return f"{value:.6g}" if isinstance(value, float) else one_line(str(value), _LONGEST_VALUE)
+
+
+def values_in_words(domain: tuple[Value, ...] | None) -> str:
+    """The values that a variable can have, such as "1 to 5" or "None, a, b"."""
+    if domain is None:
+        return "numbers"
+    whole = all(type(value) is int for value in domain)
+    if whole and len(domain) > 2 and domain[-1] - domain[0] == len(domain) - 1:
+        return f"{domain[0]} to {domain[-1]}"
+    shown = [value_in_words(value) for value in domain[:_MOST_VALUES]]
+    more = [f"... ({len(domain)} values)"] if len(domain) > _MOST_VALUES else []
+    return ", ".join([*shown, *more])
+
+
+def draw_graph(program: Variable, domains: Domains) -> str:
+    """A line for each part: its number, what it computes from which others, its name, and its possible values."""
+    rows = []
+    for place, node in enumerate(graph(program)):
+        made = f"{node.kind} of {', '.join(map(str, node.sources))}" if node.sources else node.kind
+        known = values_in_words(domains.of(node.part)) if isinstance(node.part, Variable) else ""
+        rows.append((str(place), made, node.name, known))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip() for row in rows
+    )

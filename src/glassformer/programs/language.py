@@ -1,0 +1,504 @@
+"""Programs over sequences: variables with a value at each position, and selectors between positions.
+
+A program is a :class:`Variable`, built from ``tokens`` and ``indices``::
+
+    same = select(tokens, tokens, operator.eq)
+    histogram = selector_width(same)                     # "abac" -> 2 1 2 1
+    before = select(indices, indices, lambda key, query: key == query - 1)
+    previous = aggregate(before, tokens)                 # "abac" -> None a b a
+
+Calling a program runs it on a sequence; that is its definition. :mod:`glassformer.programs.compiler` turns it
+into the weights of a transformer.
+
+Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981 (RASP); Lindner et al. 2023, arXiv 2301.05062.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from numbers import Rational
+from typing import Any
+
+from glassformer.errors import InputError, first_line, require
+
+Value = Any
+"""A number, a string, a tuple of values, or None where there is no value. See :func:`typed`."""
+Predicate = Callable[[Value, Value], bool]
+"""Of the value of a key and that of a query."""
+
+
+_LONGEST_NAME = 120
+
+
+class _Part:
+    """What a program is made of. Parts are compared by identity: ``==`` makes a variable."""
+
+    label: str
+
+    def __post_init__(self) -> None:
+        name = self.label or self._describe()  # of limited length, because names contain those of other parts
+        object.__setattr__(self, "label", name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...")
+
+    def named(self, label: str) -> Any:
+        """The same part with a name, which errors, reports and pictures use."""
+        return replace(self, label=label)  # type: ignore[type-var]
+
+    def __repr__(self) -> str:
+        return self.label
+
+    def _describe(self) -> str:
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        raise InputError(f"the truth of {self}", "a program without if, and, or, not", "Use &, | and ~.")
+
+
+class Variable(_Part):
+    """A value at each position. Operators with variables and constants give variables.
+
+    An operator with None gives None, as does any elementwise function.
+    """
+
+    def __call__(self, sequence: Sequence[Value], *, causal: bool = False) -> list[Value]:
+        """The value at each position of ``sequence``.
+
+        Args:
+            sequence: At least one token.
+            causal: Let selectors choose only keys up to the query's own position.
+
+        Raises:
+            InputError: An empty sequence; a function that raises; values that have no mean; too many parts on one
+                another.
+        """
+        with refuse_endless(self):
+            return Interpreter(sequence, causal).values(self)
+
+    def __add__(self, other: Any) -> Variable:
+        return _linear((self, 1), (other, 1))
+
+    def __radd__(self, other: Any) -> Variable:
+        return _linear((other, 1), (self, 1))
+
+    def __sub__(self, other: Any) -> Variable:
+        return _linear((self, 1), (other, -1))
+
+    def __rsub__(self, other: Any) -> Variable:
+        return _linear((other, 1), (self, -1))
+
+    def __neg__(self) -> Variable:
+        return _linear((self, -1))
+
+    def __mul__(self, other: Any) -> Variable:
+        return self._binary("*", _multiply, other) if isinstance(other, Variable) else _linear((self, other))
+
+    def __rmul__(self, other: Any) -> Variable:
+        return _linear((self, other))
+
+    def __truediv__(self, other: Any) -> Variable:
+        if isinstance(other, Variable):
+            return self._binary("/", _divide, other)
+        require(other != 0, f"{self} / 0", "a divisor that is not 0", "Divide by another number.")
+        return _linear((self, _exact(1) / _exact(other)))
+
+    def __mod__(self, other: Any) -> Variable:
+        return self._binary("%", operator.mod, other)
+
+    def __floordiv__(self, other: Any) -> Variable:
+        return self._binary("//", operator.floordiv, other)
+
+    def __lt__(self, other: Any) -> Variable:
+        return self._binary("<", operator.lt, other)
+
+    def __le__(self, other: Any) -> Variable:
+        return self._binary("<=", operator.le, other)
+
+    def __gt__(self, other: Any) -> Variable:
+        return self._binary(">", operator.gt, other)
+
+    def __ge__(self, other: Any) -> Variable:
+        return self._binary(">=", operator.ge, other)
+
+    def __eq__(self, other: object) -> Variable:  # type: ignore[override]
+        return self._binary("==", operator.eq, other)
+
+    def __ne__(self, other: object) -> Variable:  # type: ignore[override]
+        return self._binary("!=", operator.ne, other)
+
+    def __and__(self, other: Any) -> Variable:
+        return self._binary("&", lambda a, b: bool(a) and bool(b), other)
+
+    def __or__(self, other: Any) -> Variable:
+        return self._binary("|", lambda a, b: bool(a) or bool(b), other)
+
+    def __invert__(self) -> Variable:
+        return Elementwise(operator.not_, (self,), label=f"~({self})")
+
+    def _binary(self, sign: str, function: Callable[[Value, Value], Value], other: Any) -> Variable:
+        if isinstance(other, Variable):
+            return Elementwise(function, (self, other), label=f"({self} {sign} {other})")
+        return Elementwise(lambda value: function(value, other), (self,), label=f"({self} {sign} {_shown(other)})")
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Input(Variable):
+    """The token, or the index of the position from 0."""
+
+    label: str
+
+
+tokens = Input("tokens")
+indices = Input("indices")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Elementwise(Variable):
+    """A function of the values of one or several variables at the same position."""
+
+    function: Callable[..., Value]
+    sources: tuple[Variable, ...]
+    label: str = ""
+    linear: tuple[tuple[Fraction, ...], Fraction] | None = None
+    """For a sum of multiples of the sources and a constant: the factors and the constant."""
+    takes_none: bool = False
+    """Whether the function is called where a source is None; otherwise it is None there."""
+
+    def _describe(self) -> str:
+        return f"f({', '.join(map(str, self.sources))})"
+
+
+class Selector(_Part):
+    """Which keys each query selects. ``&``, ``|`` and ``~`` combine selectors."""
+
+    def __and__(self, other: Selector) -> Selector:
+        require(isinstance(other, Selector), f"{self} & {other}", "two selectors", "Use select().")
+        return Combined(operator.and_, (self, other), label=f"({self} & {other})")
+
+    def __or__(self, other: Selector) -> Selector:
+        require(isinstance(other, Selector), f"{self} | {other}", "two selectors", "Use select().")
+        return Combined(operator.or_, (self, other), label=f"({self} | {other})")
+
+    def __invert__(self) -> Selector:
+        return Combined(operator.not_, (self,), label=f"~{self}")
+
+
+_SIGNS: dict[Predicate, str] = {
+    operator.eq: " == ",
+    operator.ne: " != ",
+    operator.lt: " < ",
+    operator.le: " <= ",
+    operator.gt: " > ",
+    operator.ge: " >= ",
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Select(Selector):
+    """The pairs of a key's and a query's value for which a predicate holds; never those with None."""
+
+    keys: Variable
+    queries: Variable
+    predicate: Predicate
+    label: str = ""
+
+    def _describe(self) -> str:
+        return f"select({self.keys}{_SIGNS.get(self.predicate, ', ')}{self.queries})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Combined(Selector):
+    """A boolean function of selectors: and, or, not."""
+
+    function: Callable[..., bool]
+    parts: tuple[Selector, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Aggregate(Variable):
+    """The mean of the selected values; the value itself where all selected ones are equal."""
+
+    selector: Selector
+    values: Variable
+    default: Value = None
+    label: str = ""
+    single: bool = False
+    """Whether there is no mean of different values, not even of numbers."""
+
+    def _describe(self) -> str:
+        return f"aggregate({self.selector}, {self.values})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Width(Variable):
+    """How many keys are selected."""
+
+    selector: Selector
+    label: str = ""
+
+    def _describe(self) -> str:
+        return f"width({self.selector})"
+
+
+def elementwise(function: Callable[..., Value], *sources: Variable, label: str = "") -> Variable:
+    """``function`` of the values of ``sources`` at each position; None where one of these is None."""
+    require(len(sources) > 0, "no sources", "at least one variable", "Pass the variables that it is a function of.")
+    for source in sources:
+        _require_variable("sources", source)
+    return Elementwise(function, sources, label=label)
+
+
+def select(keys: Variable, queries: Variable, predicate: Predicate, label: str = "") -> Selector:
+    """The keys whose value fulfils ``predicate(key, query)``. A value of None is never selected and selects nothing."""
+    _require_variable("keys", keys)
+    _require_variable("queries", queries)
+    return Select(keys, queries, predicate, label)
+
+
+everything = Select(tokens, tokens, lambda key, query: True, "everything")
+"""Selects all keys."""
+
+
+def aggregate(selector: Selector, values: Variable, default: Value = None, label: str = "") -> Variable:
+    """The mean of the selected values, or ``default`` where nothing is selected.
+
+    Values that are no numbers have a mean only if all that are selected are equal.
+    """
+    _require_variable("values", values)
+    require(isinstance(selector, Selector), f"selector = {selector}", "a selector", "Use select().")
+    require_value(default, "default =")
+    return Aggregate(selector, values, default, label)
+
+
+def pick(selector: Selector, values: Variable, default: Value = None, label: str = "") -> Variable:
+    """The selected value, or ``default`` where nothing is selected; an error if different values are selected.
+
+    Of numbers this takes fewer parameters than :func:`aggregate` where the selector is not seen to choose one key.
+    """
+    return replace(aggregate(selector, values, default, label), single=True)  # type: ignore[type-var]
+
+
+def selector_width(selector: Selector, label: str = "") -> Variable:
+    """How many keys each query selects."""
+    require(isinstance(selector, Selector), f"selector = {selector}", "a selector", "Use select().")
+    return Width(selector, label)
+
+
+def _require_variable(name: str, given: object) -> None:
+    require(isinstance(given, Variable), f"{name} = {given}", "a variable", "Build it from tokens and indices.")
+
+
+def _exact(number: Any) -> Fraction:
+    ok = isinstance(number, Rational | float) and number - number == 0
+    require(ok, f"{number!r} in a sum", "a finite number or a variable", "Use elementwise() for other values.")
+    return Fraction(number)
+
+
+def _multiply(a: Any, b: Any) -> Any:
+    return _exact(a) * _exact(b)
+
+
+def _divide(a: Any, b: Any) -> Any:
+    return _exact(a) / _exact(b)
+
+
+def _linear(*terms: tuple[Any, Any]) -> Variable:
+    """The sum of the terms, each a variable or a number and its factor."""
+    sums: dict[Variable, Fraction] = {}
+    for each, factor in terms:
+        if isinstance(each, Variable):
+            sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
+    sources, factors = tuple(sums), tuple(sums.values())
+    constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
+    for number in (constant, *factors):
+        require_value(number, "a factor or a constant of")
+    start, *multiples = map(simplest, (constant, *factors))  # integers are added faster than fractions
+
+    def function(*values: Value) -> Value:
+        total = start
+        for value, factor in zip(values, multiples, strict=True):
+            total += (value if isinstance(value, int) else _exact(value)) * factor
+        return total
+
+    pieces = [
+        f"{'-' if factor < 0 else '+'} {each if abs(factor) == 1 else f'{abs(factor)} * {each}'}"
+        for each, factor in terms
+    ]
+    label = " ".join(pieces).removeprefix("+ ")
+    return Elementwise(function, sources, label=f"({label})", linear=(factors, constant))
+
+
+def typed(value: Value) -> Any:
+    """What tells a value from all others: True, 1, 1.0 and Fraction(1) are equal in Python, and different values."""
+    if isinstance(value, tuple):
+        return (type(value), *map(typed, value))
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+def distinct(values: Iterable[Value]) -> list[Value]:
+    """Each value once, see :func:`typed`."""
+    return list({typed(value): value for value in values}.values())
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value can be added to others."""
+    return isinstance(value, Rational | float)
+
+
+def simplest(value: Value) -> Value:
+    """A whole fraction as an int; other values as they are."""
+    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def apply(part: Elementwise, values: Sequence[Value]) -> Value:
+    """The function of ``part``, with errors that name it.
+
+    Raises:
+        InputError: The function raises, or returns NaN or an infinite number.
+    """
+    if not part.takes_none and any(value is None for value in values):
+        return None
+    try:
+        result = part.function(*values)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{_given(part, values)}, which raised {type(error).__name__} ({first_line(error)})",
+            "a value for all values that its sources may have",
+            "Return None where there is none.",
+        ) from error
+    if isinstance(result, str) or (isinstance(result, int) and result.bit_length() < 1000):
+        return result
+    result = simplest(result)
+    require_value(result, f"{_given(part, values)} =")
+    return result
+
+
+def _given(part: Elementwise, values: Sequence[Value]) -> str:
+    return f"{part} of {', '.join(map(_shown, values))}"
+
+
+def require_value(value: Value, context: str) -> None:
+    """Refuse parts of programs, values without a hash, and numbers that are not finite in float64."""
+
+    def fits(value: Value) -> bool:
+        if isinstance(value, tuple):
+            return all(map(fits, value))
+        return not isinstance(value, _Part) and not (is_number(value) and float(value) - float(value) != 0)
+
+    try:
+        hash(value)
+        ok = fits(value)
+    except (TypeError, OverflowError, RecursionError):
+        ok = False
+    got = f"{context} {_shown(value)}"
+    require(ok, got, "a finite number, a string, None or a tuple of these", "Return None where there is no value.")
+
+
+def _shown(value: Value) -> str:
+    try:
+        text = repr(value)
+        return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
+    except Exception:  # an integer of more digits than Python writes
+        return f"a value of type {type(value).__name__}"
+
+
+def mean(selected: Sequence[Value], part: Aggregate) -> Value:
+    """The mean of what was selected, exact for whole numbers and fractions."""
+    if not selected:
+        return part.default
+    first = typed(selected[0])
+    if all(typed(value) == first for value in selected):
+        return selected[0]
+    numbers = not part.single and all(map(is_number, selected))
+    got = f"{part}, which selects {', '.join(map(_shown, selected))}"
+    require(numbers, got, "numbers, or a single value", "Make the selector choose one key.")
+    return simplest(sum(map(_exact, selected), Fraction(0)) / len(selected))
+
+
+@contextmanager
+def refuse_endless(program: Variable) -> Iterator[None]:
+    """Refuse programs with more parts on one another than calls of Python can be."""
+    try:
+        yield
+    except RecursionError:
+        got = f"{program}, with hundreds of parts on one another"
+        raise InputError(got, "fewer", "Split the program.") from None
+
+
+@dataclass
+class Interpreter:
+    """Runs programs on one sequence; each part is computed once."""
+
+    sequence: Sequence[Value]
+    causal: bool = False
+    _values: dict[Variable, list[Value]] = field(default_factory=dict)
+    _matrices: dict[Selector, list[list[bool]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ok = isinstance(self.sequence, Sequence)
+        require(ok, f"{_shown(self.sequence)} for a sequence", "a text or a list of tokens", "Pass some tokens.")
+        require(len(self.sequence) > 0, "an empty sequence", "at least one token", "Pass some tokens.")
+
+    def values(self, part: Variable) -> list[Value]:
+        """The values of a variable at all positions."""
+        if part not in self._values:
+            self._values[part] = list(self._compute(part))
+        return self._values[part]
+
+    def selected(self, part: Selector) -> list[list[bool]]:
+        """For each query, which keys are selected."""
+        return [
+            [chosen and (key <= query or not self.causal) for key, chosen in enumerate(row)]
+            for query, row in enumerate(self._holds(part))
+        ]
+
+    def _compute(self, part: Variable) -> Iterator[Value]:
+        if part is tokens:
+            yield from self.sequence
+        elif part is indices:
+            yield from range(len(self.sequence))
+        elif isinstance(part, Elementwise):
+            for values in zip(*map(self.values, part.sources), strict=True):
+                yield apply(part, values)
+        elif isinstance(part, Width):
+            yield from map(sum, self.selected(part.selector))
+        elif isinstance(part, Aggregate):
+            column = self.values(part.values)
+            for row in self.selected(part.selector):
+                yield mean([value for value, chosen in zip(column, row, strict=True) if chosen], part)
+        else:
+            raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
+
+    def _holds(self, part: Selector) -> list[list[bool]]:
+        if part not in self._matrices:
+            if isinstance(part, Combined):
+                rows = zip(*map(self._holds, part.parts), strict=True)
+                found = [[bool(part.function(*each)) for each in zip(*row, strict=True)] for row in rows]
+            else:
+                assert isinstance(part, Select)
+                keys, queries = self.values(part.keys), self.values(part.queries)
+                found = [[fulfils(part, key, query) for key in keys] for query in queries]
+            self._matrices[part] = found
+        return self._matrices[part]
+
+
+def fulfils(part: Select, key: Value, query: Value) -> bool:
+    """Whether a key's value is selected by a query's value."""
+    if key is None or query is None:
+        return False
+    try:
+        result = part.predicate(key, query)
+        if result in (True, False):
+            return bool(result)
+        problem = f"gave {_shown(result)}"
+    except Exception as error:
+        problem = f"raised {first_line(error)}"
+    got = f"the predicate of {part} of key {_shown(key)} and query {_shown(query)}, which {problem}"
+    raise InputError(got, "True or False", "Make the predicate defined for all values.")

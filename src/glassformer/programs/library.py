@@ -1,0 +1,324 @@
+"""Programs to start from: functions that build them, and :data:`PROGRAMS` with a vocabulary and a length for each.
+
+Source: Weiss et al. 2021, arXiv 2106.06981 (histograms, sorting, balanced brackets); Lindner et al. 2023, arXiv
+2301.05062 (tracr's library); Olsson et al. 2022, arXiv 2209.11895 (induction).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+
+from glassformer.errors import require, require_positive
+from glassformer.programs.language import (
+    Value,
+    Variable,
+    aggregate,
+    elementwise,
+    everything,
+    indices,
+    pick,
+    select,
+    selector_width,
+    tokens,
+)
+
+up_to_here = select(indices, indices, operator.le, "up to here")
+"""Selects positions up to the query's own."""
+length = selector_width(everything, "length")
+"""The number of tokens; of a causal program, up to each position."""
+
+
+def histogram(values: Variable = tokens) -> Variable:
+    """How often each position's value occurs: ``abac`` gives 2 1 2 1."""
+    return selector_width(select(values, values, operator.eq), "histogram")
+
+
+def count(values: Variable, value: Value) -> Variable:
+    """How often ``value`` occurs, at every position."""
+    chosen = select(values, values, lambda key, _: key == value, f"{values} == {value!r}")
+    return selector_width(chosen, f"count of {value}")
+
+
+def share_so_far(condition: Variable) -> Variable:
+    """The share of positions up to each at which a condition holds."""
+    return aggregate(up_to_here, condition, 0, f"share of {condition}")
+
+
+def fetch(values: Variable, index: Variable | int, default: Value = None) -> Variable:
+    """The value at another index; the default where there is none."""
+    if isinstance(index, int):
+        index = elementwise(lambda _, number=index: number, indices, label=f"{index}")
+    return aggregate(select(indices, index, operator.eq), values, default, f"{values} at {index}")
+
+
+def shift(values: Variable, offset: int, default: Value = None) -> Variable:
+    """The value ``offset`` positions before: ``abcd`` by 1 gives None a b c."""
+    chosen = select(indices, indices, lambda key, query: key == query - offset, f"{offset} before")
+    return aggregate(chosen, values, default, f"{values} {offset} before")
+
+
+def detect(values: Variable, pattern: Sequence[Value]) -> Variable:
+    """Whether ``pattern`` ends at each position; None where there are too few positions before.
+
+    Raises:
+        InputError: An empty pattern.
+    """
+    require(len(pattern) > 0, "an empty pattern", "at least one value", "Pass what to look for.")
+    places = reversed(list(enumerate(reversed(pattern))))
+    found = [shift(values == value, back) if back else values == value for back, value in places]
+    return reduce(operator.and_, found).named(f"ends in {pattern}")
+
+
+def reverse(values: Variable = tokens) -> Variable:
+    """The values from the last to the first."""
+    mirrored = (length - indices - 1).named("index from the end")
+    return fetch(values, mirrored).named(f"{values} reversed")
+
+
+def pair_balance(opening: Value, closing: Value) -> Variable:
+    """The share of opening tokens up to each position, minus that of closing ones."""
+    return share_so_far(tokens == opening) - share_so_far(tokens == closing)
+
+
+def shuffle_dyck(pairs: Sequence[str]) -> Variable:
+    """Whether brackets of each pair are balanced, whatever lies between them: ``([)]`` is; at every position."""
+    balances = [pair_balance(*pair).named(f"balance of {pair}") for pair in pairs]
+    negative = reduce(operator.or_, [balance < 0 for balance in balances]).named("some balance below 0")
+    closed = reduce(operator.and_, [balance == 0 for balance in balances]).named("all balances 0")
+    last = fetch(closed, length - 1).named("balanced at the end")
+    below = aggregate(everything, negative, 0, label="share of balances below 0")
+    return (last & ~below).named("balanced")
+
+
+def dyck(pairs: Sequence[str]) -> Variable:
+    """Whether the brackets up to each position are balanced and nested; of a causal program.
+
+    A closing bracket has to match the latest opening one at its depth. Openings at one depth are counted, so that the
+    latest is the one whose number is the count.
+    """
+    opens, closes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    opening = elementwise(lambda token: token in opens, tokens, label="opening")
+    opened_so_far = selector_width(select(tokens, tokens, lambda key, _: key in opens, "openings"), "openings so far")
+    closed_so_far = selector_width(select(tokens, tokens, lambda key, _: key in closes, "closings"), "closings so far")
+    depth = (opened_so_far - closed_so_far).named("depth")
+    kind = elementwise(lambda token: (opens if token in opens else closes).index(token), tokens, label="kind")
+    level = elementwise(lambda d, o: d if o else d + 1, depth, opening, label="level")  # of the pair
+    opened = elementwise(lambda d, o: d if o else None, level, opening, label="opened level")
+    partner = latest(kind, opened, level, default=-1).named("partner")
+    wrong = elementwise(lambda d, k, p: d < 0 or k != p, depth, kind, partner, label="wrong")
+    mistakes = selector_width(select(wrong, wrong, lambda key, _: key is not False and bool(key)), "mistakes")
+    return ((depth == 0) & (mistakes == 0)).named("balanced")
+
+
+def sort_unique(values: Variable, keys: Variable) -> Variable:
+    """The values in the order of their keys, which are all different."""
+    place = selector_width(select(keys, keys, operator.lt), "place")
+    return aggregate(select(place, indices, operator.eq), values, label=f"{values} sorted")
+
+
+def sort(values: Variable = tokens, keys: Variable = tokens) -> Variable:
+    """The values in the order of their keys; equal keys keep their order."""
+    earlier = select(keys, keys, operator.eq) & select(indices, indices, operator.lt)
+    smaller = selector_width(select(keys, keys, operator.lt), "smaller keys")
+    place = (smaller + selector_width(earlier, "equal keys before")).named("place")
+    return pick(select(place, indices, operator.eq), values, label=f"{values} sorted")
+
+
+def sort_by_frequency() -> Variable:
+    """The tokens by how often they occur, most frequent first."""
+    return sort(tokens, -histogram())
+
+
+def count_less_frequent(most: int) -> Variable:
+    """How many tokens occur at most ``most`` times, at every position."""
+    return selector_width(select(histogram(), tokens, lambda key, _: key <= most))
+
+
+def mode() -> Variable:
+    """The most frequent token, the first of several, at every position."""
+    return fetch(sort_by_frequency(), 0).named("mode")
+
+
+def parity(one: Value) -> Variable:
+    """Whether ``one`` occurs an odd number of times, at every position."""
+    return elementwise(lambda number: number % 2, count(tokens, one), label="parity")
+
+
+def latest(values: Variable, keys: Variable, queries: Variable, default: Value = None) -> Variable:
+    """The value at the latest position, up to each, whose key equals the position's query; of a causal program.
+
+    Keys of each kind are counted, so that the latest is the one whose number is the count.
+    """
+    same = select(keys, queries, operator.eq)
+    number = selector_width(select(keys, keys, operator.eq), f"number of {keys}")
+    count = selector_width(same, f"count of {queries}")
+    return pick(same & select(number, count, operator.eq), values, default, f"latest {values}")
+
+
+def follower(order: int = 1) -> Variable:
+    """What followed the latest earlier occurrence of the last ``order`` tokens; of a causal program.
+
+    With order 1 this is induction, otherwise lookup of an n-gram, n being ``order + 1``.
+
+    Raises:
+        InputError: ``order`` below 1.
+    """
+    require_positive(order=order)
+    last = [tokens, *(shift(tokens, back) for back in range(1, order + 1))]
+    if order == 1:
+        return latest(tokens, last[1], tokens).named("follower")
+    before = elementwise(lambda *each: each, *last[1:], label=f"{order} tokens before")
+    here = elementwise(lambda *each: each, *last[:-1], label=f"last {order} tokens")
+    return latest(tokens, before, here).named("follower")
+
+
+def lookup(keys: Sequence[Value]) -> Variable:
+    """The value of each key by the facts before it; of a causal program.
+
+    A fact is a key followed by a value; all tokens but keys are values. The latest fact of a key counts.
+    """
+    key = elementwise(lambda token: token if token in keys else None, tokens, label="key")
+    before = elementwise(lambda token, k: None if token in keys else k, tokens, shift(key, 1), label="key of the fact")
+    return latest(tokens, before, key).named("value of the key")
+
+
+def copy(separator: Value) -> Variable:
+    """The tokens before the first separator, one at each position from there on; of a causal program.
+
+    Greedy continuation of ``abc|`` writes ``abc|``.
+    """
+    text = elementwise(operator.not_, count(tokens, separator), label="before the separator")
+    size = selector_width(select(text, text, lambda key, _: key, "before the separator"), "tokens before it")
+    place = elementwise(lambda t, i, n: None if t else i - n, text, indices, size, label="place in the copy")
+    return fetch(tokens, place).named("copy")
+
+
+def addition(base: int = 10) -> Variable:
+    """The digits of a sum, lowest first, from ``=`` on; of a causal program.
+
+    The text has two numbers of any lengths, their lowest digits first: ``91+3=`` is continued by ``22`` and zeros.
+
+    1. The signs up to a token tell its number; its place is how many tokens of that number are up to it.
+    2. After ``=``, the digits of both numbers at the same place are fetched and added.
+    3. The carry comes from the latest place at which they do not add up to ``base - 1``.
+
+    Raises:
+        InputError: ``base`` not from 2 to 10.
+    """
+    require(2 <= base <= 10, f"base = {base}", "from 2 to 10", "Digits are 0 to 9.")
+    signs = selector_width(select(tokens, tokens, lambda key, _: key in "+=", "signs"), "signs so far")
+    place = selector_width(select(signs, signs, operator.eq), "place")
+    digit = elementwise(lambda token: 0 if token in "+=" else int(token), tokens, label="digit")
+    wanted = elementwise(lambda n, p: p if n == 2 else None, signs, place, label="place in the sum")
+    first = elementwise(lambda n, p: p if n == 0 else None, signs, place, label="place in the first number")
+    second = elementwise(lambda n, p: p - 1 if n == 1 else None, signs, place, label="place in the second number")
+    a, b = (pick(select(each, wanted, operator.eq), digit, 0, f"digit at its {each}") for each in (first, second))
+    pair = elementwise(lambda _, x, y: x + y, wanted, a, b, label="sum of two digits")
+    decides = elementwise(lambda two: None if two == base - 1 else 1, pair, label="decides the carry")
+    one = elementwise(lambda _: 1, wanted, label="in the sum")
+    carry = latest(elementwise(lambda two: int(two >= base), pair), decides, one, default=0).named("carry")
+    return elementwise(lambda two, c: (two + c) % base, pair, shift(carry, 1, default=0), label="digit of the sum")
+
+
+def recurrence(modulus: int) -> Variable:
+    """The next term of ``x(n) = a x(n-2) + b x(n-1)`` modulo a prime, a and b being unknown; of a causal program.
+
+    The first four terms give two equations. Each solution of both predicts all later terms: the states
+    ``(x(n-1), x(n))`` stay in the span of the first two. None before the fourth term, or where there is no solution.
+    """
+
+    def solve(x0: int, x1: int, x2: int, x3: int) -> tuple[int, int] | None:
+        for a, b in product(range(modulus), repeat=2):
+            if (a * x0 + b * x1 - x2) % modulus == (a * x1 + b * x2 - x3) % modulus == 0:
+                return a, b
+        return None
+
+    found = elementwise(solve, *(fetch(tokens, n) for n in range(4)), label="a, b")
+    older = elementwise(lambda ab, x: ab[0] * x % modulus, found, shift(tokens, 1), label="a x(n-1)")
+    newer = elementwise(lambda ab, x: ab[1] * x % modulus, found, tokens, label="b x(n)")
+    return elementwise(lambda u, v: (u + v) % modulus, older, newer, label="next term")
+
+
+MACHINE = ("halt", "load", "store", "add", "sub", "jump", "jump if zero")
+"""The instructions of :func:`machine`, by their numbers; larger numbers halt."""
+
+
+def machine(size: int) -> Variable:
+    """One step of a computer, from its memory to its memory: apply it again for the next step.
+
+    Memory is up to ``size`` numbers below ``size``. Cell 0 is the counter, the address of an instruction; cell 1 is the
+    accumulator. An instruction is its number (see :data:`MACHINE`) and, in the next cell, its operand: the address to
+    jump to, or of the number that is loaded into the accumulator, added to it or subtracted from it (modulo ``size``),
+    or that the accumulator is stored as. Cells outside of the memory are 0.
+    """
+    counter, accumulator = fetch(tokens, 0, 0), fetch(tokens, 1, 0)
+    operand = fetch(tokens, counter + 1, 0).named("operand")
+    content = fetch(tokens, operand, 0).named("content")
+    code = elementwise(lambda c: MACHINE[c] if c < len(MACHINE) else "halt", fetch(tokens, counter, 0), label="code")
+
+    def way(code: str, number: int) -> str:
+        jumps = code == "jump" or (code == "jump if zero" and number == 0)
+        return "stays" if code == "halt" else "jumps" if jumps else "goes on"
+
+    goes = elementwise(way, code, accumulator, label="way")
+    ahead = elementwise(lambda w, c: {"stays": c, "jumps": 0}.get(w, (c + 2) % size), goes, counter, label="ahead")
+    jump = elementwise(lambda w, x: x if w == "jumps" else 0, goes, operand, label="jump")
+    kept = elementwise(lambda c, number: 0 if c == "load" else number, code, accumulator, label="kept")
+    signs = {"load": 1, "add": 1, "sub": -1}
+    added = elementwise(lambda c, number: signs.get(c, 0) * number, code, content, label="added")
+    result = elementwise(lambda number: number % size, kept + added, label="next accumulator")
+    target = elementwise(lambda c, x: x if c == "store" else -1, code, operand, label="stored at")
+    source = elementwise(lambda i, t: "stored" if i == t else i if i < 2 else "kept", indices, target, label="source")
+    parts = {0: (ahead + jump).named("next counter"), 1: result, "stored": accumulator, "kept": tokens}
+    chosen = [
+        elementwise(lambda s, value, name=name: value if s == name else 0, source, part, label=f"{part} if {name}")
+        for name, part in parts.items()
+    ]
+    return reduce(operator.add, chosen).named("memory")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program with the sequences that it is for."""
+
+    program: Variable
+    vocabulary: tuple[Value, ...]
+    max_len: int
+    about: str
+    causal: bool = False
+
+
+PROGRAMS: dict[str, Example] = {
+    "length": Example(length, tuple("abcd"), 5, "the number of tokens"),
+    "count": Example(count(tokens, "a"), tuple("abc"), 8, "how often a occurs"),
+    "reverse": Example(reverse(), tuple("abcd"), 5, "the tokens backwards"),
+    "copy": Example(copy("|"), tuple("abc|"), 8, "the tokens before | again, after it", causal=True),
+    "histogram": Example(histogram(), tuple("abcd"), 5, "how often each token occurs"),
+    "mode": Example(mode(), tuple(range(1, 4)), 5, "the most frequent token"),
+    "sort": Example(sort(), tuple(range(1, 5)), 5, "the numbers in order"),
+    "sort-by-frequency": Example(sort_by_frequency(), tuple(range(1, 5)), 5, "the most frequent tokens first"),
+    "shuffle-dyck-2": Example(shuffle_dyck(["()", "{}"]), tuple("(){}"), 5, "whether both kinds of brackets close"),
+    "shuffle-dyck-3": Example(
+        shuffle_dyck(["()", "{}", "[]"]), tuple("(){}[]"), 6, "whether all three kinds of brackets close"
+    ),
+    "dyck-1": Example(dyck(["()"]), tuple("()"), 8, "whether the brackets so far are balanced", causal=True),
+    "dyck-2": Example(
+        dyck(["()", "[]"]), tuple("()[]"), 6, "whether two kinds of brackets so far are balanced", causal=True
+    ),
+    "dyck-3": Example(
+        dyck(["()", "[]", "{}"]), tuple("()[]{}"), 6, "whether three kinds of brackets so far are balanced", causal=True
+    ),
+    "detect": Example(detect(tokens, "abc"), tuple("abc"), 6, "where abc ends"),
+    "parity": Example(parity("1"), tuple("01"), 8, "whether the number of ones is odd"),
+    "induction": Example(follower(), tuple("abc"), 6, "what followed the token's last occurrence", causal=True),
+    "trigram": Example(follower(2), tuple("abc"), 8, "what followed the last two tokens before", causal=True),
+    "lookup": Example(lookup("abc"), tuple("abcxyz"), 6, "the value of a key, by the facts before it", causal=True),
+    "addition": Example(addition(2), tuple("01+="), 8, "the binary digits of a sum, lowest first", causal=True),
+    "recurrence": Example(recurrence(7), tuple(range(7)), 5, "the next term, with unknown coefficients", causal=True),
+    "machine": Example(machine(6), tuple(range(6)), 6, "the memory of a computer after one step"),
+}
+"""Programs by name."""

@@ -1,0 +1,268 @@
+"""Compiled programs in JSON files: weights, and what every coordinate and head is for.
+
+A file is data: it names the program's variables but does not contain the program, and nothing in it is run::
+
+    {"format": "glassformer program 1", "name": "histogram", "dtype": "float64",
+     "vocabulary": ["a", "b"], "max_len": 5, "causal": false,
+     "codes": [[1.0, 1], [2.0, 2]],
+     "coordinates": [{"index": 0, "name": "tokens", "variable": 0, "born": 0, "read": 1, "values": [["a", -1.0], ...]}],
+     "heads": [["select(tokens == tokens)"]], "num_heads": [1],
+     "weights": {"embedding.weight": [[-1.0, 0.0], [1.0, 0.0]], ...}}
+
+Weights are the shortest decimals that give the same bits. A token or value is a text, a whole number, true, false or
+null; ``{"fraction": [1, 3]}``, ``{"float": 0.5}``, or ``{"tuple": [...]}`` of values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from numbers import Integral
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, Len
+from jaxtyping import Float64
+from pydantic import BeforeValidator
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from glassformer.config import config
+from glassformer.errors import InputError, require
+from glassformer.files import write_text
+from glassformer.programs.domains import Domains
+from glassformer.programs.language import Value
+from glassformer.programs.model import CompiledProgram, Coordinate, make_block
+from glassformer.text import short, shown
+from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, require_regular
+
+FORMAT = "glassformer program 1"
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+_FIX = "Write the file again, with 'glassformer compile --out'."
+_LARGEST_INT = 2**53
+_LONGEST_NAME = 1000
+_DEEPEST = 8
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# JSON's numbers are read as floats, and its pairs as lists.
+_Count = Annotated[int, BeforeValidator(_whole), Ge(0)]
+_Size = Annotated[int, BeforeValidator(_whole), Ge(1)]
+_Name = Annotated[str, Len(0, _LONGEST_NAME)]
+
+
+class _Coordinate(TypedDict):
+    index: _Count
+    name: _Name
+    variable: _Count
+    born: _Count
+    read: _Count
+    values: list[Annotated[tuple[Any, float], BeforeValidator(_tuple)]] | None
+
+
+@config
+class _File:
+    format: Literal["glassformer program 1"]
+    name: _Name
+    dtype: Literal["float64", "float32", "bfloat16"]
+    vocabulary: list[Any]
+    max_len: _Size
+    causal: bool
+    codes: list[Annotated[tuple[float, Any], BeforeValidator(_tuple)]] | None
+    coordinates: list[_Coordinate]
+    heads: list[list[_Name]]
+    num_heads: list[_Size]
+    weights: dict[str, list[float] | list[list[float]]]
+
+
+def save_program(model: CompiledProgram, path: Path | str) -> None:
+    """Write a compiled program so that :func:`load_program` gives the same bits and names.
+
+    An existing file is replaced atomically.
+
+    Raises:
+        InputError: A name that does not end in .json, a directory, weights that are not finite, more than
+            ``MAX_NUMBERS`` of them, or values that the format lacks.
+    """
+    path = Path(path)
+    require_place(path)
+    state = model.state_dict()
+    finite = all(bool(each.isfinite().all()) for each in state.values())
+    require(finite, "weights that are not finite", "finite weights", "Compile the program again.")
+    header = {
+        "format": FORMAT,
+        "name": model.name[:_LONGEST_NAME],
+        "dtype": str(model.output.weight.dtype).removeprefix("torch."),
+        "vocabulary": [_plain(token) for token in model.domains.vocabulary],
+        "max_len": model.domains.max_len,
+        "causal": model.domains.causal,
+        "codes": None if model.codes is None else [[number, _plain(value)] for number, value in model.codes],
+        "coordinates": [
+            {
+                "index": each.index,
+                "name": each.name[:_LONGEST_NAME],
+                "variable": each.variable,
+                "born": each.born,
+                "read": each.read,
+                "values": None if each.values is None else [[_plain(v), number] for v, number in each.values],
+            }
+            for each in model.coordinates
+        ],
+        "heads": [[name[:_LONGEST_NAME] for name in names] for names in model.heads],
+        "num_heads": [block.attention.num_heads for block in model.blocks],
+    }
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in header.items()]
+    tables = []
+    for name, tensor in state.items():
+        rows = tensor.double().tolist()
+        inside = ",\n      ".join(map(json.dumps, rows)) if tensor.dim() == 2 else ", ".join(map(json.dumps, rows))
+        tables.append(f"    {json.dumps(name)}: [{inside}]")
+    text = "{\n" + ",\n".join(lines) + ',\n  "weights": {\n' + ",\n".join(tables) + "\n  }\n}\n"
+    entries = text.count(",") + 1
+    require(entries <= MAX_NUMBERS, f"{entries:,} entries", f"at most {MAX_NUMBERS:,}", "Save it as safetensors.")
+    write_text(path, text)
+
+
+def require_place(path: Path) -> None:
+    """Raise :class:`InputError` unless :func:`save_program` can use ``path``."""
+    fits = path.suffix.lower() == ".json" and not path.is_dir()
+    require(fits, shown(path), "a file whose name ends in .json", "Choose another name.")
+
+
+def load_program(path: Path | str) -> CompiledProgram:
+    """The compiled program in a file of :func:`save_program`, without its definition: ``program`` is None.
+
+    Assign ``model.program`` to verify it with :func:`~glassformer.programs.certificate.verify_program`.
+
+    Raises:
+        InputError: A file that :func:`~glassformer.untrusted.parse_json` refuses; entries that are missing,
+            unknown or ill-typed; weights whose names or shapes do not fit one another; or names of what is not there.
+    """
+    path = Path(path)
+    content = parse_json(path)
+    with in_file(path):
+        require(isinstance(content, dict), "JSON that is not an object", 'an object {"format": ...}', _FIX)
+        got = f"format = {short(str(content.get('format')))}"
+        require(content.get("format") == FORMAT, got, f"{FORMAT!r}", _FIX)
+        with torch.random.fork_rng(devices=[]):  # layers are made with random weights
+            return _made(_File(**content))
+
+
+def is_program_file(path: Path) -> bool:
+    """Whether a file begins as :func:`save_program` begins it."""
+    try:
+        require_regular(path)
+        with path.open("rb") as file:
+            return FORMAT.encode() in file.read(64)
+    except (OSError, InputError):
+        return False
+
+
+def _made(file: _File) -> CompiledProgram:
+    domains = Domains(tuple(map(_value, file.vocabulary)), file.max_len, file.causal)
+    tensors = {name: _tensor(name, rows) for name, rows in file.weights.items()}
+    # The sizes are those of weights in memory, so the model is not much larger than the file.
+    _, width = _shape(tensors, "embedding.weight", rows=len(domains.vocabulary))
+    _shape(tensors, "positions.weight", file.max_len, width)
+    blocks = []
+    for layer, num_heads in enumerate(file.num_heads):
+        name = f"layers.{layer}"
+        rows, _ = _shape(tensors, f"{name}.attention.query.weight", columns=width)
+        got = f"num_heads = {num_heads} in layer {layer} with queries of {rows} numbers"
+        require(rows % num_heads == 0, got, "a divisor", _FIX)
+        network = f"{name}.ffn.up.weight"
+        units = _shape(tensors, network, columns=width)[0] if network in tensors else 0
+        sinks = f"{name}.attention.sinks" in tensors
+        blocks.append(make_block(width, num_heads, rows // num_heads, units, causal=file.causal, sinks=sinks))
+    model = CompiledProgram(None, domains, width, blocks).to(_DTYPES[file.dtype])
+    expected = {name: list(each.shape) for name, each in model.state_dict().items()}
+    shapes = {name: list(each.shape) for name, each in tensors.items()}
+    for name in sorted({*expected, *shapes}):
+        found, wanted = shapes.get(name), expected.get(name)
+        require(found == wanted, f"{short(name)} of shape {found}", f"{wanted or 'no such weight'}", _FIX)
+    model.load_state_dict(tensors)
+    codes = None if file.codes is None else [(number, _value(value)) for number, value in file.codes]
+    numbers = [number for number, _ in codes or ()]
+    require(codes != [] and numbers == sorted(set(numbers)), "codes", "a value for each of ascending numbers", _FIX)
+    named = [(len(names), most) for names, most in zip(file.heads, file.num_heads, strict=False)]
+    fits = len(file.heads) == len(blocks) and all(count <= most for count, most in named)
+    require(fits, f"heads = {short(str(file.heads))}", f"names for at most {file.num_heads} heads", _FIX)
+    model.name, model.codes, model.heads = file.name, codes, tuple(map(tuple, file.heads))
+    model.coordinates = tuple(_coordinate(each, width, 2 * len(blocks) + 1) for each in file.coordinates)
+    return model.eval()
+
+
+def _coordinate(entry: _Coordinate, width: int, last: int) -> Coordinate:
+    fits = entry["index"] < width and entry["born"] <= entry["read"] <= last
+    got = f"the coordinate {entry['index']} from time {entry['born']} to {entry['read']}"
+    require(fits, got, f"one of {width}, and times from 0 to {last}", _FIX)
+    values = entry["values"]
+    listed = None if values is None else tuple((_value(value), number) for value, number in values)
+    return Coordinate(entry["index"], entry["name"], entry["variable"], entry["born"], entry["read"], listed)
+
+
+def _tensor(name: str, rows: list[float] | list[list[float]]) -> Float64[Tensor, "*shape"]:
+    lengths = {len(row) if isinstance(row, list) else 1 for row in rows}
+    require(
+        len(lengths) == 1 and 0 not in lengths, f"{short(name)} with rows of {sorted(lengths)[:3]}", "equal rows", _FIX
+    )
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _shape(
+    tensors: dict[str, Tensor], name: str, rows: int | None = None, columns: int | None = None
+) -> tuple[int, int]:
+    """Rows and columns of a matrix, which may have to be these."""
+    require(name in tensors, f"no {name}", "the weights of all layers", _FIX)
+    found = list(tensors[name].shape)
+    fits = len(found) == 2 and rows in (None, found[0]) and columns in (None, found[1])
+    wanted = f"[{rows or 'any number'}, {columns or 'any number'}]"
+    require(fits, f"{name} of shape {found}", wanted, _FIX)
+    return found[0], found[1]
+
+
+def _plain(value: Value) -> Any:
+    """A value as JSON."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        require(abs(int(value)) <= _LARGEST_INT, f"the value {value}", "at most 2^53", "Use smaller numbers.")
+        return int(value)
+    if isinstance(value, Fraction):
+        return {"fraction": [_plain(value.numerator), _plain(value.denominator)]}
+    if isinstance(value, float) and math.isfinite(value):
+        return {"float": value}
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(each) for each in value]}
+    expected = "a text, a number, True, False, None, or a tuple of these"
+    raise InputError(f"a value of type {type(value).__name__}", expected, "Map it to one of these.")
+
+
+def _value(plain: Any, depth: int = 0) -> Value:
+    """The value that :func:`_plain` wrote, with whole numbers read as floats."""
+    whole = not isinstance(plain, str) or not any("\ud800" <= each <= "\udfff" for each in plain)
+    require(whole, f"the value {short(json.dumps(plain))}, half a character", "a text in Unicode", _FIX)
+    if plain is None or isinstance(plain, bool | str):
+        return plain
+    if isinstance(plain, float) and plain.is_integer() and abs(plain) <= _LARGEST_INT:
+        return int(plain)
+    if isinstance(plain, dict) and len(plain) == 1 and depth < _DEEPEST:
+        [(kind, inside)] = plain.items()
+        if kind == "float" and isinstance(inside, float):
+            return inside
+        if kind == "tuple" and isinstance(inside, list):
+            return tuple(_value(each, depth + 1) for each in inside)
+        if kind == "fraction" and isinstance(inside, list) and len(inside) == 2:
+            top, bottom = (_value(each, _DEEPEST) for each in inside)
+            if type(top) is int and type(bottom) is int and bottom > 0:
+                return Fraction(top, bottom)
+    raise InputError(f"the value {short(json.dumps(plain))}", "a value as this format writes it", _FIX)

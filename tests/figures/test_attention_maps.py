@@ -1,0 +1,146 @@
+"""Maps of one head: what the cells show, that no strong weight is lost in an overview, and where names stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from glassformer.figures.attention_maps import attention_map, end_of_scale, overview
+from glassformer.figures.style import new_figure, save_figure
+from refusals import refused
+
+TEXT = ["<CLS>", "I", "paid", "$", "10", "for", "this", "unbelievably", "long", "film", "and", "$", "5"]
+
+
+def weights(queries: int, keys: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(keys, 0.3), queries)
+
+
+def ticks(ax: Axes) -> tuple[list[str], list[str]]:
+    return [label.get_text() for label in ax.get_xticklabels()], [label.get_text() for label in ax.get_yticklabels()]
+
+
+@given(
+    values=arrays(float, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.floats(0, 1)),
+    most=st.integers(1, 10),
+)
+def test_an_overview_holds_the_largest_of_each_block(values: np.ndarray, most: int) -> None:
+    found = overview(values, most)
+    rows, columns = ((size + most - 1) // most for size in values.shape)
+    assert max(found.shape) <= most
+    for (row, column), value in np.ndenumerate(found):
+        block = values[row * rows : (row + 1) * rows, column * columns : (column + 1) * columns]
+        assert value == max(block.ravel())
+    assert found.max() == values.max()
+
+
+def test_a_map_shows_its_weights_with_names_and_numbers() -> None:
+    expected = weights(13, 13)
+    figure = attention_map(expected, TEXT, title="Layer 1, head 2")
+    ax, bar = figure.axes
+    np.testing.assert_array_equal(ax.images[0].get_array(), expected)
+    assert ax.images[0].get_clim() == (0, expected.max())
+    assert ticks(ax) == ([name.replace("$", r"\$") for name in TEXT],) * 2
+    assert (ax.get_xlabel(), ax.get_ylabel(), bar.get_ylabel()) == ("key", "query", "attention weight")
+    assert len(ax.texts) == 169
+    assert figure.get_suptitle() == "Layer 1, head 2"
+
+
+def test_words_that_leave_no_mark_or_are_long_are_spelled_out_and_cut() -> None:
+    ax = attention_map(weights(1, 3), ["\n", "b" * 40, "中"], ["$x$"]).axes[0]
+    assert ticks(ax) == (["\\n", "b" * 15 + "…", "□"], [r"\$x\$"])
+
+
+def test_names_of_keys_name_queries_only_where_there_are_as_many() -> None:
+    assert ticks(attention_map(weights(2, 3), ["a", "b", "c"]).axes[0])[1] != ["a", "b"]
+    assert ticks(attention_map(weights(3, 3), ["a", "b", "c"], []).axes[0])[1] != ["a", "b", "c"]
+
+
+def test_thousands_of_tokens_become_an_overview_that_keeps_one_strong_weight() -> None:
+    large = np.zeros((4100, 2050), dtype=np.float32)
+    large[3001, 1234] = 0.75
+    ax, bar = attention_map(large).axes
+    cells = np.asarray(ax.images[0].get_array())
+    assert max(cells.shape) <= 512
+    ((row, column),) = np.argwhere(cells > 0)
+    assert cells[row, column] == 0.75
+    left, right, bottom, top = ax.images[0].get_extent()
+    # Where the strong cell is drawn, in tokens.
+    high, wide = (bottom - top) / cells.shape[0], (right - left) / cells.shape[1]
+    assert top + row * high <= 3001 <= top + (row + 1) * high
+    assert left + column * wide <= 1234 <= left + (column + 1) * wide
+    assert (high, wide) == (9, 5)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((-0.5, 2049.5), (4099.5, -0.5))
+    assert bar.get_ylabel() == "attention weight,\nlargest of each 9 × 5"
+    assert 2 <= len(ax.get_xticks()) <= 8
+    assert len(ax.texts) == 0
+
+
+def test_numbers_count_tokens_where_names_do_not_fit() -> None:
+    ax = attention_map(weights(41, 41), ["w"] * 41).axes[0]
+    shown = [tick for tick in ax.get_xticks() if 0 <= tick <= 40]
+    assert 3 <= len(shown) <= 8
+    assert all(tick == int(tick) for tick in shown)
+
+
+def test_a_root_lifts_small_weights() -> None:
+    flat, lifted = (attention_map(np.array([[0.01, 1.0]]), root=root).axes[0].images[0] for root in (False, True))
+    assert isinstance(lifted.norm, PowerNorm)
+    for image, expected in ((flat, 0.01), (lifted, 0.1)):
+        assert np.asarray(image.norm(np.array([0.01]))).item() == pytest.approx(expected)
+
+
+def test_a_map_in_given_axes_writes_numbers_where_there_is_room() -> None:
+    expected = weights(4, 4)
+    for side, written in ((4.0, 16), (1.6, 0)):
+        figure, axes = new_figure(2 * side, side, columns=2)
+        assert attention_map(expected, list("abcd"), title="here", ax=axes[1]) is figure
+        assert (axes[1].get_title(loc="left"), len(axes[0].images)) == ("here", 0)
+        np.testing.assert_array_equal(axes[1].images[0].get_array(), expected)
+        assert len(axes[1].texts) == written
+
+
+@pytest.mark.slow
+def test_figures_can_be_read_and_saved(check_readable: Callable[[Figure], None]) -> None:
+    check_readable(attention_map(weights(13, 13), TEXT, title="Layer 1, head 2"))
+    check_readable(attention_map(weights(40, 40), [f"word{place}" for place in range(40)]))
+    check_readable(attention_map(weights(1, 1), ["one"], title="A single word"))
+    check_readable(attention_map(weights(3, 600), queries=["a", "b", "c"], root=True))
+    figure, (left, right) = new_figure(11, 5, columns=2)
+    attention_map(weights(13, 13), TEXT, title="left", ax=left)
+    attention_map(weights(2, 3), list("abc"), ["long name", "b"], title="right", ax=right)
+    check_readable(figure)
+
+
+def test_every_format_can_be_written(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("maps")
+    paths = save_figure(attention_map(weights(600, 600)), directory, "map", formats=("png", "svg", "pdf"))
+    # An overview is one small picture inside, and not a shape for each weight.
+    assert all(1000 < path.stat().st_size < 2_000_000 for path in paths)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_is_no_map_is_refused() -> None:
+    square = np.full((2, 2), 0.5)
+    attempts: list[tuple[Callable[[], object], str]] = [
+        (lambda: attention_map(-square), "values from -0.5 to -0.5"),
+        (lambda: attention_map(square * np.nan), "values from nan"),
+        (lambda: attention_map(square, largest=0.4), "a value of 0.5 with largest = 0.4"),
+        (lambda: attention_map(square[:0]), r"shapes \[\[0, 2\]\]"),
+        (lambda: attention_map(square, ["a"]), "1 names for 2 keys"),
+        (lambda: attention_map(square, ["a", "b"], ["c"]), "1 names for 2 queries"),
+        (lambda: overview(square, 0), "most = 0"),
+        (lambda: end_of_scale([], None), r"shapes \[\]"),
+    ]
+    for attempt, message in attempts:
+        with refused(message):
+            attempt()
+    assert end_of_scale([np.zeros((1, 1))], None) == 1.0

@@ -1,0 +1,103 @@
+"""Where texts come from: the bundled reviews, files by name, and what is neither."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from glassformer.data.examples import KINDS, Example, SentimentData, leaked
+from glassformer.data.sentiment import reviews
+from glassformer.labs.sentiment import sources
+from glassformer.labs.sentiment.sources import REVIEWS, find_data, kind_examples
+from refusals import refused
+
+ROWS = [f"{word} number {number}\t{label}" for number in range(20) for word, label in (("good", 1), ("bad", 0))]
+
+
+def write(path: Path, rows: list[str]) -> None:
+    path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+
+
+def test_the_reviews_are_split_so_that_nothing_leaks() -> None:
+    name, data = find_data(None)
+    assert name == REVIEWS
+    assert (len(data.train), len(data.validation), len(data.test)) == (168, 24, 48)
+    assert leaked(data.train, (*data.validation, *data.test)) == ()
+    assert {example.kind for example in data.train} == {"plain"}
+    assert {example.kind for example in kind_examples(data)} == set(KINDS)
+    assert leaked(data.train, kind_examples(data)) == ()
+
+
+def test_a_directory_of_parts(tmp_path: Path) -> None:
+    write(tmp_path / "films_train.tsv", ROWS[:30])
+    write(tmp_path / "films_dev.tsv", ROWS[30:36])
+    write(tmp_path / "films_test.tsv", ROWS[36:])
+    (tmp_path / "readme_train.md").write_text("no table")
+    name, data = find_data(str(tmp_path))
+    assert name == "films"
+    assert (len(data.train), len(data.validation), len(data.test)) == (30, 6, 4)
+    assert data.test[0] == Example("good number 18", 1)
+
+
+def test_one_file_is_split(tmp_path: Path) -> None:
+    write(tmp_path / "mine.tsv", ROWS)
+    name, data = find_data(str(tmp_path / "mine.tsv"))
+    assert name == "mine"
+    assert len(data.train) + len(data.validation) + len(data.test) == 40
+    assert leaked(data.train, data.test) == ()
+
+
+def test_other_data_is_looked_at_through_the_reviews() -> None:
+    some = reviews()
+    plain = tuple(Example(f"text {number}", number % 2) for number in range(9))
+    data = SentimentData((*plain[:3], some[0]), plain[3:6], plain[6:])
+    assert kind_examples(data) == some[1:]
+    shouted = dataclasses.replace(some[0], text=f"{some[0].text.upper()} !")
+    assert kind_examples(dataclasses.replace(data, train=(shouted,))) == some[1:]
+    assert kind_examples(dataclasses.replace(data, train=some)) == data.test
+
+
+def hub_of(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub have one data set of three texts, labelled 0, 1 and the last class."""
+    labels = (0, 1, len(classes) - 1)
+    part = tuple(Example(f"text of {label}", label) for label in labels)
+    monkeypatch.setattr(sources, "from_hub", lambda name: SentimentData(part, part[:1], part[1:], classes))
+
+
+@pytest.mark.parametrize("classes", [("neg", "pos"), ("Negative", "Positive"), ("0", "1"), ("negative", "positive")])
+def test_blame_and_praise_are_taken_as_they_are(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_of(classes, monkeypatch)
+    _, data = find_data("someone/films")
+    assert data.classes == classes
+    assert [example.label for example in data.train] == [0, 1, 1]
+
+
+def test_praise_before_blame_is_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_of(("positive", "neg"), monkeypatch)
+    _, data = find_data("someone/films")
+    assert data.classes == ("neg", "positive")
+    assert [(example.text, example.label) for example in data.train[:2]] == [("text of 0", 1), ("text of 1", 0)]
+    assert ([example.label for example in data.validation], [example.label for example in data.test]) == ([1], [0, 0])
+
+
+@pytest.mark.parametrize(
+    "classes", [("ham", "spam"), ("negative", "neutral", "positive"), ("1", "2"), ("0", "1", "2"), ("pos", "positive")]
+)
+def test_other_classes_are_refused(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_of(classes, monkeypatch)
+    with refused(f"the classes {', '.join(classes)}"):
+        find_data("someone/else")
+
+
+def test_what_is_neither_is_named(tmp_path: Path) -> None:
+    with refused("without a training file"):
+        find_data(str(tmp_path))
+    write(tmp_path / "a_train.tsv", ROWS)
+    write(tmp_path / "b_train.tsv", ROWS)
+    with refused(r"2 train files: a_train\.tsv, b_train\.tsv"):
+        find_data(str(tmp_path))
+    for source in (str(tmp_path / "none"), "./none", "none.csv"):
+        with refused("not there"):
+            find_data(source)

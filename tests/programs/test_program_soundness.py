@@ -1,0 +1,611 @@
+"""A certificate says only what is so: what once was a false one, and what cannot be told apart."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from glassformer.cli.main import main
+from glassformer.handcraft.induction import build_induction, verify_induction
+from glassformer.kernels.pattern import Pattern
+from glassformer.layers.feedforward import MLP
+from glassformer.observe.edits import put
+from glassformer.observe.intervene import intervene
+from glassformer.programs import (
+    CompiledProgram,
+    Variable,
+    aggregate,
+    compile_program,
+    elementwise,
+    everything,
+    indices,
+    pick,
+    select,
+    selector_width,
+    tokens,
+    verify_program,
+)
+from glassformer.programs import certificate as certificates
+from glassformer.programs import library as lib
+from glassformer.programs.adder import Adder, verify_adder
+from glassformer.programs.checker import Checked, HeadClaim, LayerClaim
+from glassformer.programs.decoder import compile_decoder, verify_decoder
+from glassformer.programs.domains import Domains
+from glassformer.programs.enumeration import Batch
+from glassformer.programs.language import typed
+from glassformer.programs.saved import load_program, save_program
+from refusals import refused
+
+CAMPAIGN = Path(__file__).resolve().parents[2] / "benchmarks" / "program_proofs.py"
+PREVIOUS = select(indices, indices, lambda key, query: key == query - 1)
+
+
+def same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    """Equal values of equal types."""
+    return list(map(typed, found)) == list(map(typed, wanted))
+
+
+def verifiers() -> list[tuple[nn.Module, Callable[[], Any]]]:
+    """A model of each kind that is proved by following its weights, and what verifies it."""
+    adder, induction = Adder(10), build_induction("abc", 8)
+    program, decoder = compile_program(lib.histogram(), "abc", 4), compile_decoder(tokens == "a", "ab", 3)
+    return [
+        (adder, lambda: verify_adder(adder)),
+        (induction, lambda: verify_induction(induction, "abc")),
+        (program, lambda: verify_program(program)),
+        (decoder.decoder, lambda: verify_decoder(decoder)),
+    ]
+
+
+# ---- models that compute something else than their weights say -------------------------------------------------------
+
+
+def inherited(module: nn.Module) -> None:
+    class Other(type(module)):  # type: ignore[misc]
+        def forward(self, *inputs: Any, **options: Any) -> Any:
+            return super().forward(*inputs, **options) + 1
+
+    module.__class__ = Other
+
+
+def hooked(module: nn.Module) -> None:
+    module.register_forward_hook(lambda _, inputs, output: output + 1)
+
+
+def replaced(module: nn.Module) -> None:
+    module.forward = functools.partial(lambda old, *inputs, **options: old(*inputs, **options) + 1, module.forward)
+
+
+def test_a_model_that_computes_something_else_than_its_weights_is_refused_by_every_verifier() -> None:
+    for kind in range(4):
+        names = [name for name, module in verifiers()[kind][0].named_modules() if not isinstance(module, nn.ModuleList)]
+        for name, spoil in itertools.product(names, (inherited, hooked, replaced)):
+            model, verify = verifiers()[kind]
+            spoil(model.get_submodule(name))
+            with refused("of type Other|hooks"):
+                verify()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scale", 3.0),
+        ("cap", 5.0),
+        ("pattern", Pattern(causal=True, window=2)),
+        ("pattern", Pattern(causal=True, key_padding=torch.ones(1, 2, dtype=torch.bool))),
+    ],
+)
+def test_a_setting_that_was_changed_is_refused_by_every_verifier(name: str, value: Any) -> None:
+    for model, verify in verifiers():
+        setattr(model.layers[0].attention, name, value)  # type: ignore[index, union-attr]
+        with refused("settings of layers.0.attention|a block of another kind"):
+            verify()
+
+
+def test_other_angles_are_refused() -> None:
+    for model, verify in verifiers():
+        if hasattr(model, "rotary"):
+            vars(model.rotary)["_frequencies"] = 2 * model.rotary._frequencies
+            with refused("settings of rotary"):
+                verify()
+
+
+# ---- P1: numbers that are not finite ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_refused_by_every_verifier(number: float) -> None:
+    for model, verify in verifiers():
+        for name, weight in list(model.named_parameters()):
+            if not weight.numel():
+                continue
+            with torch.no_grad():
+                kept = weight.view(-1)[-1].clone()
+                weight.view(-1)[-1] = number
+                with refused(f"{name} with numbers that are not finite"):
+                    verify()
+                weight.view(-1)[-1] = kept
+        verify()
+
+
+def test_numbers_that_overflow_prove_nothing() -> None:
+    for place in range(78):
+        model = Adder(10)
+        entries = [entry for weight in model.parameters() for entry in weight.view(-1).split(1)]
+        with torch.no_grad():
+            entries[place].fill_(1e38)
+        with refused("1e\\+38"):  # even of no use: times 0 it may be NaN
+            verify_adder(model)
+
+
+def test_codes_and_tolerances_that_are_not_finite_are_refused() -> None:
+    model = compile_program(lib.histogram(), "abc", 4)
+    codes = model.codes
+    assert codes is not None
+    for broken in ([(math.nan, 1), *codes[1:]], [(math.inf, 1), *codes[1:]], [], [(None, 1)], [1.0]):
+        model.codes = broken  # type: ignore[assignment]
+        with refused("codes"):
+            verify_program(model)
+        with refused("codes"):
+            model.run("ab")
+    model.codes = codes
+    for tolerance in (math.nan, math.inf, 0.0, -1.0):
+        with refused("tolerance"):
+            verify_program(model, tolerance=tolerance)
+
+
+# ---- P2: the read-out is checked -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def swapped(tmp_path: Path) -> Path:
+    """A model file of ``count``, which prints 30 for 29."""
+    path = tmp_path / "t.json"
+    save_program(compile_program(lib.count(tokens, "a"), "ab", 30), path)
+    content = json.loads(path.read_text())
+    codes = content["codes"]
+    codes[29][1], codes[30][1] = codes[30][1], codes[29][1]
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_swapped_codes_are_no_proof(swapped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = load_program(swapped)
+    model.program = lib.count(tokens, "a")
+    assert model.run("a" * 29)[0] == 30
+    for limit in (1, 10_000):
+        assert verify_program(model, limit=limit).verdict == "undecided"
+    assert verify_program(load(swapped, model.domains, lib.count(tokens, "a"), 4), limit=100).verdict == "holds"
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from glassformer.programs import tokens\nfrom glassformer.programs.library import count\n"
+        'program, vocabulary, max_len = count(tokens, "a"), "ab", 30\n'
+    )
+    command = ["compile", str(mine), "--run-python", "--verify", "--limit", "2000", "--weights", str(swapped)]
+    assert main(command) == 1
+    assert "UNDECIDED" in capsys.readouterr().out
+
+
+def load(path: Path, domains: Domains, program: Variable, max_len: int) -> CompiledProgram:
+    """A model of a file for shorter sequences."""
+    model = load_program(path)
+    model.program, model.domains = program, Domains(domains.vocabulary, max_len, domains.causal)
+    return model
+
+
+# ---- P3 and P5: bounds -----------------------------------------------------------------------------------------------
+
+
+def test_a_large_constant_hides_no_difference() -> None:
+    x = elementwise(lambda n: 10**8 + (Fraction(1, 100) if n >= 30 else 0), lib.count(tokens, "a"))
+    p = aggregate(everything, x) > 10**8 + Fraction(1, 200)
+    model = compile_program(p, "ab", 30)
+    certificate = verify_program(model, limit=1000)
+    right = all(same(model.run(text), p(text)) for text in ("a" * 30, "a" * 29, "a" * 29 + "b", "b" * 30))
+    assert certificate.verdict == "undecided" or (certificate.verdict == "holds" and right)
+    assert right
+
+
+def random_means(count: int) -> int:
+    """How many bounds are below an error, of random tables of selected pairs."""
+    rng, below = np.random.default_rng(0), 0
+    for _ in range(count):
+        size = int(rng.integers(2, 6))
+        table = rng.random((size, size)) < 0.5
+        scale = 10.0 ** int(rng.integers(-3, 6))
+        numbers = [float(each) for each in rng.normal(0, scale, size)]
+        choose = select(tokens, tokens, lambda key, query, table=table: bool(table[key, query]))
+        values = elementwise(lambda token, numbers=numbers: numbers[token], tokens)
+        model = compile_program(aggregate(choose, values, 0), range(size), 3)
+        certificate = verify_program(model)  # raises if an error is above the bound
+        below += certificate.largest_error > certificate.bound
+    return below
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1672, marks=pytest.mark.slow)])
+def test_no_error_is_above_the_printed_bound(count: int) -> None:
+    assert random_means(count) == 0
+
+
+def test_an_error_above_the_bound_is_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = compile_program(lib.histogram(), "abc", 3)
+    with torch.no_grad():
+        model.output.bias += 1e-3
+    monkeypatch.setattr(certificates, "check", lambda *_: Checked(1e-6))
+    with pytest.raises(RuntimeError, match="above the bound"):
+        verify_program(model)
+
+
+# ---- P4: values are typed --------------------------------------------------------------------------------------------
+
+
+def test_true_and_one_are_different_values() -> None:
+    p = elementwise(str, aggregate(PREVIOUS, tokens == "a", 0))
+    assert p("ab") == ["0", "True"]
+    model = compile_program(p, "ab", 3)
+    assert model.run("ab") == ["0", "True"]
+    assert verify_program(model).verdict == "holds"
+    model.codes = [(number, "False" if value == "0" else value) for number, value in model.codes or []]
+    assert verify_program(model).verdict == "fails"
+
+
+KINDS: tuple[Any, ...] = (True, 1, 1.0, Fraction(1), False, 0, 0.0, -0.0, (1, "a"), (True, "a"))
+
+
+def test_equal_values_of_other_types_stay_apart() -> None:
+    programs: list[Variable] = [
+        tokens,
+        elementwise(lambda token: token, tokens),
+        elementwise(repr, tokens),
+        aggregate(PREVIOUS, tokens),
+        pick(select(indices, indices, operator.eq), tokens),
+        selector_width(select(tokens, tokens, lambda key, query: repr(key) == repr(query))),
+        elementwise(lambda token, index: (token, index), tokens, indices),
+    ]
+    for program in programs:
+        model = compile_program(program, KINDS, 2)
+        assert verify_program(model).verdict == "holds"
+        sequences = np.array([[first, second] for first in range(len(KINDS)) for second in range(len(KINDS))])
+        column, values = Batch(sequences, KINDS).column(program)
+        for row, places in zip(column.tolist(), sequences.tolist(), strict=True):
+            wanted = program([KINDS[place] for place in places])
+            assert same([values[each] for each in row], wanted)
+            assert same(model.run([KINDS[place] for place in places]), wanted)
+
+
+def test_values_of_other_types_come_back_from_a_file(tmp_path: Path) -> None:
+    model = compile_program(elementwise(lambda token: (token,), tokens), (True, 1, 1.0, "1"), 2)
+    save_program(model, tmp_path / "t.json")
+    found = load_program(tmp_path / "t.json")
+    assert same(found.run([1, True]), [(1,), (True,)])
+    assert [each.values for each in found.coordinates] == [each.values for each in model.coordinates]
+
+
+def test_tokens_of_another_type_are_none_of_the_vocabulary() -> None:
+    model = compile_program(elementwise(str, tokens), (1.0, "a"), 2)
+    with refused("[1]"):
+        model.run([1])
+    assert model.run([1.0, "a"]) == ["1.0", "a"]
+
+
+def test_a_mean_and_a_token_that_are_the_same_number_are_refused() -> None:
+    mean = aggregate(everything, tokens)  # of 0.25 and 0.75: a fraction; of 0.5 alone: 0.5
+    for program in (mean, elementwise(str, mean)):
+        with refused("Fraction\\(1, 2\\) and 0.5"):
+            compile_program(program, (0.25, 0.5, 0.75), 2)
+    assert verify_program(compile_program(2 * mean > 1, (0.25, 0.5, 0.75), 2)).verdict == "holds"
+
+
+# ---- P6: what cannot be told apart -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "vocabulary"),
+    [
+        (lib.histogram(), (17, 1003, 990000)),
+        (lib.histogram(), (17, 1003, 50256)),
+        (lib.histogram(), (-(10**12), 10**12, 10**12 + 1)),
+        (lib.reverse(), (1700000000, 1700000001)),
+        (lib.sort(), (1700000000, 1700000001, 3)),
+        (lib.reverse(), (1e-9, 2e-9, 1e9)),
+        (lib.histogram(), tuple(range(0, 4000, 50))),
+        (lib.shift(tokens, 1), tuple(range(150))),
+    ],
+)
+def test_numbers_of_any_size_are_compared_and_copied(program: Variable, vocabulary: tuple[Any, ...]) -> None:
+    for dtype in (torch.float64, torch.float32):
+        model = compile_program(program, vocabulary, 3 if len(vocabulary) < 9 else 2, dtype=dtype)
+        certificate = verify_program(model)
+        assert certificate.verdict == "holds", certificate
+
+
+@pytest.mark.parametrize(
+    ("program", "vocabulary", "dtype", "named"),
+    [
+        (
+            aggregate(everything, tokens),
+            (1700000000, 1700000001),
+            torch.float32,
+            "Fraction\\(3400000001, 2\\) and 1700000001",
+        ),
+        (aggregate(everything, tokens) > 10**8, (10**8, 10**8 + Fraction(1, 10**9)), torch.float64, "100000000"),
+        (tokens + indices, (1e16, 1e16 + 2), torch.float32, "1"),
+        (indices, "ab", torch.bfloat16, "298 and 299"),
+    ],
+)
+def test_what_cannot_be_told_apart_is_refused_by_two_values_and_the_dtype(
+    program: Variable, vocabulary: tuple[Any, ...], dtype: torch.dtype, named: str
+) -> None:
+    with refused(named):
+        compile_program(program, vocabulary, 300 if program is indices else 2, dtype=dtype)
+
+
+# ---- P7: exact at any size -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "length"),
+    [
+        ((0.001, 0.9), 10),
+        ((0.0001, 100.5), 6),
+        ((1e308, -1e308, 3), 3),
+        ((10**300, 1), 3),
+        ((Fraction(1, 3**80), 2), 4),
+    ],
+)
+def test_means_are_exact_at_any_size(vocabulary: tuple[Any, ...], length: int) -> None:
+    program = aggregate(everything, tokens)
+    sequences = np.random.default_rng(0).integers(0, len(vocabulary), (50, length))
+    column, values = Batch(sequences, vocabulary).column(program)
+    for row, places in zip(column.tolist(), sequences.tolist(), strict=True):
+        assert same([values[each] for each in row], program([vocabulary[place] for place in places]))
+
+
+def test_a_mean_of_dense_numbers_is_not_said_to_fail() -> None:
+    certificate = verify_program(compile_program(aggregate(everything, tokens), (0.001, 0.9), 10))
+    assert certificate.verdict == "holds", certificate
+
+
+# ---- P8: errors that say what to change ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda: compile_program(tokens, (math.inf, 1), 2), "inf"),
+        (lambda: compile_program(tokens, (10**400, 1), 2), "vocabulary"),
+        (lambda: compile_program(tokens, (10**5000, 1), 2), "vocabulary"),
+        (lambda: compile_program(tokens, ((1, math.nan), 1), 2), "nan"),
+        (lambda: compile_program(tokens == 10**5000, (1, 2), 2).run([3]), "3"),
+        (lambda: compile_program(tokens % 0, (1, 2), 2), "ZeroDivisionError"),
+        (lambda: compile_program(tokens % 2, ("a",), 2), "'a'"),
+        (lambda: compile_program(tokens, "ab", 2).run(5), "int"),  # type: ignore[arg-type]
+        (lambda: tokens(5), "5"),  # type: ignore[arg-type]
+        (lambda: compile_program(tokens, "ab", 2, dtype="float32"), "dtype"),  # type: ignore[arg-type]
+        (lambda: verify_program(tokens), "Input"),  # type: ignore[arg-type]
+        (lambda: verify_program(compile_program(tokens, "ab", 2), seconds=0), "seconds"),
+        (lambda: compile_program(10**400 * tokens, (1, 2), 2), "factor"),
+        (lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2), "(10 * aggregate"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_errors_say_what_to_change(build: Any, named: str) -> None:
+    with refused(anywhere=re.escape(named)):
+        build()
+
+
+def test_codes_that_are_missing_are_found() -> None:
+    model = compile_program(lib.reverse(), "ab", 3)
+    model.codes = None
+    certificate = verify_program(model)
+    assert certificate.verdict == "fails"
+    for more in (tokens % 2, tokens // 2):
+        assert verify_program(compile_program(more, (1, 2, 3), 2)).verdict == "holds"
+
+
+# ---- P9: an end ------------------------------------------------------------------------------------------------------
+
+
+def test_large_vocabularies_long_sequences_and_shared_selectors_end() -> None:
+    certificate = verify_program(compile_program(lib.histogram(), range(1000), 2), limit=2000)
+    assert certificate.verdict == "holds"
+    certificate = verify_program(compile_program(lib.shift(tokens, 1), "ab", 1024), limit=50)
+    assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound")
+    one = select(tokens, tokens, operator.eq)
+    both = one
+    for _ in range(40):
+        both = both & both
+    model = compile_program(selector_width(both), "ab", 3)
+    assert model.num_parameters == compile_program(selector_width(one), "ab", 3).num_parameters
+    assert verify_program(model).verdict == "holds"
+    assert selector_width(both)("aba") == [2, 1, 2]
+    other = one
+    for _ in range(40):
+        other = other | ~other | one
+    assert verify_program(compile_program(selector_width(other), "ab", 3)).verdict == "holds"
+
+
+def test_after_its_seconds_a_verdict_is_undecided() -> None:
+    model = compile_program(lib.machine(6), range(6), 6)
+    certificate = verify_program(model, seconds=1e-6)
+    assert (certificate.verdict, certificate.num_run) == ("undecided", 0)
+    assert "the time" in certificate.reason
+    assert "why             the time" in str(certificate)
+
+
+# ---- P10: what a certificate covers ----------------------------------------------------------------------------------
+
+
+def test_a_certificate_says_what_it_covers() -> None:
+    model = compile_program(aggregate(everything, tokens), "abc", 4, causal=True)
+    certificate = verify_program(model, limit=2000)
+    text = str(certificate)
+    assert "HOLDS wherever the definition has a value (float64; based on every sequence)" in text
+    assert "1 to 4 tokens of a, b, c; queries see only keys up to the query" in text
+    assert "not covered     names of heads and coordinates" in text
+    assert f"{certificate.num_undefined} without a value" in text
+    assert 0 < certificate.num_undefined < certificate.num_run
+    assert (certificate.max_len, certificate.causal, certificate.vocabulary, certificate.limit) == (
+        4,
+        True,
+        ("a", "b", "c"),
+        2000,
+    )
+    assert certificate.may_lack_values
+    assert not verify_program(compile_program(lib.histogram(), "ab", 3)).may_lack_values
+    assert "wherever" not in str(verify_program(compile_program(lib.histogram(), "ab", 3)))
+
+
+def test_a_file_for_other_sequences_is_covered_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    save_program(compile_program(lib.length, "ab", 4), path)
+    content = json.loads(path.read_text())
+    content["causal"] = True
+    path.write_text(json.dumps(content))
+    model = load_program(path)
+    model.program = lib.length
+    certificate = verify_program(model)
+    assert certificate.causal == model.domains.causal
+    assert "only keys up to the query" in str(certificate)
+    model.domains = Domains("ab", 4, False)
+    with refused("a block of another kind"):
+        verify_program(model)
+    model.domains = Domains("ab", 5, True)
+    with refused("4 positions"):
+        verify_program(model)
+
+
+# ---- claims are not believed -----------------------------------------------------------------------------------------
+
+
+def test_without_claims_or_with_wrong_ones_nothing_is_proved() -> None:
+    model = compile_program(lib.sort(), range(4), 6)
+    claims = model.claims
+    assert claims is not None
+    assert verify_program(model, limit=1).verdict == "holds"
+    layer, *others = claims
+    lies: list[tuple[LayerClaim, ...]] = [
+        (),
+        claims[::-1],
+        (layer._replace(lookups=()), *others),
+        (layer._replace(heads=()), *others),
+        (layer._replace(heads=layer.heads[::-1]), *others),
+        (layer._replace(heads=tuple(HeadClaim(everything, each.writes) for each in layer.heads)), *others),
+        (layer._replace(lookups=tuple(each._replace(parts=(tokens,)) for each in layer.lookups)), *others),
+        (layer._replace(lookups=tuple(each._replace(first=0, last=2) for each in layer.lookups)), *others),
+    ]
+    for lie in lies:
+        model.claims = lie
+        certificate = verify_program(model, limit=1)
+        assert (certificate.verdict, certificate.bound < certificate.allowed) == ("undecided", False), lie
+
+
+def test_models_without_claims_are_given_those_of_a_compiler(tmp_path: Path) -> None:
+    save_program(compile_program(lib.sort(), range(4), 6), tmp_path / "t.json")
+    model = load_program(tmp_path / "t.json")
+    model.program = lib.sort()
+    assert (model.claims, verify_program(model, limit=1).rests_on) == (None, "the bound")
+
+
+def test_models_with_hooks_or_within_edits_are_refused() -> None:
+    model = compile_program(lib.histogram(), "ab", 4)
+    handle = model.layers[0].register_forward_hook(lambda *_: None)
+    with refused("hooks"):
+        verify_program(model)
+    handle.remove()
+    with intervene(model, put("weights", 0.0)):
+        with refused("within edits"):
+            verify_program(model)
+        model(torch.zeros(1, 2, dtype=torch.long))  # the edit reaches something
+    assert verify_program(model).verdict == "holds"
+
+
+def test_units_that_nothing_is_claimed_of_are_all_counted() -> None:
+    model = compile_program(lib.histogram(), "ab", 4)
+    (block,) = model.blocks
+    before = block.ffn
+    assert isinstance(before, MLP)
+    units = before.up.out_features
+    wide = MLP(before.up.in_features, units + 3).double()
+    with torch.no_grad():
+        for each in wide.parameters():
+            each.zero_()
+        wide.up.weight[:units], wide.up.bias[:units] = before.up.weight, before.up.bias
+        wide.down.weight[:, :units], wide.down.bias[:] = before.down.weight, before.down.bias
+        wide.up.bias[units:] = 1.0
+        wide.down.weight[:, units:] = 0.2  # three alike
+    block.ffn = wide.eval()
+    exact = verify_program(model)
+    assert exact.verdict == "fails"
+    assert exact.largest_error <= exact.bound
+
+
+def test_aggregates_that_are_none_of_the_program_are_not_believed() -> None:
+    model = compile_program(lib.count(tokens, "a"), "ab", 4)
+    assert model.claims is not None
+    (layer,) = model.claims
+    (head,) = layer.heads
+    other = aggregate(head.selector, elementwise(lambda token: 1 if token == "a" else None, tokens), 0)
+    model.claims = (layer._replace(heads=(head._replace(writes=(other,)),)),)
+    certificate = verify_program(model, limit=1)
+    assert (certificate.verdict, certificate.bound) == ("undecided", math.inf)
+    assert "no part of the program" in certificate.reason
+
+
+def test_every_broken_weight_has_a_bound_that_covers_it() -> None:
+    model = compile_program(lib.detect(tokens, "ab"), "ab", 4)
+    entries = [entry for weight in model.parameters() for entry in weight.view(-1).split(1)]
+    verdicts = set()
+    for entry in entries:
+        for change in (1e-6, -1.0, 30.0):
+            with torch.no_grad():
+                kept = entry.clone()
+                entry += change
+                exact, bounded = verify_program(model), verify_program(model, limit=1)
+                entry.copy_(kept)
+            assert exact.largest_error <= exact.bound == bounded.bound
+            verdicts.add((exact.verdict, bounded.verdict))
+    assert ("fails", "holds") not in verdicts
+    assert ("holds", "fails") not in verdicts
+    assert {("holds", "holds"), ("fails", "undecided")} <= verdicts
+
+
+def test_all_library_programs_are_proved_by_the_bound() -> None:
+    for example in lib.PROGRAMS.values():
+        model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+        certificate = verify_program(model, limit=1)
+        assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound"), certificate
+        assert certificate.bound < 1e-6
+
+
+# ---- the campaign ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.slow)])
+def test_random_models_and_damaged_ones_have_no_false_certificate(count: int, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("program_proofs", CAMPAIGN)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    out = tmp_path / "found.json"
+    for part in (count // 2, count):  # the second continues the first
+        assert made.main(["--first", "100000", "--models", str(part), "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["next"] == 100_000 + count
+    assert found["faults"] == []
+    assert found["counts"]["models"] == count
