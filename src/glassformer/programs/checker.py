@@ -33,7 +33,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
@@ -108,12 +108,6 @@ class Network:
         roundoff: Unit roundoff, such as ``2 ** -24`` for float32.
         smallest: The smallest normal number.
         largest: The largest number.
-        constant: What one more coordinate always holds, if norms divide by its share of the root mean square.
-        scale: Relative error of all that is read at one position of the stream, the same for constants; where there is
-            a ``constant``, a claim.
-        more: Roundings of each number that is read, besides those of sums.
-        turn: Most radians by which a query turns against a key, each of whose features is in a pair of its own.
-        slope: Of the gate g in ``silu(slope g) / slope``, which stands for ``relu(g)``.
     """
 
     embedding: Float[np.ndarray, "token hidden_dim"]
@@ -123,11 +117,6 @@ class Network:
     roundoff: float
     smallest: float
     largest: float
-    constant: float = math.inf
-    scale: float = 0.0
-    more: int = 0
-    turn: float = 0.0
-    slope: float = math.inf
 
 
 class HeadClaim(NamedTuple):
@@ -208,28 +197,9 @@ def check(
         claims: For each layer what its parts are for. Nothing in them is believed.
         deadline: On the clock of :func:`time.monotonic`.
     """
-    return _checked(lambda: _Checker(network, domains, program, deadline).number(codes, claims))
-
-
-def check_tokens(
-    network: Network,
-    domains: Domains,
-    program: Variable,
-    values: Sequence[Value],
-    claims: Sequence[LayerClaim],
-    deadline: float = math.inf,
-) -> Checked:
-    """Bound the probability of all tokens but the right one, as :func:`check` bounds an error.
-
-    ``values`` has the value that each token, a row of ``network.output``, stands for.
-    """
-    return _checked(lambda: _Checker(network, domains, program, deadline).probability(values, claims))
-
-
-def _checked(run: Callable[[], float]) -> Checked:
     try:
         with np.errstate(all="ignore"):
-            error = run()
+            error = _Checker(network, domains, program, deadline).number(codes, claims)
     except (Undecided, InputError) as problem:
         return Checked(math.inf, problem.got if isinstance(problem, InputError) else str(problem))
     except Exception as problem:  # of claims of another form
@@ -257,7 +227,6 @@ class _Checker:
     deadline: float
     variables: dict[int, Variable] = field(default_factory=dict)
     places: dict[tuple[int, tuple[int, ...]], Int[np.ndarray, " combination"]] = field(default_factory=dict)
-    counted: dict[int, Variable] = field(default_factory=dict)
     possible: dict[int, Bool[np.ndarray, " value"]] = field(default_factory=dict)
 
     def stream(self, claims: Sequence[LayerClaim]) -> Form:
@@ -273,19 +242,12 @@ class _Checker:
         both = {self.key(tokens): rows}, {self.key(indices): network.positions[:most]}
         x = self.add(*(Form(table, zero, zero) for table in both))
         for layer, claim in zip(network.layers, claims, strict=True):
-            self.normed(x)
+            self.watch(x)
             x = self.attention(x, layer, claim.heads)
-            self.normed(x)
+            self.watch(x)
             x = self.functions(x, layer, claim.lookups)
-        self.normed(x)
-        return x
-
-    def normed(self, x: Form) -> None:
-        """Give up unless a norm of the stream is off by at most what is claimed."""
         self.watch(x)
-        off = float((self.size(x) ** 2).sum() + 1) / (2 * self.network.constant**2)
-        if off + float(self.rounding(len(x.constant) + 16)) * math.isfinite(self.network.constant) > self.network.scale:
-            raise Undecided("a norm that is not constant")
+        return x
 
     def watch(self, *forms: Form) -> None:
         """Give up where numbers are too large, or time is over."""
@@ -298,17 +260,9 @@ class _Checker:
 
     def key(self, part: Variable) -> int:
         """Equal for variables that are the same."""
-        key = self.domains.key(self.plain(part))
-        self.variables.setdefault(key, self.plain(part))
+        key = self.domains.key(part)
+        self.variables.setdefault(key, part)
         return key
-
-    def plain(self, part: Variable) -> Variable:
-        """The same variable; of the number of keys that a causal head sees, the index and 1."""
-        if isinstance(part, Width) and self.domains.causal and self.always(part.selector):
-            if id(part) not in self.counted:
-                self.counted[id(part)] = indices + 1
-            return self.counted[id(part)]
-        return part
 
     def always(self, part: Selector) -> bool:
         """Whether a selector holds for all keys and queries."""
@@ -343,7 +297,7 @@ class _Checker:
         """The variables, those of ``known`` or inputs of functions, that a variable is a function of."""
         found, seen, waiting = dict[int, None](), set[int](), [part]
         while waiting:
-            each = self.plain(waiting.pop())
+            each = waiting.pop()
             key = self.key(each)
             if key not in known and isinstance(each, Elementwise):
                 waiting += each.sources if key not in seen else ()
@@ -354,7 +308,6 @@ class _Checker:
 
     def evaluate(self, part: Variable, known: dict[int, Value]) -> Value:
         """The value of a function, given those of what it reads."""
-        part = self.plain(part)
         key = self.key(part)
         if key not in known:
             if not isinstance(part, Elementwise):
@@ -375,7 +328,7 @@ class _Checker:
             for values in itertools.product(*sets):
                 try:
                     value = self.evaluate(part, dict(zip(basis, values, strict=True)))
-                    place = self.domains.place(self.plain(part), value)
+                    place = self.domains.place(part, value)
                 except InputError:
                     place = None
                 if place is None and part not in self.parts:  # where the program has a value, its parts have one
@@ -410,7 +363,7 @@ class _Checker:
 
     def linear(self, x: Form, map: Affine, executed: bool = True) -> Form:
         weight, bias = map
-        count = (weight != 0).sum(1) + (bias != 0) + 1 + self.network.more * executed
+        count = (weight != 0).sum(1) + (bias != 0) + 1
         terms = np.abs(weight) @ self.size(x) + np.abs(bias)
         radius = np.abs(weight) @ x.radius + self.rounding(count, executed) * terms
         radius = radius + np.where(terms > 0, count * self.network.smallest, 0)
@@ -579,7 +532,7 @@ class _Checker:
         """What a head reads. In any case that is within the largest of its values."""
         count = len(v.constant)
         scores = None if claim is None else self.scores(q, k, claim.selector)
-        more = 1 + self.rounding(self.domains.max_len + 64) + 2 * self.network.scale
+        more = 1 + self.rounding(self.domains.max_len + 64)
         slots = [Form({}, np.zeros(1), self.size(v.at([slot])) * more) for slot in range(count)]
         if claim is None or scores is None:
             return self.join(slots)
@@ -594,7 +547,6 @@ class _Checker:
         self.known(part)
         n, error, reflexive = self.domains.max_len, scores.error, self.domains.reflexive(selector)
         size = float(self.size(v)[0])
-        size += 2 * self.network.scale * size
         others = n * math.exp(min(2 * error - scores.gap, 700.0))
         count = np.arange(1, n + 1)
         least, most = count / (count + others), np.ones(n)
@@ -604,7 +556,7 @@ class _Checker:
             most = count / (count + np.exp(np.minimum(sink - scores.high - error, 700)))
             nothing = min(1.0, n * math.exp(min(scores.others + error - sink, 700.0))) * size
         width = self.network.embedding.shape[1] + len(v.constant)
-        rounded = float(self.rounding(2 * width + n + 64) + self.network.scale) * size + 64 * n * self.network.smallest
+        rounded = float(self.rounding(2 * width + n + 64)) * size + 64 * n * self.network.smallest
         if isinstance(part, Width):
             return self.width(part, v, count, least, most, others * size + rounded, None if reflexive else nothing)
         off = (1 - float(least[0]) + others) * size + rounded
@@ -691,9 +643,7 @@ class _Checker:
         low, high = np.append(np.inf, ends.min(0) - off), np.append(-np.inf, ends.max(0) + off)
         if nothing is not None:
             low[0], high[0] = -nothing, nothing
-        counted = indices if self.plain(part) is not part else part
-        key = self.key(counted)
-        rows = np.array([value + (counted is indices) for value in self.listed([key])[0]])
+        rows = np.array(self.domains.listed(part))
         middle, more = self.hull(np.arange(len(rows)), low[rows][:, None], high[rows][:, None], key)
         return Form({key: middle}, np.zeros(1), more)
 
@@ -705,7 +655,7 @@ class _Checker:
         q, k = self.centred(q), self.centred(k)
         sizes = self.size(q), self.size(k)
         error = float(q.radius @ sizes[1] + sizes[0] @ k.radius) + dim * self.network.smallest
-        error += (float(self.rounding(dim + 24)) + self.network.turn**2 / 2) * float(sizes[0] @ sizes[1])
+        error += float(self.rounding(dim + 24)) * float(sizes[0] @ sizes[1])
         leaves = [leaf for leaf in self.leaves(selector) if not self.always(leaf)]
         queries = list(dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.queries, q.tables)))
         keys = list(dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.keys, k.tables)))
@@ -721,14 +671,10 @@ class _Checker:
                     error += float(np.abs(product).max()) * math.prod(spans) if product.any() else 0.0
         low, high, others = self.ranges(selector, leaves, queries, keys, terms)
         some, scale = low > -np.inf, dim**-0.5
-        changed = 2.1 * self.network.scale  # of each score, relative to itself
-        size, highest = float(np.abs(np.where(some, [low, high], 0)).max()), float(others.max())
-        highest += changed * abs(highest) if highest > -math.inf else 0.0
-        error = (error + changed * size) * scale
+        highest, error = float(others.max()), error * scale
         if not some.any():
             return _Scores(0.0, 0.0, 0.0, math.inf, highest * scale, error)
         gap = float((low - others)[some].min())
-        gap = gap * (1 - changed) - 2 * changed * size if gap < math.inf else gap
         ends = float(low[some].min()) * scale, float(high[some].max()) * scale
         return _Scores(*ends, float((high - low)[some].max()) * scale, gap * scale, highest * scale, error)
 
@@ -818,10 +764,9 @@ class _Checker:
         self.watch(hidden)
         active = self.size(hidden)
         blank = Form({}, down.bias, np.zeros(len(down.bias)))
-        count = (down.weight != 0).sum(1) + (down.bias != 0) + 1 + self.network.more
+        count = (down.weight != 0).sum(1) + (down.bias != 0) + 1
         terms = np.abs(down.weight) @ active + np.abs(down.bias)
         added = self.rounding(count) * terms + np.where(terms > 0, count * self.network.smallest, 0)
-        added = added + 2.1 * self.network.scale * np.abs(down.weight) @ active
         claimed = np.zeros(len(up.bias), dtype=bool)
         found = []
         for claim in claims:
@@ -851,7 +796,7 @@ class _Checker:
 
     def off(self, x: Form, up: Affine) -> Array:
         """How far rounding moves what units read."""
-        count = (up.weight != 0).sum(1) + (up.bias != 0) + 1 + self.network.more
+        count = (up.weight != 0).sum(1) + (up.bias != 0) + 1
         return (
             self.rounding(count) * (np.abs(up.weight) @ self.size(x) + np.abs(up.bias)) + count * self.network.smallest
         )
@@ -886,15 +831,13 @@ class _Checker:
         if not (where >= 0).any():
             raise Undecided(f"{claim.variable}, which has no value")
         points, error = total.ravel()[where >= 0], float(z.radius[0] + self.rounding(8, False) * np.abs(total).max())
-        low, high, gates = self.bends(points, error, factor, up.bias, blur, down)
+        low, high, slack = self.bends(points, error, factor, up.bias, down)
         key = self.key(claim.variable)
         middle, radius = self.hull(where[where >= 0], low, high, key)
-        return Form({key: middle}, np.zeros(width), _up(radius + np.abs(down) @ blur + gates))
+        return Form({key: middle}, np.zeros(width), _up(radius + np.abs(down) @ blur + slack))
 
-    def bends(
-        self, points: Array, error: float, factor: Array, bias: Array, blur: Array, down: Array
-    ) -> tuple[Array, Array, Array]:
-        """The range of ``down @ relu(factor * z + bias)`` for z around each point, and what gates are off by.
+    def bends(self, points: Array, error: float, factor: Array, bias: Array, down: Array) -> tuple[Array, Array, Array]:
+        """The range of ``down @ relu(factor * z + bias)`` for z around each point, and its rounding.
 
         It is piecewise linear: its ends are those of the interval, or where a unit bends within it.
         """
@@ -925,21 +868,7 @@ class _Checker:
         slack = self.rounding(len(bias) + 16, executed=False) * (
             np.abs(down) @ (np.abs(factor) * largest + np.abs(bias))
         )
-        gates = slack
-        if math.isfinite(self.network.slope):
-            gates = gates + self.gates(points, error, factor, bias, blur, down)
-        return low, high, gates
-
-    def gates(self, points: Array, error: float, factor: Array, bias: Array, blur: Array, down: Array) -> Array:
-        """Largest ``|silu(slope g) / slope - relu(g)| = |g| / (1 + exp(slope |g|))`` of all units together."""
-        slope, worst = self.network.slope, np.zeros(len(down))
-        step = max(1, _NUMBERS_AT_ONCE // max(1, len(bias)))
-        for start in range(0, len(points), step):
-            read = points[start : start + step, None] * factor + bias
-            far = np.abs(read) - np.abs(factor) * error - blur - 1e-9 * np.abs(read)
-            near = np.maximum(far, 1.2785 / slope)  # where it is largest
-            worst = np.maximum(worst, (near * np.exp(-np.minimum(slope * near, 700)) @ np.abs(down).T).max(0))
-        return worst
+        return low, high, slack
 
     # ---- output -----------------------------------------------------------------------------------------------------
 
@@ -966,23 +895,3 @@ class _Checker:
         if math.isnan(error):
             raise Undecided("a value without a number")
         return error * (1 + 2**-30)
-
-    def probability(self, values: Sequence[Value], claims: Sequence[LayerClaim]) -> float:
-        """The largest probability of all wrong tokens together."""
-        logits = self.linear(self.stream(claims), self.network.output)
-        y, key = self.express(logits, [self.program]), self.key(self.program)
-        radius = _up(y.radius + self.network.scale * self.size(logits))
-        right = {typed(value): token for token, value in reversed(list(enumerate(values)))}
-        worst = 0.0
-        for place, value in enumerate(self.domains.listed(self.program)):
-            token = right.get(typed(value))
-            if key in self.possible and not self.possible[key][place]:
-                continue
-            if token is None:
-                raise Undecided(f"{value!r}, which no token stands for")
-            found = y.constant + (y.tables[key][place] if key in y.tables else 0)
-            margin = found[token] - found - (radius + radius[token]) * (1 + 2**-30)
-            wrong = np.arange(len(values)) != token
-            worst = max(worst, float(np.exp(-np.maximum(margin[wrong], -700)).sum()))
-            self.watch()
-        return worst * (1 + 2**-20)
