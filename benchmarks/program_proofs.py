@@ -322,6 +322,8 @@ class Trial:
             self.tags.append(f"damaged {kind}")
         limit = draw.choice([1, 30, 10**5 if not long else 300])
         certificate = verify_program(model, limit=limit, seconds=MOST_SECONDS / 3)
+        if "another form" in certificate.reason and "damaged claims" not in self.tags:
+            self._fault("raw exceptions", certificate.reason)
         domains = model.domains
 
         def read(sequences: list[Sequence[Any]]) -> list[tuple[list[float], list[Any]]]:
