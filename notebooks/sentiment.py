@@ -84,8 +84,8 @@ from glassformer.labs.sentiment.timeline import draw_timeline
 from glassformer.labs.sentiment.word_rankings import compare_rankings
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
-from glassformer.layers.sinusoids import SinusoidalPositions
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder import EncoderConfig
 from glassformer.observe.attention_measures import head_measures
 from glassformer.observe.complexity import overtakes
 from glassformer.observe.complexity_measured import count_operations

@@ -21,8 +21,7 @@ from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import refused
 
 SIZES: dict[str, Any] = {"num_layers": 2, "hidden_dim": 8, "ff_dim": 8, "num_heads": 2}

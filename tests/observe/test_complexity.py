@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoderConfig
 from glassformer.observe import complexity as module
 from glassformer.observe.complexity import complexity, overtakes
 from refusals import refused

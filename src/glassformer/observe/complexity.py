@@ -9,8 +9,8 @@ from typing import TypeAlias
 from glassformer.errors import InputError, require, require_positive
 from glassformer.kernels.attention import window_split
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoderConfig
 
 ModelConfig: TypeAlias = DecoderConfig | EncoderConfig | EncoderDecoderConfig
 """The configuration of a model whose cost can be predicted."""

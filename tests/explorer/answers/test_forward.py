@@ -26,8 +26,7 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedModel,
     Turn,
 )
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
 from refusals import refused

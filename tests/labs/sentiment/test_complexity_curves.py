@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from glassformer.figures.style import save_figure
 from glassformer.labs.sentiment.complexity_curves import CostCurve, draw_complexity
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import EncoderConfig
 from glassformer.observe.complexity import complexity, overtakes
 from glassformer.observe.complexity_measured import Measurement, fitted_exponent
 from refusals import refused

@@ -18,7 +18,7 @@ from glassformer.errors import InputError, require
 from glassformer.figures.attention_maps import attention_grid
 from glassformer.figures.coloured_words import shown
 from glassformer.labs.sentiment.course import MiniTransformer
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import EncoderConfig
 from glassformer.observe.complexity import complexity
 from glassformer.text import one_line
 from glassformer.training import Batch

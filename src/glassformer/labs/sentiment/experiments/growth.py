@@ -14,8 +14,7 @@ from glassformer.labs.sentiment.complexity_curves import CostCurve
 from glassformer.labs.sentiment.experiments.mini_transformer import COURSE_MODEL
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 from glassformer.observe.complexity import complexity, overtakes
 from glassformer.observe.complexity_measured import Measurement, count_operations, fitted_exponent, peak_bytes
