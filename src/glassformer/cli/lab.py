@@ -18,11 +18,7 @@ LABS: dict[LabName, str] = {
 
 
 def run(flags: LabFlags) -> Path:
-    """Run the lab that ``flags`` names and return the path of its report.
-
-    Raises:
-        InputError: The lab's directory is in the way, or cannot be continued; or a library of the labs is missing.
-    """
+    """Run the lab that ``flags`` names and return the path of its report."""
     try:
         from glassformer.labs.run import run as run_lab
 
