@@ -24,3 +24,8 @@ The numbers come from :func:`~glassformer.observe.capture.capture` and
 ``complexity_curves`` what they cost, ``timeline`` when they were published, ``text_classifiers`` their training and the
 effects of tokens, and ``illustrations`` what needs no model.
 """
+
+from glassformer.errors import naming_extras
+
+with naming_extras():
+    import matplotlib as matplotlib
