@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.layers.linear import Linear
+from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
 from glassformer.models import Decoder, DecoderConfig
 
@@ -99,10 +99,6 @@ def check_sizes(
     """Refuse a configuration that cannot belong to the files, before anything as long or as wide is made.
 
     ``of_layer`` is the least number of tensors of a layer.
-
-    Raises:
-        CheckpointError: More layers than tensors, layers and experts that take more tensors than there are (and more
-            than a thousand), more experts than numbers in any tensor, or heads wider than 2048.
     """
     implied = config.num_layers * of_layer
     most = max((math.prod(tensor.shape) for tensor in stored.values()), default=0)
@@ -130,11 +126,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A decoder whose parameters have shapes and no memory.
-
-    Raises:
-        InputError: Sizes whose product is no size any more.
-    """
+    """A decoder whose parameters have shapes and no memory."""
     try:
         with torch.device("meta"), _Undrawn():  # weights are read
             return Decoder(config).to(dtype)
@@ -158,10 +150,6 @@ def read_decoder(
 
     ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. With
     ``dense``, its :func:`convertible` layers become ones of this format.
-
-    Raises:
-        CheckpointError: More weights than this machine's memory, or what ``state`` raises.
-        InputError: A dtype that no decoder computes in, or weights that ``dense`` cannot hold.
     """
     dtype = stored_dtype if dtype is None else dtype
     known = ", ".join(map(str, FLOATS.values()))
@@ -214,11 +202,7 @@ def machine_memory() -> int | None:
 
 
 def count_parameters(config: DecoderConfig) -> int:
-    """Of the decoder, of which no more than two layers are made: all have the same sizes.
-
-    Raises:
-        InputError: As :func:`empty_decoder`.
-    """
+    """Of the decoder, of which no more than two layers are made: all have the same sizes."""
     layers = "all" if isinstance(config.windowed_layers, tuple) else config.windowed_layers
     one, two = (
         sum(each.numel() for each in empty_decoder(small).parameters())
@@ -243,9 +227,6 @@ def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> N
     """Refuse a decoder that is larger than the machine's memory: the system would end the process without a message.
 
     Devices other than the CPU raise their own error.
-
-    Raises:
-        CheckpointError: A decoder that cannot be held.
     """
     available = machine_memory()
     if device.type != "cpu" or available is None:

@@ -128,10 +128,6 @@ def read_decoder_config(directory: Path) -> DecoderConfig:
 
     Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it depends on the files
     of weights.
-
-    Raises:
-        CheckpointError: A file that is missing or damaged; another architecture, or one with a part that the decoder
-            lacks.
     """
     config = read_json(directory / CONFIG_FILE)
     layout = layout_of(config)
@@ -145,11 +141,7 @@ def read_decoder_config(directory: Path) -> DecoderConfig:
 
 
 def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:
-    """The tensors of a decoder in our own layout, without numbers; those of the files are checked against them.
-
-    Raises:
-        CheckpointError: Tensors that are missing, unknown, or of another shape or kind.
-    """
+    """The tensors of a decoder in our own layout, without numbers; those of the files are checked against them."""
     check_sizes(config, stored, directory)
     with config_errors(directory / CONFIG_FILE):
         shapes = empty_decoder(config).state_dict()
@@ -232,11 +224,7 @@ def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
 
 
 def require_device(device: str | torch.device) -> torch.device:
-    """The device of this name.
-
-    Raises:
-        InputError: One that torch does not know, or that this machine does not have.
-    """
+    """The device of this name."""
     got = f"device = {str(device)!r}, which torch does not know"
     try:
         place = torch.device(device)

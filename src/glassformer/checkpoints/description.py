@@ -22,7 +22,7 @@ from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS
 from glassformer.layers.quantized import DenseFormat, mxfp4
 from glassformer.models import DecoderConfig
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import EncoderConfig
 
 SIXTEENTHS: dict[DenseFormat | None, int] = {None: 32, "lossless": 24, "int8": 17}
 """Sixteenths of a byte for each weight: of bfloat16 and of the formats that replace it."""
@@ -134,23 +134,14 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
 
 
 def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
-    """Describe a directory of weights whose configuration is elsewhere, as in a run.
-
-    Raises:
-        CheckpointError: As :func:`describe`.
-    """
+    """Describe a directory of weights whose configuration is elsewhere, as in a run."""
     stored = stored_tensors(directory)
     decoders.own_tensors(config, stored, directory)
     return _described("glassformer", "glassformer", config, stored)
 
 
 def describe_gguf(file: GgufFile) -> Description:
-    """Describe a GGUF file; no tensor is read.
-
-    Raises:
-        CheckpointError: An architecture that is not known, one with a part that the decoder lacks, or tensors that are
-            not those of its configuration.
-    """
+    """Describe a GGUF file; no tensor is read."""
     family, config = gguf_config(file)
     parts, sizes, kinds = Counter[Part](), Counter[Part](), dict[str, tuple[int, int]]()
     held = 0

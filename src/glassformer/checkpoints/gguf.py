@@ -116,11 +116,7 @@ def _pack(state: dict[str, Tensor], mixture: str) -> None:
 
 
 def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
-    """The family and the configuration of a file, checked against its tensors; none of them is read but factors.
-
-    Raises:
-        CheckpointError: As :func:`load_gguf`.
-    """
+    """The family and the configuration of a file, checked against its tensors; none of them is read but factors."""
     with config_errors(file.path):
         family = family_of_gguf(file.metadata)
         if family is None:

@@ -76,10 +76,6 @@ def stored_model(directory: Path, config: Mapping[str, Any]) -> Iterator[Planned
     """The gpt-oss model of a directory with this ``config.json``, in either layout.
 
     Its tensors are read when they are asked for, while the context lasts.
-
-    Raises:
-        CheckpointError: Another model's configuration, a damaged file, or tensors that are missing, unknown, or of
-            another shape or kind; when read, an exponent that means NaN.
     """
     layout = layout_of(config)
     if layout is None:
@@ -105,11 +101,7 @@ def stored_model(directory: Path, config: Mapping[str, Any]) -> Iterator[Planned
 def checked_config(
     directory: Path, config: Mapping[str, Any], layout: GptOssLayout, stored: Mapping[str, StoredTensor]
 ) -> DecoderConfig:
-    """The decoder's configuration for gpt-oss's files, with the experts' format that these have. No tensor is read.
-
-    Raises:
-        CheckpointError: Another architecture, or tensors that are missing, unknown or of another shape or kind.
-    """
+    """The decoder's configuration for gpt-oss's files, with the experts' format that these have. No tensor is read."""
     file = directory / CONFIG_FILE
     form = read_gpt_oss_config(config, layout, file)
     check_sizes(form, stored, directory)

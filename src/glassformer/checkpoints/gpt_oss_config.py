@@ -104,11 +104,7 @@ def layout_of(config: Mapping[str, Any]) -> GptOssLayout | None:
 
 
 def read_gpt_oss_config(config: Mapping[str, Any], layout: GptOssLayout, file: Path) -> DecoderConfig:
-    """The configuration of the decoder for the content of ``file``; what is missing has its owner's default.
-
-    Raises:
-        CheckpointError: A value of the wrong kind or size, or a part that the decoder lacks.
-    """
+    """The configuration of the decoder for the content of ``file``; what is missing has its owner's default."""
     with config_errors(file):
         return _from_huggingface(config) if layout == "huggingface" else _from_openai(config)
 
@@ -148,9 +144,6 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
     """OpenAI's ``config.json`` of a decoder in the form of gpt-oss.
 
     It does not hold ``max_seq_len``: that is read as the original length times YaRN's factor.
-
-    Raises:
-        InputError: Parts that this configuration cannot describe, all of which are named.
     """
     clamp, yarn = config.clamp, _yarn_of(config)
     lacking = {
@@ -183,11 +176,7 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
 
 
 def _yarn_of(config: DecoderConfig) -> Yarn | None:
-    """The stretch of a decoder in gpt-oss's form.
-
-    Raises:
-        InputError: Parts that gpt-oss lacks.
-    """
+    """The stretch of a decoder in gpt-oss's form."""
     found = config.extensions()
     require(not found, f"a model with {', '.join(found)}", "the parts of gpt-oss", "Write glassformer's own layout.")
     assert isinstance(config.rope_scaling, Yarn | None)

@@ -46,10 +46,6 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
                                 is at most ``sqrt(hidden_dim)`` times its weight long
     output tied to embedding    a copy
     ==========================  =======================================================================================
-
-    Raises:
-        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten; or parts that
-            gpt-oss lacks.
     """
     config = decoder.config
     packed, found = config.expert_format == "mxfp4", ", ".join(config.extensions())

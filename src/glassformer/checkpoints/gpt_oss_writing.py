@@ -87,9 +87,6 @@ class PlannedModel:
 def with_experts(model: PlannedModel, kind: ExpertKind | None) -> PlannedModel:
     """The same model with its experts packed, which rounds, or as numbers in bfloat16, which does not; None: as they
     are.
-
-    Raises:
-        InputError: Another kind, widths that are no multiples of 32, or, when read, numbers that MXFP4 lacks.
     """
     kinds = get_args(ExpertKind)
     require(kind is None or kind in kinds, f"experts = {kind!r}", " or ".join(map(repr, kinds)), "Use one of these.")
@@ -127,10 +124,6 @@ def write_gpt_oss(
 
     Returns:
         The bytes of all tensors, and the content of ``config.json``.
-
-    Raises:
-        InputError: The directory exists, there is no room on the disk, or OpenAI's configuration cannot describe the
-            model: what it lacks is named.
     """
     config = model.completed().config
     if layout == "openai":

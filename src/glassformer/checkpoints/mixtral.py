@@ -24,10 +24,6 @@ def decoder_from_mixtral(config: Mapping[str, Any], tensors: Mapping[str, Tensor
     the dtype of ``model.embed_tokens.weight``. ``sliding_window`` becomes the window of all layers. What only training
     reads (``router_jitter_noise``, ``router_aux_loss_coef``) is ignored.
 
-    Raises:
-        InputError: A configuration of another family or with a part that the decoder lacks, or tensors that are
-            missing, unknown or of another shape: all of them are named.
-
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088; the layout is Hugging Face's.
     """
     place, kind = Path("tensors"), config.get("model_type", "mixtral")
@@ -49,9 +45,6 @@ def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Te
     layout is rewritten as half-split, and a dense feed-forward network is the only expert.
 
     Tensors have the names of the released files. Those that need no rewriting share the decoder's memory.
-
-    Raises:
-        InputError: A decoder with parts that Mixtral lacks: all of them are named.
     """
     lacking = ", ".join(mixtral_lacks(decoder.config))
     fix = "Save it in gpt-oss's layout, which has all of these, or in glassformer's own."

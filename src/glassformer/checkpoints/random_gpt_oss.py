@@ -90,9 +90,6 @@ def write_random_gpt_oss(
 
     Returns:
         The bytes of all tensors.
-
-    Raises:
-        InputError: A configuration that is not gpt-oss's, an existing directory, or too little room on the disk.
     """
     require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
     # Before anything as long is planned; packed weights take half a byte.
@@ -110,11 +107,7 @@ def write_random_gpt_oss(
 
 
 def plan_random_gpt_oss(config: DecoderConfig, seed: int = 0) -> PlannedModel:
-    """The tensors of a random model, drawn when they are read.
-
-    Raises:
-        InputError: A configuration that is not gpt-oss's.
-    """
+    """The tensors of a random model, drawn when they are read."""
     lacking = {
         "no experts": config.num_experts is None,
         "no sinks": not config.sinks,

@@ -57,9 +57,6 @@ def write_tensors(directory: Path, planned: Mapping[str, Planned], *, shard_byte
     """Write ``model.safetensors``; or, beyond ``shard_bytes``, ``model-00001-of-00002.safetensors`` ... with an index.
 
     Memory holds one part of a tensor at a time. A tensor larger than ``shard_bytes`` has its own file.
-
-    Raises:
-        InputError: ``shard_bytes`` below 1, or a dtype that safetensors does not know.
     """
     require(shard_bytes >= 1, f"shard_bytes = {shard_bytes}", "a size in bytes, 1 or more", "Leave it out for 5 GB.")
     for name, tensor in planned.items():

@@ -60,12 +60,7 @@ _KEPT_SETTINGS = (
 
 
 def convert(flags: ConvertFlags) -> list[str]:
-    """Convert; return lines that describe the result.
-
-    Raises:
-        CheckpointError: A source that is damaged or of another architecture.
-        InputError: No such source, OUT exists, the disk is full, or the layout has no equivalent.
-    """
+    """Convert; return lines that describe the result."""
     require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new one", "Pass --replace.")
     if flags.out.suffix == ".gguf":
         return _convert_to_gguf(flags)

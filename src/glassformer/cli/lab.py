@@ -17,11 +17,7 @@ LABS: dict[LabName, str] = {
 
 
 def run(flags: LabFlags) -> Path:
-    """Run the lab that ``flags`` names and return the path of its report.
-
-    Raises:
-        InputError: The lab's directory is in the way, or cannot be continued.
-    """
+    """Run the lab that ``flags`` names and return the path of its report."""
     from glassformer.labs.run import run as run_lab
 
     lab = importlib.import_module(LABS[flags.name]).LAB

@@ -75,11 +75,7 @@ options:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the sub-command named first in ``arguments`` with the rest of them; return its exit status.
-
-    Raises:
-        InputError: No such command or option.
-    """
+    """Run the sub-command named first in ``arguments`` with the rest of them; return its exit status."""
     if not arguments:
         print(help_text(), file=sys.stderr, end="")
         return EXIT_INPUT

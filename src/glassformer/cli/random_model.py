@@ -11,11 +11,7 @@ from glassformer.cli.terminal import say
 
 
 def main(flags: RandomModelFlags) -> int:
-    """Write the model and print its size.
-
-    Raises:
-        InputError: An impossible size, or a negative seed.
-    """
+    """Write the model and print its size."""
     names = ("num_layers", "num_experts", "hidden_dim", "ff_dim", "vocab_size")
     changes = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     if flags.experts == "bfloat16":

@@ -26,9 +26,6 @@ def read_records(path: Path, until_step: int) -> list[Record]:
     """The records in ``path`` up to and including ``until_step``; an absent file has none.
 
     A last line without an end, which was being written when its process died, is left out.
-
-    Raises:
-        InputError: Another line that is no record; it is named, and nothing is lost. Or a file that is none, or a link.
     """
     records: list[Record] = []
     if not os.path.lexists(path):

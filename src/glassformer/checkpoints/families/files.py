@@ -70,11 +70,7 @@ def family_state(
     stored: Mapping[str, StoredTensor],
     get: Callable[[str], Tensor],
 ) -> dict[str, Tensor]:
-    """The decoder's state dict, from a function that gives the tensors in its dtype on its device.
-
-    Raises:
-        CheckpointError: An output projection that should be the embedding and differs from it.
-    """
+    """The decoder's state dict, from a function that gives the tensors in its dtype on its device."""
     state: dict[str, Tensor] = {}
     for entry in entries:
         state |= entry.read(get)
@@ -95,12 +91,7 @@ def family_state(
 def checked_config(
     family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> DecoderConfig:
-    """The decoder's configuration, checked against the tensors of the directory. None of them is read.
-
-    Raises:
-        CheckpointError: A configuration that the family does not have, or tensors that are missing, unknown or of
-            another shape or kind.
-    """
+    """The decoder's configuration, checked against the tensors of the directory. None of them is read."""
     stored = _named(family, stored)
     with config_errors(directory / CONFIG_FILE):
         config = family.read_config(content)
@@ -152,9 +143,6 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
 
     Key weights are multiplied into the query projections, an interleaved rotary layout is rewritten as half-split, and
     where a family has experts, a dense feed-forward network becomes the only one.
-
-    Raises:
-        InputError: A decoder with parts that the family lacks: all of them are named.
     """
     config = rewritten(decoder.config)
     state = {name: each.detach() for name, each in decoder.state_dict().items()} | rewritten_weights(decoder)

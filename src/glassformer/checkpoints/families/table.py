@@ -130,12 +130,7 @@ class Family:
     """More fields of ours, from the metadata (keys without the architecture) and the fields found so far."""
 
     def read_config(self, content: Mapping[str, Any]) -> DecoderConfig:
-        """The decoder's configuration for the content of a ``config.json``.
-
-        Raises:
-            InputError: A field that is missing, unknown, impossible, or contradicts another, or a part that the
-                decoder lacks.
-        """
+        """The decoder's configuration for the content of a ``config.json``."""
         file = Fields(content, aliases=self.aliases)
         found = self._sizes(file)
         for name, value in self.fixed.items():
@@ -153,11 +148,7 @@ class Family:
         return canonical(DecoderConfig(**found))
 
     def write_config(self, config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
-        """The content of a ``config.json`` from which :meth:`read_config` reads ``config``.
-
-        Raises:
-            InputError: A decoder with parts that the family lacks: all of them are named.
-        """
+        """The content of a ``config.json`` from which :meth:`read_config` reads ``config``."""
         config = canonical(config)
         lacking = self._lacking(config)
         require(not lacking, f"a decoder with {', '.join(lacking)}", f"what {self.name} has", "Choose another layout.")
@@ -186,11 +177,7 @@ class Family:
         return written | self.write(config)
 
     def entries(self, config: DecoderConfig, stored: Collection[str] = ()) -> list[Entry]:
-        """The tensors of its safetensors files; ``stored`` are the names there.
-
-        Raises:
-            InputError: A decoder with a tensor that the family lacks.
-        """
+        """The tensors of its safetensors files; ``stored`` are the names there."""
         first = {f"{self.prefix.format(0)}{theirs}" for theirs in self.in_memory.values()}
         # Packed pieces must stand one after the other.
         kept = {ours: each for ours, each in self.names.items() if ours not in self.in_memory}

@@ -102,11 +102,7 @@ class Entry:
         }
 
     def write(self, state: Mapping[str, Tensor]) -> list[Tensor]:
-        """Their tensors, in the order of ``theirs``, from ours.
-
-        Raises:
-            InputError: A norm whose weight is not 1, or a bias that is not 0, where the file has none.
-        """
+        """Their tensors, in the order of ``theirs``, from ours."""
         ours = [state[name] for name in self.ours]
         if not self.theirs:
             for name, tensor in zip(self.ours, ours, strict=True):
@@ -152,9 +148,6 @@ def entries(
         names: Our modules (or single tensors) and theirs: ``{"attention.query": "self_attn.q_proj"}``.
         prefix: Of their names in a layer: ``"model.layers.{}."``.
         forms: By our name, of a part, or by theirs, of a packed tensor as a whole.
-
-    Raises:
-        InputError: A tensor of the decoder that the table does not name.
     """
     one = replace(config, num_layers=1, windowed_layers="all", unrotated_layers=())
     shapes = {name: tuple(tensor.shape) for name, tensor in empty_decoder(one).state_dict().items()}
