@@ -54,6 +54,17 @@ def test_the_changelog_knows_what_comes_next() -> None:
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def make_targets(path: str) -> set[str]:
+    """The targets of make that a file calls."""
+    return set(re.findall(r"\bmake ([a-z][a-z-]+)", (ROOT / path).read_text(encoding="utf-8")))
+
+
+def test_pull_requests_are_held_to_what_a_change_must_pass() -> None:
+    wanted = make_targets(".ci/run")
+    assert make_targets(".github/workflows/pull-request.yml") == wanted
+    assert wanted <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
 def test_the_constraints_pin_every_dependency() -> None:
     listed = [
         *PROJECT["dependencies"],
