@@ -23,7 +23,7 @@ from typing import Any, Literal
 import tokenizers
 
 from glassformer.data.tokenizer import read_json, require_text, whole_text
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, first_line, naming_extras, require
 from glassformer.files import lies_inside
 from glassformer.untrusted import read_bytes
 
@@ -250,14 +250,8 @@ def from_ranks(
     ranks: Mapping[bytes, int], specials: Mapping[str, int], *, source: str = "a tokenizer"
 ) -> ReleasedTokenizer:
     """The tokenizer that merges bytes in the order of ``ranks``, their ids, within matches of :data:`O200K_PATTERN`."""
-    try:
+    with naming_extras():
         tiktoken = importlib.import_module("tiktoken")
-    except ImportError as error:
-        raise InputError(
-            f"{source} without the package tiktoken",
-            "tiktoken, or a tokenizer.json",
-            "pip install 'glassformer[harmony]'",
-        ) from error
     names = dict(specials)
     by_id = {token: piece for piece, token in ranks.items()} | {token: name.encode() for name, token in names.items()}
     require(
