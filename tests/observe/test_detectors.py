@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import spearmanr
-from small_models import decoder, encoder
 from torch import Tensor, nn
 
 from glassformer.observe.capture import capture
@@ -16,6 +15,7 @@ from glassformer.observe.detectors import attention_faithfulness, head_scores, r
 from glassformer.observe.edits import Edit, forbid, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
+from small_models import decoder, encoder
 
 
 def test_repeated_tokens() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from small_models import decoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES
 
@@ -13,6 +12,7 @@ from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, change, forbid, mean, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
+from small_models import decoder, encoder_decoder
 
 TOKENS = torch.randint(1, 50, (3, 10), generator=torch.Generator().manual_seed(0))
 

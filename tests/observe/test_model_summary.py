@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import EXPERTS, MODELS, SLOTS, called, decoder, encoder, encoder_decoder, run
 from torch import nn
 
 from glassformer.models.decoder import Decoder
@@ -20,6 +19,7 @@ from glassformer.observe.model_summary import (
     stack_of,
 )
 from refusals import refused
+from small_models import EXPERTS, MODELS, SLOTS, called, decoder, encoder, encoder_decoder, run
 
 every_model = pytest.mark.parametrize("name", MODELS)
 

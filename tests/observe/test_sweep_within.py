@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder
 from sweep_cases import KINDS, Curved, Lora, Quantised, check, of_class
 from torch import Tensor, nn
 from transformers_models import exact, gpt2, llama
@@ -20,6 +19,7 @@ from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.paths import Receiver, Sender, path_patch, path_sweep
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
+from small_models import decoder, encoder
 
 CLEAN = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
 CORRUPTED = torch.cat([CLEAN[:, :2], torch.ones(2, 1, dtype=torch.int64), CLEAN[:, 3:]], 1)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
-from small_models import BERT, EXPERTS, MODELS, SLOTS, decoder, encoder, encoder_decoder
 from torch import nn
 
 from glassformer.labs.sentiment.model_diagram import architecture, block, draw
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.model_summary import Part, describe, describe_block
 from refusals import refused
+from small_models import BERT, EXPERTS, MODELS, SLOTS, decoder, encoder, encoder_decoder
 
 every_model = pytest.mark.parametrize("name", MODELS)
 
