@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from glassformer.checkpoints.shards import Planned
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.layers.linear import Linear
+from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
 from glassformer.models import Decoder, DecoderConfig
 

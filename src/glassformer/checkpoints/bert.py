@@ -28,9 +28,8 @@ from glassformer.checkpoints.tensor_files import (
 from glassformer.config import config
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
-from glassformer.layers.sinusoids import SinusoidalPositions
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig, Pooling
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
 from glassformer.untrusted import json_value, read_text
 
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")

@@ -20,7 +20,7 @@ from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS
 from glassformer.layers.quantized import DenseFormat, mxfp4
 from glassformer.models import DecoderConfig
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import EncoderConfig
 
 SIXTEENTHS: dict[DenseFormat | None, int] = {None: 32, "lossless": 24, "int8": 17}
 """Sixteenths of a byte for each weight: of bfloat16 and of the formats that replace it."""

@@ -41,7 +41,7 @@ from glassformer.errors import CheckpointError, InputError, require
 from glassformer.generation.decoding import stream
 from glassformer.generation.sampling import SamplingRule
 from glassformer.kernels import native
-from glassformer.kernels.rule import use_definition
+from glassformer.kernels.dispatch import use_definition
 from glassformer.layers.quantized import DenseFormat
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.models import Decoder, DecoderConfig

@@ -31,8 +31,7 @@ from glassformer.labs.gpt_oss import Transformer
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 from glassformer.training.in_context_lookup import InContextRecipe, build_model
