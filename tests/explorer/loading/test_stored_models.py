@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from glassformer.checkpoints.mixtral import mixtral_from_decoder
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import nn
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.checkpoints.mixtral import mixtral_from_decoder
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.classifier import Classifier, save_classifier
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
