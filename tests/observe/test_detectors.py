@@ -68,6 +68,7 @@ def test_a_forced_induction_head_is_found() -> None:
     assert math.isfinite(float(found.sink.sum()))
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_scores_of_many_batches_are_those_of_all_texts() -> None:
     model, tokens = decoder(sinks=True).double().eval(), torch.randint(2, 9, (5, 10))

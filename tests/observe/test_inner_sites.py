@@ -121,6 +121,7 @@ def test_neurons_are_estimated() -> None:
     assert float(found.effects[2, 7]) == pytest.approx(-(values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_a_capture_is_addressed_by_layer_and_kind() -> None:
     model = decoder().eval()

@@ -204,9 +204,6 @@ def write_encoder(encoder: Encoder, draft: Path) -> None:
 def read_encoder_config(config: Mapping[str, Any]) -> EncoderConfig:
     """The configuration of the encoder for the content of a ``config.json``: what :func:`save_encoder` wrote, or one
     of the BERT family, in which what is missing has BERT's default.
-
-    Raises:
-        InputError: Another architecture, a part that the encoder lacks, or impossible sizes.
     """
     if config.get("model_type") == OWN:
         return EncoderConfig.from_json(json.dumps({name: config[name] for name in config if name != "model_type"}))
