@@ -119,9 +119,6 @@ def attend(
         dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
             in memory if it is above 0.
 
-    Raises:
-        InputError: Sizes that do not fit one another, a pattern that does not fit them, or dropout outside [0, 1).
-
     Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
     (windows); Gemma Team 2024, arXiv 2408.00118 (cap).
