@@ -53,9 +53,6 @@ class Adder(nn.Module):
         num_digits: Digits of each number, from 6: no pair of coordinates turns faster than a radian per position.
 
     Shape: tokens ``[batch, position]`` to logits of the next digit ``[batch, position, 10]``.
-
-    Raises:
-        InputError: ``num_digits`` below 6.
     """
 
     def __init__(self, num_digits: int = 10) -> None:
@@ -99,11 +96,7 @@ class Adder(nn.Module):
 
     @torch.inference_mode()
     def add(self, pairs: Int[np.ndarray, "pair 2"]) -> Int[np.ndarray, " pair"]:
-        """The sums of pairs of numbers, digit by digit, always the most likely one.
-
-        Raises:
-            InputError: A negative number, or one of too many digits.
-        """
+        """The sums of pairs of numbers, digit by digit, always the most likely one."""
         most = 10**self.num_digits - 1
         fits = pairs.ndim == 2 and pairs.shape[1] == 2 and bool(((pairs >= 0) & (pairs <= most)).all())
         require(

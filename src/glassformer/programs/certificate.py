@@ -284,11 +284,7 @@ def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) ->
 
 
 def network_of(model: CompiledProgram) -> Network:
-    """The weights of a compiled program as they are, for the checker.
-
-    Raises:
-        InputError: Modules or settings that are not those of :func:`~.model.make_block`.
-    """
+    """The weights of a compiled program as they are, for the checker."""
     layers, domains = [], model.domains
     tokens, most = len(model.embedding.weight), len(model.positions.weight)
     fits = tokens == len(domains.vocabulary) and most >= domains.max_len

@@ -80,11 +80,7 @@ class CompiledProgram(nn.Module):
 
     @torch.inference_mode()
     def run(self, sequence: Sequence[Value]) -> list[Value]:
-        """The value at each position: the nearest of those that the program can have, or the number itself.
-
-        Raises:
-            InputError: No tokens, more than the greatest length, or one that is not in the vocabulary.
-        """
+        """The value at each position: the nearest of those that the program can have, or the number itself."""
         return self.decode(self(self.encode(sequence))[0].double().tolist())
 
     def encode(self, sequence: Sequence[Value]) -> Int[Tensor, "one position"]:
@@ -99,11 +95,7 @@ class CompiledProgram(nn.Module):
         return torch.tensor([[places[typed(token)] for token in sequence]])
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
-        """The value that each number of :meth:`forward` stands for.
-
-        Raises:
-            InputError: Numbers or codes that are not finite.
-        """
+        """The value that each number of :meth:`forward` stands for."""
         self.require_codes()
         fits = bool(np.isfinite(numbers).all())
         require(
@@ -127,11 +119,7 @@ class CompiledProgram(nn.Module):
         return Batch(sequences, self.domains.vocabulary, self.domains.causal, given)
 
     def wanted(self, batch: Batch) -> Float[np.ndarray, "sequence position"]:
-        """The number that stands for the program's value; NaN where it has none.
-
-        Raises:
-            InputError: A model without its program, such as one that was read from a file.
-        """
+        """The number that stands for the program's value; NaN where it has none."""
         if self.program is None:
             raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
         places, values = batch.column(self.program)
