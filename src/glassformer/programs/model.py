@@ -97,10 +97,8 @@ class CompiledProgram(nn.Module):
     def decode(self, numbers: Sequence[float]) -> list[Value]:
         """The value that each number of :meth:`forward` stands for."""
         self.require_codes()
-        fits = bool(np.isfinite(numbers).all())
-        require(
-            fits, "outputs that are not finite", "finite numbers", "Compile the program again, or in a wider dtype."
-        )
+        fits, fix = bool(np.isfinite(numbers).all()), "Compile the program again, or in a wider dtype."
+        require(fits, "outputs that are not finite", "finite numbers", fix)
         if self.codes is None:
             return list(numbers)
         return [self.codes[place][1] for place in self.nearest(np.array(numbers)).tolist()]
@@ -123,12 +121,10 @@ class CompiledProgram(nn.Module):
         if self.program is None:
             raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
         places, values = batch.column(self.program)
-        codes = None if self.codes is None else {typed(value): number for number, value in self.codes}
-        numbers = np.array(
-            [float(value if is_number(value) else "nan") for value in values]
-            if codes is None
-            else [codes.get(typed(value), np.nan) for value in values]
-        )
+        codes = {typed(value): float(value) for value in values if is_number(value)}
+        if self.codes is not None:
+            codes = {typed(value): number for number, value in self.codes}
+        numbers = np.array([codes.get(typed(value), np.nan) for value in values])
         return np.where(batch.defined[:, None], numbers[places], np.nan)
 
     @property
@@ -142,9 +138,7 @@ class CompiledProgram(nn.Module):
         """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a value."""
         expected, fix = "pairs of a finite number and a value, or None", "Compile the program again."
         try:
-            ok = self.codes is None or (
-                len(self.codes) > 0 and all(bool(np.isfinite(float(number))) for number, _ in self.codes)
-            )
+            ok = self.codes is None or (len(self.codes) > 0 and all(np.isfinite(float(code)) for code, _ in self.codes))
         except (TypeError, ValueError, OverflowError):
             ok = False
         require(ok, "codes of another kind, or not finite", expected, fix)

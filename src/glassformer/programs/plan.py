@@ -235,23 +235,23 @@ class Plan:
         """Whether any function of a variable can be read where the variable can."""
         if isinstance(part, Aggregate):
             return not self.domains.averaged(part) and self.is_free(part.values)
-        if isinstance(part, Elementwise):
-            roots = self.domains.roots(part)
-            if len(roots) == 1 and self.is_free(roots[0]):
-                return True
-            return part.linear is None or not all(map(self.domains.numeric, part.sources))
-        return True
+        if not isinstance(part, Elementwise) or self._root(part) is not part:
+            return True
+        return part.linear is None or not all(map(self.domains.numeric, part.sources))
+
+    def _root(self, part: Variable) -> Variable:
+        """The variable that an elementwise one is a function of, if it is one and free; otherwise itself."""
+        roots = self.domains.roots(part)
+        return roots[0] if len(roots) == 1 and roots[0] is not part and self.is_free(roots[0]) else part
 
     def read(self, part: Variable, wanted: Function | None = None) -> Sum:
         """A function of a variable, or its value as a number (:meth:`code`)."""
         if not self.is_free(part) and (wanted is None or self._is_code(part, wanted)):
             return self._value(part)
         wanted = self.code(part) if wanted is None else wanted
-        if isinstance(part, Elementwise):
-            roots = self.domains.roots(part)
-            if len(roots) == 1 and self.is_free(roots[0]):
-                (root,), function = roots, wanted
-                return self.read(root, lambda value: function(self.domains.value(part, {root: value})))
+        root, function = self._root(part), wanted
+        if root is not part:
+            return self.read(root, lambda value: function(self.domains.value(part, {root: value})))
         return self._feature(self._free_form(part), wanted, part)
 
     def _free_form(self, part: Variable) -> Stored:
@@ -262,11 +262,6 @@ class Plan:
             return self.stored.setdefault(part, Stored(part, str(part), 0, self.domains.listed(part), free=True))
         return self._looked_up(part)
 
-    def _birth(self, part: Variable) -> int:
-        """The time from which any function of a variable can be read."""
-        roots = self.domains.roots(part)
-        return self._free_form(roots[0] if len(roots) == 1 and self.is_free(roots[0]) else part).born
-
     def code(self, part: Variable) -> Function:
         """Different numbers for the values of a variable: themselves if they are numbers, and near to one another.
 
@@ -276,13 +271,13 @@ class Plan:
             return float
         values = self.domains.listed(part)
         if self.is_free(part) and not _evenly(values):
-            places = {typed(value): float(place) for place, value in enumerate(values)}
-            return lambda value: places[typed(value)]
-        numbers = [float(value) for value in values if is_number(value)]
-        first = math.floor(max(numbers)) + 1 if numbers else 0
-        others = [value for value in values if not is_number(value)]
-        codes = {typed(value): float(first + place) for place, value in enumerate(others)}
-        return lambda value: codes[typed(value)] if typed(value) in codes else float(value)
+            codes = {typed(value): float(place) for place, value in enumerate(values)}
+        else:
+            codes = {typed(value): float(value) for value in values if is_number(value)}
+            first = math.floor(max(codes.values())) + 1 if codes else 0
+            others = [value for value in values if not is_number(value)]
+            codes |= {typed(value): float(first + place) for place, value in enumerate(others)}
+        return lambda value: codes[typed(value)]
 
     def _is_code(self, part: Variable, wanted: Function) -> bool:
         if wanted is float and self.domains.numeric(part):
@@ -321,7 +316,7 @@ class Plan:
             free = self.is_free(part)
             sure = self.domains.reflexive(part.selector)
             origin = Sum() if free else self.read(part.values, float if self.domains.numeric(part) else self.code(part))
-            born = self._birth(part.values) if free else origin.born
+            born = self._free_form(self._root(part.values)).born if free else origin.born
             head = self._head(part.selector, None if sure else -SHARPNESS / 2, born)
             stored = Stored(part, str(part), head.time, self.domains.of(part), free)
             if not free:
@@ -467,8 +462,8 @@ class Plan:
             found = self._attempt(part, parts, shares)
             if found is not None and (best is None or found.changes < best.changes / FEWER_CHANGES):
                 best = found
-            if best is not None and best.changes <= FEW_CHANGES:
-                break
+                if best.changes <= FEW_CHANGES:
+                    break
         if best is None:
             self._refuse_alike(part)
             raise InputError(
