@@ -22,8 +22,7 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli import TEXT
 from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.runs import find_trained
-from glassformer.cli.sizes import on_disk
-from glassformer.cli.terminal import say
+from glassformer.cli.terminal import on_disk, say
 from glassformer.data.chat_template import template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import tokenizer_places
@@ -35,7 +34,6 @@ _KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
-    "o200k_base.tiktoken",
     "special_tokens_map.json",
     "generation_config.json",
     "chat_template.jinja",
