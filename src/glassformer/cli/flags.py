@@ -92,7 +92,7 @@ class GenerateFlags:
     gemma-3-270m, gpt-oss-20b."""
 
     tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
-    """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
+    """For --model: a tokenizer.json, a directory with one, or a model on the hub; 'bytes' or
     'numbers' for a model whose tokens are bytes or numbers. None: the one next to the weights."""
 
     max_new_tokens: Size = 200
@@ -210,8 +210,8 @@ class ChatFlags:
     """Print the number of tokens per second after each reply."""
 
     tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
-    """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one next to the
-    weights, or an installed one."""
+    """A tokenizer.json, a directory with one, or a model on the hub. None: the one next to the
+    weights."""
 
     dense: DenseFormat | Literal["stored"] | None = None
     """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
