@@ -56,19 +56,13 @@ def head_measures(
     """
     _check(weights)
     queries, keys = weights.shape[-2:]
-    require(
-        positions is not None or queries == keys,
-        f"{queries} queries and {keys} keys without positions",
-        "the key at each query's position",
-        "Pass positions=np.arange(start, start + queries); for cross-attention use entropy() alone.",
-    )
+    got = f"{queries} queries and {keys} keys without positions"
+    fix = "Pass positions=np.arange(start, start + queries); for cross-attention use entropy() alone."
+    require(positions is not None or queries == keys, got, "the key at each query's position", fix)
     places = np.arange(keys) if positions is None else positions
-    require(
-        len(places) == queries and bool(((places >= 0) & (places < keys)).all()),
-        f"positions = {np.array2string(places, threshold=6)}",
-        f"{queries} in [0, {keys})",
-        "Pass indices of keys.",
-    )
+    fits = len(places) == queries and bool(((places >= 0) & (places < keys)).all())
+    got = f"positions = {np.array2string(places, threshold=6)}"
+    require(fits, got, f"{queries} in [0, {keys})", "Pass indices of keys.")
     heads = weights.shape[:-2]
     names = list(HeadMeasures.__dataclass_fields__)
     found = {name: np.full(heads, np.nan) for name in names}
@@ -142,22 +136,11 @@ def _measure(
 
 
 def _check(weights: np.ndarray) -> None:
-    require(
-        min(weights.shape[-2:]) > 0,
-        f"weights of shape {list(weights.shape)}",
-        "at least one query and one key",
-        "Pass weights of a text with tokens.",
-    )
+    got = f"weights of shape {list(weights.shape)}"
+    require(min(weights.shape[-2:]) > 0, got, "at least one query and one key", "Pass weights of a text with tokens.")
     least, most = float(weights.min(initial=0.0)), float(weights.sum(-1, dtype=np.float64).max(initial=0.0))
-    require(
-        least >= 0 and bool(np.isfinite(most)),
-        f"a least weight of {least:g} and a row that sums to {most:g}",
-        "finite numbers from 0 on",
-        "Pass attention weights (after the softmax), not scores.",
-    )
-    require(
-        most <= 1 + _ROUNDING,
-        f"a row that sums to {most:g}",
-        "at most 1",
-        "Take the weights before dropout, with [query, key] as their last axes.",
-    )
+    got = f"a least weight of {least:g} and a row that sums to {most:g}"
+    fix = "Pass attention weights (after the softmax), not scores."
+    require(least >= 0 and bool(np.isfinite(most)), got, "finite numbers from 0 on", fix)
+    fix = "Take the weights before dropout, with [query, key] as their last axes."
+    require(most <= 1 + _ROUNDING, f"a row that sums to {most:g}", "at most 1", fix)

@@ -154,12 +154,9 @@ def scrambling_test(
         result = Scrambling(tuple(contexts), tolerance)
         if not result.holds:
             difference = float((predict(source[:1]).clone() - predict(source[:1])).abs().max())
-            require(
-                difference == 0,
-                f"logits that differ by {difference:.2g} when the same source is read again",
-                "a deterministic function of the source",
-                "Call model.eval() first to switch dropout off.",
-            )
+            got = f"logits that differ by {difference:.2g} when the same source is read again"
+            fix = "Call model.eval() first to switch dropout off."
+            require(difference == 0, got, "a deterministic function of the source", fix)
     return result
 
 
@@ -190,12 +187,9 @@ def _one_context(
     for start in range(0, len(orders), batch_size):
         chosen = orders[start : start + batch_size]
         logits = predict(context[chosen.to(context.device)])
-        require(
-            logits.dim() >= 2 and logits.shape[0] == len(chosen),
-            f"logits of shape {list(logits.shape)} for {len(chosen)} sources",
-            f"[{len(chosen)}, ..., vocab]",
-            "Return one row of logits for each source.",
-        )
+        got = f"logits of shape {list(logits.shape)} for {len(chosen)} sources"
+        fix = "Return one row of logits for each source."
+        require(logits.dim() >= 2 and logits.shape[0] == len(chosen), got, f"[{len(chosen)}, ..., vocab]", fix)
         infinite = int((~logits.isfinite()).sum())
         require(infinite == 0, f"{infinite} logits that are not finite", "finite numbers", "Check the model for NaN.")
         original = logits[0].clone() if original is None else original

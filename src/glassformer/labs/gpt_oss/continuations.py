@@ -41,11 +41,7 @@ def behaviour(
     prompt_length: int,
     vocab_size: int,
 ) -> Behaviour:
-    """What the steps after the first ``prompt_length`` tokens are, for generators with these ``coefficients``.
-
-    Raises:
-        InputError: As for :func:`~glassformer.data.recurrence.obeys_recurrence`.
-    """
+    """What the steps after the first ``prompt_length`` tokens are, for generators with these ``coefficients``."""
     kinds = obeys_recurrence(sequences[:, prompt_length - coefficients.shape[1] :], coefficients, vocab_size)
     increment, continuation = kinds.increment & ~kinds.rule, sequences[:, prompt_length:]
     rows = {

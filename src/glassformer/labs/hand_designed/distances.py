@@ -81,12 +81,8 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
     factor on all scores, the sharpness, does not change it. Values: of
     :func:`~glassformer.handcraft.circuits.values_at_places`. The cosine of two zero tables is 1, of one zero table 0.
     """
-    require(
-        first.v_dim == second.v_dim,
-        f"values of length {first.v_dim} and {second.v_dim}",
-        "two heads with values of one length",
-        "Compare heads for the same task.",
-    )
+    got, expected = f"values of length {first.v_dim} and {second.v_dim}", "two heads with values of one length"
+    require(first.v_dim == second.v_dim, got, expected, "Compare heads for the same task.")
     judged = slice(int(space.has_cls), None)
     scores = [np.nan_to_num(centred_scores(head, space)[judged]) for head in (first, second)]
     return cosine(*scores), cosine(values_at_places(first, space), values_at_places(second, space))

@@ -44,9 +44,6 @@ def measure_lookup(model: EncoderDecoder, batches: Iterable[tuple[Facts, Source]
     """Ask ``model`` the questions of ``batches``, whose contexts have equally many facts in one encoding.
 
     Weights are those of the last cross-attention, and a weight's logarithm stands for its score.
-
-    Raises:
-        InputError: No batch.
     """
     parts: dict[str, list[Tensor]] = defaultdict(list)
     name, num_facts = f"decoder_layers.{len(model.decoder_layers) - 1}.cross_attention", 0

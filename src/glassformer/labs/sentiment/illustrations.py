@@ -14,11 +14,7 @@ from glassformer.layers.sinusoids import SinusoidalPositions
 
 @in_style
 def draw_recurrent_and_parallel(sentence: str = "The cat sat on the mat") -> Figure:
-    """How the first word's information comes to the last: step by step in a recurrence, at once in attention.
-
-    Raises:
-        InputError: Fewer than two words.
-    """
+    """How the first word's information comes to the last: step by step in a recurrence, at once in attention."""
     words = sentence.split()
     count = len(words)
     require(count >= 2, f"{count} words", "at least two", "Pass a sentence.")

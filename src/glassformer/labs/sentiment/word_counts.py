@@ -31,9 +31,6 @@ class TfidfClassifier:
     ``x`` has, for each term t, count(t) · (ln((1 + n) / (1 + n_t)) + 1) with n training texts of which n_t hold t,
     scaled to length 1. ``strength`` is scikit-learn's C; the recipe's first when None.
 
-    Raises:
-        InputError: Examples of one class alone, or texts without any term.
-
     Source: scikit-learn's ``TfidfVectorizer`` and ``LogisticRegression``.
     """
 
