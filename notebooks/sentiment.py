@@ -85,7 +85,7 @@ from glassformer.labs.sentiment.timeline import draw_timeline
 from glassformer.labs.sentiment.word_rankings import compare_rankings
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
-from glassformer.layers.sinusoids import SinusoidalPositions
+from glassformer.layers.positions import SinusoidalPositions
 from glassformer.observe.attention_measures import head_measures
 from glassformer.observe.cost import count_operations
 from glassformer.observe.edits import Edit, zero

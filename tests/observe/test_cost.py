@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.generation.compiled import step
+from glassformer.kernels.dispatch import slow_bfloat16
 from glassformer.kernels.native import Library
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.pattern import Pattern
-from glassformer.kernels.rule import slow_bfloat16
 from glassformer.layers.attention import attend
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig, Pooling
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.cost import count_by_module, count_operations, peak_bytes
 from refusals import refused
 

@@ -19,8 +19,7 @@ from glassformer.labs.sentiment.course_training import overtakes
 from glassformer.labs.sentiment.experiments.mini_transformer import COURSE_MODEL
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 from glassformer.observe.cost import count_by_module, peak_bytes
 
