@@ -18,9 +18,8 @@ from glassformer.classifier import ENCODER, Classifier, predict, save_classifier
 from glassformer.data.examples import SentimentData
 from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
-from glassformer.labs.sentiment.rival_models import ConvolutionalClassifier, RecurrentClassifier
+from glassformer.labs.sentiment.rivals import ConvolutionalClassifier, RecurrentClassifier, TfidfRecipe
 from glassformer.labs.sentiment.text_recipe import Epoch, TrainingRecipe, fit
-from glassformer.labs.sentiment.word_counts import TfidfRecipe
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 
