@@ -20,21 +20,15 @@ _ROUNDING = 1e-2
 class HeadMeasures:
     """One number for each head: means over its queries, NaN where no query counts."""
 
+    # In nats: 0 where a query reads one key, ln n where it reads n keys equally.
     entropy: Float[np.ndarray, "*heads"]
-    """In nats: 0 where a query reads one key, ``ln n`` where it reads n keys equally."""
+    # Divided by ln of the number of visible keys, in [0, 1]; queries with one visible key do not count.
     entropy_share: Float[np.ndarray, "*heads"]
-    """The entropy divided by ``ln`` of the number of visible keys, in [0, 1]; queries with one visible key do not
-    count."""
-    distance: Float[np.ndarray, "*heads"]
-    """Of a key from its query in positions, weighted by attention."""
-    first: Float[np.ndarray, "*heads"]
-    """The weight on key 0."""
-    itself: Float[np.ndarray, "*heads"]
-    """The weight of a query on its own position."""
-    previous: Float[np.ndarray, "*heads"]
-    """The weight on the previous position; the query at position 0 does not count."""
-    sink: Float[np.ndarray, "*heads"]
-    """The weight on the head's sink: 1 minus the sum of the row."""
+    distance: Float[np.ndarray, "*heads"]  # of a key from its query in positions, weighted by attention
+    first: Float[np.ndarray, "*heads"]  # the weight on key 0
+    itself: Float[np.ndarray, "*heads"]  # the weight of a query on its own position
+    previous: Float[np.ndarray, "*heads"]  # the weight on the previous position; position 0 does not count
+    sink: Float[np.ndarray, "*heads"]  # the weight on the head's sink: 1 minus the sum of the row
 
 
 def head_measures(
