@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import torch
+
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
@@ -64,3 +66,16 @@ MODELS: dict[str, Callable[[], Model]] = {
     "two stacks": lambda: encoder_decoder(source_positions="learned"),
     "slots": lambda: encoder_decoder(**SLOTS),
 }
+
+
+def run(model: Model, batch: int, length: int) -> None:
+    """One forward pass over ``batch`` texts of ``length`` tokens; targets are one token shorter than sources."""
+    tokens = torch.ones(batch, length, dtype=torch.int64)
+    model.eval()
+    if isinstance(model, EncoderDecoder):
+        fields = model.config.fields_per_slot
+        model(tokens if fields == 1 else tokens[..., None].repeat(1, 1, fields), tokens[:, 1:])
+    elif isinstance(model, Encoder) and model.classifier is None:
+        model.hidden(tokens)
+    else:
+        model(tokens)
