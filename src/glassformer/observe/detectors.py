@@ -41,11 +41,7 @@ class HeadScores:
     sink: Float[Tensor, "layer head"]
 
     def top(self, kind: str, count: int = 5) -> list[tuple[int, int, float]]:
-        """The heads with the highest score: layer, head, score.
-
-        Raises:
-            InputError: A kind that is none of the fields.
-        """
+        """The heads with the highest score: layer, head, score."""
         known = tuple(self.__dataclass_fields__)
         require(kind in known, f"kind = {kind!r}", f"one of {', '.join(known)}", "Choose one of these.")
         scores: Tensor = getattr(self, kind).nan_to_num(-1.0)
@@ -56,11 +52,7 @@ class HeadScores:
 def repeated_tokens(
     vocab_size: int, half: int, rows: int = 8, *, seed: int = 0, first: int | None = None
 ) -> Int[Tensor, "row position"]:
-    """Random tokens, different from one another in each half, and the same again; with a ``first`` token before them.
-
-    Raises:
-        InputError: A size below 1, or more tokens in a half than the vocabulary has.
-    """
+    """Random tokens, different from one another in each half, and the same again, after a ``first`` token if given."""
     require_positive(half=half, rows=rows, vocab_size=vocab_size)
     require(half <= vocab_size, f"half = {half} of {vocab_size} tokens", "at most as many", "Shorten the half.")
     generator = torch.Generator().manual_seed(seed)
@@ -84,9 +76,6 @@ def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
         model: A decoder, of glassformer or of ``transformers``.
         texts: Such as :func:`repeated_tokens` gives, or any texts of equal length; or the arguments of the model by
             name, whose mask says which tokens are real; or many batches of these, of any lengths.
-
-    Raises:
-        InputError: Something else, or no batch.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895, appendix.
     """
