@@ -1,4 +1,4 @@
-"""One small model of each kind that can be described and drawn."""
+"""One small model of each kind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 Model: TypeAlias = Encoder | Decoder | EncoderDecoder
 
@@ -81,12 +79,3 @@ def run(model: Model, batch: int, length: int) -> None:
         model.hidden(tokens)
     else:
         model(tokens)
-
-
-def called(model: Model) -> list[str]:
-    """The modules of a model in the order in which a forward pass calls them."""
-    order: list[str] = []
-    for name, module in model.named_modules():
-        module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
-    run(model, 1, 3)
-    return order
