@@ -139,11 +139,7 @@ class Guard:
 
 
 def require_own(scope: Scope, hosts: frozenset[str]) -> None:
-    """Check that a request names this server as its host and comes from its page or from no page.
-
-    Raises:
-        Refused: 421 or 403; see :class:`Guard`.
-    """
+    """Check that a request names this server as its host and comes from its page or from no page."""
     headers = Headers(scope=scope)
     # Starlette's TrustedHostMiddleware ignores the port and all but the first of several Host headers.
     named = headers.getlist("host")
@@ -166,11 +162,7 @@ def require_own(scope: Scope, hosts: frozenset[str]) -> None:
 
 
 def require_json(scope: Scope) -> None:
-    """Check that the body of a POST is plain JSON in UTF-8, which other pages cannot send without being asked first.
-
-    Raises:
-        Refused: 415.
-    """
+    """Check that the body of a POST is plain JSON in UTF-8, which other pages cannot send without being asked first."""
     if scope["method"] != "POST":
         return
     headers = Headers(scope=scope)

@@ -108,12 +108,7 @@ def create_api(explorer: Explorer) -> FastAPI:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any.
-
-    Raises:
-        InputError: No port from 0 to 65535; or this one and the 19 after it are in use, or reserved by the system.
-        OSError: The system cannot open another socket.
-    """
+    """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any."""
     require(0 <= port < 1 << 16, f"port {port}", "0 to 65535", f"Pass {PORT}, for example, or 0 for any.")
     candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
     reasons = set()

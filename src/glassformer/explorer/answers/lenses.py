@@ -28,12 +28,7 @@ _PART = re.compile(
 
 
 def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
-    """The likeliest outcome after each layer, and the target's probability.
-
-    Raises:
-        InputError: A model or a text without such an output, or a model whose logits are no linear map of the normed
-            stream.
-    """
+    """The likeliest outcome after each layer, and the target's probability."""
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     readout, target = outcomes.readable("a lens"), outcomes.chosen(ask.target)
     words = [""] if outcomes.place is None else outcomes.run.message.tokens
@@ -76,12 +71,7 @@ def _summed_up(logits: Float[Tensor, "position outcome"], target: int) -> Float[
 
 
 def contributions(runs: Runs, loaded: LoadedModel, ask: m.AskContributions) -> m.Contributions:
-    """The logit of the target, or its difference from that of another, as the sum over the parts of the model.
-
-    Raises:
-        InputError: A model or a text without such an output, post-norm blocks, or logits that are no linear map of
-            the stream.
-    """
+    """The logit of the target, or its difference from that of another, as the sum over the parts of the model."""
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     target = outcomes.chosen(ask.target)
     other = None if ask.other is None else outcomes.chosen(ask.other, "other")

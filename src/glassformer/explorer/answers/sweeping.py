@@ -154,9 +154,6 @@ def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
 
     The first call gives an estimate from one gradient where that fits into memory, and each further one computes for
     a moment, the layers of the largest estimates first. Nothing is computed between the calls.
-
-    Raises:
-        InputError: A model or a text without such an output, or one outcome alone.
     """
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     target = outcomes.chosen(ask.target)
