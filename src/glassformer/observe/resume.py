@@ -196,7 +196,8 @@ class Runner:
             stage: Of a post-norm block not ``residual_between``. None: a whole run, in which ``edits`` are made.
             stream: What the blocks before would give, at all positions or, if :meth:`first_needed` allows it, the last.
             options: ``memory``, the last residual stream of the encoder, where it is not resumed itself; ``before``,
-                keys and values of each layer in the unchanged run; ``edits``, what else is changed; ``added``, what is
+                keys and values of each layer in the unchanged run; ``brief``, whether the last network may compute only
+                the positions that the metric reads; ``edits``, what else is changed; ``added``, what is
                 added to the output of a module; ``skip`` False: the blocks before run too; ``copies``, without a
                 stream.
         """
@@ -219,6 +220,7 @@ class Runner:
         before: Mapping[int, KeysAndValues] = _NONE,
         edits: Sequence[Edit] = (),
         added: tuple[nn.Module, Tensor] | None = None,
+        brief: bool = False,
         skip: bool = True,
         copies: int = 1,
     ) -> Float[Tensor, "row position class"]:
@@ -239,7 +241,7 @@ class Runner:
                 foreign = type(point.module).__module__.startswith("transformers.")
                 adding = point.module if foreign or point.added is None else point.added
                 attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
-            if before:
+            if brief:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]
                 inside = any(edit.site == "neurons" for edit in edits)  # which names positions of the network

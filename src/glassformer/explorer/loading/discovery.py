@@ -57,9 +57,6 @@ def list_models(
             weights of a head: a file, or a directory, which may hold several models.
         runs: The directory of runs, which need not exist. None: no directory.
         warn: As in :func:`find_models`.
-
-    Raises:
-        InputError: The named model does not exist, is damaged, or is of no known kind.
     """
     listed = bundled()
     taken = {entry.card.name for entry in listed}
@@ -73,11 +70,7 @@ def list_models(
 
 
 def stored_entry(place: Place) -> ModelEntry | None:
-    """The entry of the model in a directory; None if it holds no model of a known kind.
-
-    Raises:
-        InputError: The model is damaged.
-    """
+    """The entry of the model in a directory; None if it holds no model of a known kind."""
     path = place.path
     if not (path / CONFIG_FILE).is_file():
         return None
@@ -94,9 +87,6 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     """The model in the directory or file ``path``, or the models in the directories within it.
 
     ``warn`` and ``taken`` are as in :func:`find_models`.
-
-    Raises:
-        InputError: The path does not exist, or its model is damaged or of no known kind.
     """
     there, name = os.path.lexists(path), str(path)
     in_gguf = path.is_file() and _GGUF.search(path.name) is not None
