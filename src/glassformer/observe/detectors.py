@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.seams import insert, scope
+from glassformer.observe.seams import Enough, insert, scope
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -95,19 +95,26 @@ def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
         masks = _kinds_of_keys(tokens, real)
         for name, mask in masks.items():
             counts[name] += int(mask.any(-1).sum())
+        missing = set(points)
         with evaluating(model), scope() as here, capture(model) as seen, ExitStack() as attached:
             for point in points:
 
-                def reduce(_: Tensor, __: Any, point: HookPoint = point, masks: Any = masks) -> None:
+                def reduce(
+                    _: Tensor, __: Any, point: HookPoint = point, masks: Any = masks, missing: Any = missing
+                ) -> None:
                     weights = seen.records.pop().values
                     for name, mask in masks.items():
                         part = (weights * mask[:, None]).sum(-1)
                         if name == "sink":
                             part = part + (1 - weights.sum(-1)) * mask.any(-1)[:, None]
                         sums[name][point.name] = sums[name].get(point.name, 0) + part.sum((0, 2))
+                    missing.discard(point)
+                    if not missing:  # what follows the last attention is not needed
+                        raise Enough
 
                 attached.callback(insert(point.module, "output", reduce, 9, here))
-            model(*([named.pop("")] if "" in named else ()), **named)
+            with suppress(Enough):
+                model(*([named.pop("")] if "" in named else ()), **named)
     require(bool(sums["sink"]), "no texts", "one batch or more", "Pass token ids.")
     rows = {
         name: torch.stack([found[point.name] for point in points]) / (counts[name] or math.nan)
