@@ -28,7 +28,7 @@ from glassformer.layers import attention
 from glassformer.layers.attention import Attended, attend
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
-from glassformer.observe.complexity_measured import peak_bytes
+from glassformer.observe.cost import peak_bytes
 from glassformer.observe.exact_attention import exact_rows
 
 HERE = Path(__file__).parent

@@ -36,7 +36,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
-from glassformer.observe.complexity_measured import peak_bytes
+from glassformer.observe.cost import peak_bytes
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import Edit, add, forbid, mean, patch, put, scale, zero
 from glassformer.observe.intervene import intervene

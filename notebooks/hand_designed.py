@@ -35,13 +35,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from glassformer.figures.single_heads import (
-    draw_attention,
-    draw_cells,
-    draw_circuit_comparison,
-    draw_circuits,
-    draw_head,
-)
+from glassformer.figures.single_heads import draw_attention, draw_circuit_comparison, draw_circuits, draw_head
 from glassformer.handcraft import (
     TASKS,
     Description,
@@ -55,7 +49,6 @@ from glassformer.handcraft import (
     same_token,
     verify,
 )
-from glassformer.handcraft.cells import change_cells
 from glassformer.handcraft.circuits import (
     centred_scores,
     change_basis,
@@ -79,6 +72,7 @@ from glassformer.labs.hand_designed import (
     train_loop,
 )
 from glassformer.labs.hand_designed.distances import head_distance
+from glassformer.labs.hand_designed.experiments.cells import change_cells, draw_cells
 from glassformer.labs.hand_designed.experiments.study import fast_recipe
 from glassformer.labs.hand_designed.head_training import unstacked
 

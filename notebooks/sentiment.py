@@ -76,6 +76,7 @@ from glassformer.labs.sentiment import (
     train_transformer,
     visualize_attention,
 )
+from glassformer.labs.sentiment.course_training import overtakes
 from glassformer.labs.sentiment.experiments.pitfalls import measure_leak, measure_padding
 from glassformer.labs.sentiment.illustrations import draw_recurrent_and_parallel
 from glassformer.labs.sentiment.model_diagram import architecture, block
@@ -84,11 +85,9 @@ from glassformer.labs.sentiment.timeline import draw_timeline
 from glassformer.labs.sentiment.word_rankings import compare_rankings
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
-from glassformer.layers.sinusoids import SinusoidalPositions
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.layers.positions import SinusoidalPositions
 from glassformer.observe.attention_measures import head_measures
-from glassformer.observe.complexity import overtakes
-from glassformer.observe.complexity_measured import count_operations
+from glassformer.observe.cost import count_operations
 from glassformer.observe.edits import Edit, zero
 from glassformer.observe.intervene import intervene
 from glassformer.training.loaders import train_epochs
@@ -881,8 +880,7 @@ ax2.set(xlabel="sequence length", ylabel="numbers", title="Attention matrices, 8
 ax2.grid(True, alpha=0.3)
 plt.show()
 for d_model, d_ff in ((512, 2048), (64, 256)):
-    sized = EncoderConfig(vocab_size=1, num_layers=1, hidden_dim=d_model, ff_dim=d_ff, num_heads=8)
-    alone, joined = overtakes(sized), overtakes(sized, with_projections=True)
+    alone, joined = overtakes(d_model, d_ff), overtakes(d_model, d_ff, with_projections=True)
     print(f"d_model {d_model}, d_ff {d_ff}: attention (scores and values) takes more operations than the feed-forward")
     print(f"   network from {alone:,} tokens on; together with the projections, from {joined:,} tokens on")
 

@@ -1,20 +1,16 @@
-"""One small model of each kind that can be described and drawn."""
+"""One small model of each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import torch
-
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 Model: TypeAlias = Encoder | Decoder | EncoderDecoder
 
@@ -68,25 +64,3 @@ MODELS: dict[str, Callable[[], Model]] = {
     "two stacks": lambda: encoder_decoder(source_positions="learned"),
     "slots": lambda: encoder_decoder(**SLOTS),
 }
-
-
-def run(model: Model, batch: int, length: int) -> None:
-    """One forward pass over ``batch`` texts of ``length`` tokens; targets are one token shorter than sources."""
-    tokens = torch.ones(batch, length, dtype=torch.int64)
-    model.eval()
-    if isinstance(model, EncoderDecoder):
-        fields = model.config.fields_per_slot
-        model(tokens if fields == 1 else tokens[..., None].repeat(1, 1, fields), tokens[:, 1:])
-    elif isinstance(model, Encoder) and model.classifier is None:
-        model.hidden(tokens)
-    else:
-        model(tokens)
-
-
-def called(model: Model) -> list[str]:
-    """The modules of a model in the order in which a forward pass calls them."""
-    order: list[str] = []
-    for name, module in model.named_modules():
-        module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
-    run(model, 1, 3)
-    return order

@@ -15,8 +15,7 @@ from torch import nn
 from glassformer.classifier import Classifier, load_classifier, predict, save_classifier, token_effects
 from glassformer.data.subword import Tokenizer, train_subwords
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import refused
 
 ROWS = [[2, 5], [2, 6, 3, 4], [2, 7, 5], [2], [2, 6, 6, 6, 6]]

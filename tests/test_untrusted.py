@@ -13,8 +13,7 @@ from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import require
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.programs.saved import is_program_file
 from glassformer.text import known_name, one_line, short, shown
 from glassformer.training import load_weights

@@ -36,21 +36,13 @@ class Classifier:
     classes: tuple[str, ...]
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text, cut to 128 tokens or the encoder's ``max_seq_len``, whichever is less.
-
-        Raises:
-            InputError: A single string instead of a sequence, or an element that is not a string.
-        """
+        """The token ids of each text, cut to 128 tokens or the encoder's ``max_seq_len``, whichever is less."""
         require(not isinstance(texts, str), "one text", "a sequence of texts", "Put it into a list.")
         max_len = min(MAX_LEN, self.encoder.config.max_seq_len)
         return [self.tokenizer.encode(text, max_len) for text in texts]
 
     def probabilities(self, texts: Sequence[str], batch_size: int = 64) -> Float[Tensor, "text num_classes"]:
-        """The probability of each class for each text, in the order of ``texts``.
-
-        Raises:
-            InputError: No texts, a single string instead of a sequence, or an element that is not a string.
-        """
+        """The probability of each class for each text, in the order of ``texts``."""
         return predict(self.encoder, self.rows(texts), self.tokenizer.pad_id, batch_size)
 
 
@@ -67,9 +59,6 @@ def predict(
         rows: The token ids of each text; at least one row, and at least one token in each.
         pad_id: The token that fills up short rows.
         batch_size: Rows in one forward pass.
-
-    Raises:
-        InputError: No rows, an empty row, ``batch_size`` below 1, or tokens that ``model`` refuses.
     """
     require(len(rows) > 0, "no texts", "at least one", "Pass a list with the tokens of each text.")
     device = next(model.parameters()).device
@@ -114,9 +103,6 @@ def token_effects(classifier: Classifier, text: str, label: int, batch_size: int
     Returns:
         One effect for each token in order, without the special tokens that surround every text.
 
-    Raises:
-        InputError: A ``text`` that is not a string, a ``label`` that is not a class, or ``batch_size`` below 1.
-
     Source: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", arXiv
     1612.08220, section 3.
     """
@@ -155,11 +141,6 @@ def load_classifier(directory: Path | str) -> Classifier:
 
     Args:
         directory: The classifier's directory, or that of a training run with the classifier in ``encoder``.
-
-    Raises:
-        InputError: A missing or damaged file, a number of class names that differs from the encoder's head, a repeated
-            name, or a tokenizer that does not fit: a word tokenizer must have exactly the encoder's ``vocab_size``,
-            a subword tokenizer at most that.
     """
     directory = Path(directory)
     if (directory / ENCODER).is_dir():

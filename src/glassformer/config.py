@@ -75,11 +75,7 @@ class Config:
 
     @classmethod
     def from_json(cls: type[_Class], text: str) -> _Class:
-        """The configuration that :meth:`to_json` wrote.
-
-        Raises:
-            InputError: Text that is not a JSON object, or fields that the configuration refuses.
-        """
+        """The configuration that :meth:`to_json` wrote."""
         return _checked(cls, lambda adapter: adapter.validate_json(text))
 
 

@@ -106,11 +106,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def require_absent(path: Path, overwrite: bool = False) -> None:
-    """Check that ``path`` may be written: nothing is there, or with ``overwrite`` a regular file or a directory.
-
-    Raises:
-        InputError: Something is there, which only ``overwrite`` (``--overwrite``) replaces; or a pipe or a device.
-    """
+    """Check that ``path`` may be written: nothing is there, or with ``overwrite`` a regular file or a directory."""
     fix = "Choose another one." if overwrite else "Choose another one, or pass --overwrite."
     free = not os.path.lexists(path) or (overwrite and (path.is_file() or path.is_dir()))
     require(free, f"{shown(path)}, which is there already", "a new name", fix)

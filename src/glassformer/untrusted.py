@@ -75,11 +75,7 @@ def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
 
 
 def read_text(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) -> str:
-    """The content of a UTF-8 text file, without a byte order mark.
-
-    Raises:
-        InputError: As :func:`read_bytes`; or bytes that are not UTF-8.
-    """
+    """The content of a UTF-8 text file, without a byte order mark."""
     try:
         return read_bytes(path, largest, inside=inside).decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -17,8 +17,7 @@ from glassformer.cli import classify as command
 from glassformer.cli.main import main
 from glassformer.cli.main import run as run_command
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import refused
 
 TEXTS = ("a great film", "a dull film", "")

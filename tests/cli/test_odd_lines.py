@@ -111,6 +111,7 @@ def decoder() -> Decoder:
     return Decoder(sizes)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_prompts_that_are_no_lists_of_lists() -> None:
     for wrong in ([1, 2, 3], torch.tensor([1, 2]), torch.ones(1, 3), torch.ones(1, 3, dtype=torch.bool), "abc"):
         with refused("prompts of", fix=r"\[prompt\]"):

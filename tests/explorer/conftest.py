@@ -23,9 +23,8 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_config import Positions
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import Positions
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.programs import compile_program
 from glassformer.programs.library import PROGRAMS
 from serving import Served

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from threading import RLock
 from typing import Any, cast
 
 import numpy as np
@@ -15,15 +14,14 @@ from torch import nn
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import NOT_FINITE
 from glassformer.explorer.exploration import Exploration
-from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel
+from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel, Turn
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import refused
 
 SIZES: dict[str, Any] = {"num_layers": 2, "hidden_dim": 8, "ff_dim": 8, "num_heads": 2}
@@ -113,7 +111,7 @@ def test_logits_alone() -> None:
 def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
     sound = by_name["lookup"]
     assert isinstance(sound, LoadedEncoderDecoder)
-    spoilt = replace(sound, model=_spoilt(deepcopy(sound.model)), lock=RLock())  # type: ignore[arg-type]
+    spoilt = replace(sound, model=_spoilt(deepcopy(sound.model)), lock=Turn())
     explorer = Explorer([spoilt])
     run = _run(explorer, model="lookup", text="4 5")
     assert run.said == m.Said(headline=NOT_FINITE)
@@ -129,7 +127,7 @@ def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
 
     model = deepcopy(sound.model)
     cast(Any, model).output.register_forward_hook(later)
-    run = _run(Explorer([replace(sound, model=model, max_new_tokens=3, lock=RLock())]), model="lookup", text="4 5")
+    run = _run(Explorer([replace(sound, model=model, max_new_tokens=3, lock=Turn())]), model="lookup", text="4 5")
     assert len(run.said.words) == 1
     assert run.said.headline == f"{run.said.words[0]}, then {NOT_FINITE}"
     assert len(run.tokens) == 3

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from glassformer.figures.attention_maps import attention_grid, attention_mosaic, compare_heads, cross_attention
+from glassformer.figures.attention_maps import attention_grid, compare_heads, cross_attention
 from glassformer.figures.style import new_figure
 from refusals import refused
 
@@ -41,11 +41,8 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
     layers = [weights(1, 4, 4), weights(3, 4, 4, seed=1)]
     axes = panels(attention_grid(layers, head_names=("x", "y", "z"), layer_names=("first", "second")))
     assert [ax.get_title() for ax in axes] == ["First, x", "Second, x", "Second, y", "Second, z"]
-    mosaic: np.ndarray = np.ma.asarray(panels(attention_mosaic(layers))[0].images[0].get_array())
-    assert np.ma.count_masked(mosaic) > 2 * 48 * 48 - 1
     layers[0] = layers[0][:0]
     assert [ax.get_title() for ax in panels(attention_grid(layers))] == [f"Layer 2, head {head}" for head in (1, 2, 3)]
-    assert len(panels(attention_mosaic(layers))) == 1
 
 
 def test_a_grid_of_long_texts_keeps_their_strongest_weight() -> None:
@@ -102,30 +99,6 @@ def test_a_comparison_shows_both_and_what_each_reads_more() -> None:
     assert "no divergence" in compare_heads(np.zeros((1, 2)), np.zeros((1, 2))).get_suptitle()
 
 
-@pytest.mark.parametrize(("layers", "heads", "tokens"), [(1, 1, 1), (2, 3, 5), (12, 12, 70), (3, 64, 30)])
-def test_a_mosaic_is_one_image_with_a_tile_for_each_head(layers: int, heads: int, tokens: int) -> None:
-    expected = weights(layers, heads, tokens, tokens)
-    (ax,) = panels(attention_mosaic(expected, "All"))
-    image: np.ndarray = np.ma.filled(np.ma.asarray(ax.images[0].get_array()), np.nan)
-    assert max(image.shape) <= 1700
-    high, wide = (image.shape[0] + 1) // layers, (image.shape[1] + 1) // heads
-    for layer in range(layers):
-        for head in range(heads):
-            tile = image[layer * high : (layer + 1) * high - 1, head * wide : (head + 1) * wide - 1]
-            assert np.isfinite(tile).all()
-            assert tile.max() == expected[layer, head].max()
-            assert tile[0, 0] >= expected[layer, head, 0, 0]
-    numbers = [label.get_text() for label in ax.get_xticklabels()]
-    assert numbers[0] == "1"
-    assert len(numbers) == -(-heads // -(-heads // 24))
-
-
-def test_a_mosaic_in_given_axes() -> None:
-    figure, axes = new_figure(9, 4, columns=2)
-    assert attention_mosaic(weights(2, 2, 4, 4), "here", ax=axes[1]) is figure
-    assert (len(axes[0].images), len(axes[1].images), axes[1].get_title(loc="left")) == (0, 1, "here")
-
-
 @pytest.mark.slow
 def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     check_readable(attention_grid(weights(2, 4, 5, 5), TEXT, title="A text"))
@@ -136,7 +109,6 @@ def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     check_readable(attention_grid(weights(1, 1, 1, 1), ["one"]))
     first, second = weights(2, 5, 5)
     check_readable(compare_heads(first, second, TEXT, title="Layer 1"))
-    check_readable(attention_mosaic(weights(4, 30, 9, 9), "All"))
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -144,10 +116,10 @@ def test_what_is_no_grid_is_refused() -> None:
     few = weights(1, 2, 3, 3)
     attempts: list[tuple[Callable[[], object], str]] = [
         (lambda: attention_grid([]), "0 layers"),
-        (lambda: attention_mosaic(few[:, :0]), "of up to 0 heads"),
+        (lambda: attention_grid(few[:, :0]), "of up to 0 heads"),
         (lambda: attention_grid(weights(5, 13, 2, 2)), "5 layers of up to 13 heads"),
         (lambda: attention_grid([few[0], weights(1, 2, 2)]), "maps of shapes"),
-        (lambda: attention_mosaic(-few), "values from -"),
+        (lambda: attention_grid(-few), "values from -"),
         (lambda: attention_grid(few, layer_names=("a", "b")), "2 names"),
         (lambda: attention_grid(few, ["a"]), "1 names for 3 keys"),
         (lambda: cross_attention(2 * few, TEXT[:3], TEXT[:3]), "largest = 1.0"),

@@ -24,8 +24,7 @@ from glassformer.layers import options
 from glassformer.layers.attention import editing, watching
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.experts import collect_routing
-from glassformer.layers.feedforward import SwiGLU
-from glassformer.layers.linear import Linear
+from glassformer.layers.feedforward import Linear, SwiGLU
 from glassformer.layers.options import Yarn
 from glassformer.layers.quantized import lossless
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear

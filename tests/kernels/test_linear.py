@@ -10,7 +10,7 @@ from torch import Tensor
 from glassformer.kernels import linear as module
 from glassformer.kernels import native, plain
 from glassformer.kernels.linear import FEW, linear
-from glassformer.layers.linear import Linear
+from glassformer.layers.feedforward import Linear
 
 
 @pytest.fixture(params=["library", "torch"])

@@ -12,21 +12,21 @@ import pytest
 import torch
 
 from glassformer import kernels
-from glassformer.kernels import rms_norm, rotation, rule, swiglu
+from glassformer.kernels import dispatch, rms_norm, rotation, swiglu
 
 PACKAGE = Path(kernels.__file__).parent.parent
 
 
 def test_it_lasts_for_the_block_and_its_thread() -> None:
-    before = rule.use_definition()
+    before = dispatch.use_definition()
     seen: list[bool] = []
     with kernels.plain():
-        assert rule.use_definition()
-        thread = threading.Thread(target=lambda: seen.append(rule.use_definition()))
+        assert dispatch.use_definition()
+        thread = threading.Thread(target=lambda: seen.append(dispatch.use_definition()))
         thread.start()
         thread.join()
     assert seen == [before]
-    assert rule.use_definition() == before
+    assert dispatch.use_definition() == before
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "False")])

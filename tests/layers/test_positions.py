@@ -17,8 +17,7 @@ from transformers.modeling_rope_utils import _compute_yarn_parameters
 from glassformer.kernels.options import Layout
 from glassformer.kernels.rotation import convert_rows, rotate
 from glassformer.layers.options import Yarn
-from glassformer.layers.positions import RotaryEmbedding, yarn_frequencies
-from glassformer.layers.sinusoids import SinusoidalPositions
+from glassformer.layers.positions import RotaryEmbedding, SinusoidalPositions, yarn_frequencies
 from refusals import refused
 
 LAYOUTS: tuple[Layout, ...] = ("half-split", "interleaved")

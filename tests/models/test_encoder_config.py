@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import EncoderConfig
 from refusals import refused
 
 BASE = EncoderConfig(vocab_size=32, num_layers=2, hidden_dim=32, ff_dim=48, num_heads=4)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoderConfig
 from refusals import refused
 
 BASE = EncoderDecoderConfig(

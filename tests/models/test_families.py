@@ -19,7 +19,6 @@ from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.capture import capture
-from glassformer.observe.complexity import complexity
 from glassformer.observe.edits import change, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
@@ -522,6 +521,3 @@ def test_sweeps_and_lenses_are_right_or_refused(name: str) -> None:
     if ours.config.parallel:
         with refused("residual_between"), capture(ours, what="residual_between"):
             pass
-    if ours.config.extensions():
-        with refused("a decoder with"):
-            complexity(ours.config, 1, 8)

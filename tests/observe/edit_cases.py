@@ -10,7 +10,6 @@ from typing import Any
 import plain
 import torch
 from plain import Place
-from small_models import BERT, decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import bert, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, roberta
 
@@ -31,6 +30,7 @@ from glassformer.observe.edits import (
     scale,
     zero,
 )
+from small_models import BERT, decoder, encoder, encoder_decoder
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 
 import torch
-from small_models import decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, transformers
 
@@ -24,6 +23,7 @@ from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.sweep import Sweep, ablation_sweep, patch_sweep
+from small_models import decoder, encoder, encoder_decoder
 
 
 def of_class(name: str, **changes: Any) -> Callable[[], nn.Module]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
@@ -15,6 +14,7 @@ from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.circuits import Circuit, composition_scores, ov_circuit, qk_circuit, token_vectors
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from refusals import refused
+from small_models import decoder, encoder
 
 MODELS: dict[str, Any] = {
     "dense": decoder,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import spearmanr
-from small_models import decoder, encoder
 from torch import Tensor, nn
 
 from glassformer.observe.capture import capture
@@ -16,6 +15,7 @@ from glassformer.observe.detectors import attention_faithfulness, head_scores, r
 from glassformer.observe.edits import Edit, forbid, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
+from small_models import decoder, encoder
 
 
 def test_repeated_tokens() -> None:
@@ -68,6 +68,7 @@ def test_a_forced_induction_head_is_found() -> None:
     assert math.isfinite(float(found.sink.sum()))
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_scores_of_many_batches_are_those_of_all_texts() -> None:
     model, tokens = decoder(sinks=True).double().eval(), torch.randint(2, 9, (5, 10))

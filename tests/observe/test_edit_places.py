@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
-from small_models import decoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES
 
@@ -13,6 +13,7 @@ from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, change, forbid, mean, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
+from small_models import decoder, encoder_decoder
 
 TOKENS = torch.randint(1, 50, (3, 10), generator=torch.Generator().manual_seed(0))
 
@@ -121,6 +122,7 @@ def test_logits_that_a_model_of_transformers_is_asked_for_have_their_positions()
         network(TOKENS, logits_to_keep=torch.tensor([2]))
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_the_order_of_the_kernel_makes_impossible_is_refused() -> None:
     network = model()
     with refused("scores at keys .9."):
@@ -145,6 +147,7 @@ def test_what_the_order_of_the_kernel_makes_impossible_is_refused() -> None:
             seen_with(network.float(), "q", wrong)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_mean_in_which_the_first_position_drowns_the_others_is_refused() -> None:
     network = model()
     large = add("ffn", 1000.0, queries=0, layers=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import Attended, attend
 from glassformer.observe import exact_attention
-from glassformer.observe.complexity_measured import peak_bytes
+from glassformer.observe.cost import peak_bytes
 from glassformer.observe.exact_attention import exact_rows, seen_keys
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_models import EXPERTS, decoder, encoder, encoder_decoder
 from torch import nn
 
 from glassformer.handcraft.single_head import SingleHead
@@ -15,6 +14,7 @@ from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.hook_points import _expert_outputs, choose_points, own_points, select
 from refusals import refused
+from small_models import EXPERTS, decoder, encoder, encoder_decoder
 
 
 def names(model: nn.Module, what: Any = "weights", modules: Any = None, layers: Any = None, heads: Any = None) -> Any:

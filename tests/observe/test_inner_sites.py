@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder, encoder_decoder
 from sweep_cases import of_class
 from torch import Tensor, nn
 from transformers_models import FAMILIES, exact, llama
@@ -16,6 +15,7 @@ from glassformer.observe.edits import patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
+from small_models import decoder, encoder, encoder_decoder
 
 TOKENS = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
 OTHER = torch.cat([TOKENS[:, :3], torch.ones(2, 1, dtype=torch.int64), TOKENS[:, 4:]], 1)
@@ -121,6 +121,7 @@ def test_neurons_are_estimated() -> None:
     assert float(found.effects[2, 7]) == pytest.approx(-(values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_a_capture_is_addressed_by_layer_and_kind() -> None:
     model = decoder().eval()

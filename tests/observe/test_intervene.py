@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import MODELS, decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 
 from glassformer.generation import generate
@@ -35,6 +34,7 @@ from glassformer.observe.edits import (
 from glassformer.observe.hook_points import ROLES
 from glassformer.observe.intervene import intervene
 from refusals import refused
+from small_models import MODELS, decoder, encoder, encoder_decoder
 
 STREAMS = ("embedding", "residual_before", "residual_between", "residual", "logits")
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
@@ -17,6 +16,7 @@ from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from refusals import refused
+from small_models import decoder, encoder, encoder_decoder
 
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "sinks": True, "key_weights": True, "attention_bias": True}
 

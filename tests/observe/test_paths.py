@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES
 
@@ -15,6 +14,7 @@ from glassformer.observe.edits import Edit, patch
 from glassformer.observe.intervene import intervene
 from glassformer.observe.paths import Receiver, Sender, path_patch
 from refusals import refused
+from small_models import decoder, encoder
 
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
 HELD = ("attention", "ffn")

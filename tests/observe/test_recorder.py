@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import EXPERTS, MODELS, Model, decoder, encoder, encoder_decoder, run
 from torch import Tensor, nn
 
 from glassformer.generation import generate, greedy_decode
@@ -17,6 +16,7 @@ from glassformer.observe.exact_attention import attention_weights, exact_rows
 from glassformer.observe.hook_points import own_points
 from glassformer.observe.recorder import key_order
 from refusals import refused
+from small_models import EXPERTS, MODELS, Model, decoder, encoder, encoder_decoder, run
 
 EVERYTHING = ("weights", "scores", "q", "k", "v", "residual", "ffn")
 

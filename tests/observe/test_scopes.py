@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES
 
@@ -19,6 +18,7 @@ from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
+from small_models import decoder
 
 EDITS = (zero("heads", layers=1, heads=0), scale("weights", 0.5, layers=0), add("residual", 1.0, layers=0))
 

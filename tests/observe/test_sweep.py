@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
@@ -19,6 +18,7 @@ from glassformer.observe.edits import add, forbid, patch, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.sweep import SWEPT, Sweep, ablation_steps, ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
+from small_models import decoder, encoder, encoder_decoder
 
 DENSE = [site for site in SWEPT if site not in ("experts", "neurons")]
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder
 from sweep_cases import KINDS, Curved, Lora, Quantised, check, of_class
 from torch import Tensor, nn
 from transformers_models import exact, gpt2, llama
@@ -20,6 +19,7 @@ from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.paths import Receiver, Sender, path_patch, path_sweep
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
+from small_models import decoder, encoder
 
 CLEAN = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
 CORRUPTED = torch.cat([CLEAN[:, :2], torch.ones(2, 1, dtype=torch.int64), CLEAN[:, 3:]], 1)
@@ -273,6 +273,7 @@ def test_blocks_that_are_found_by_structure_are_swept(kind: str) -> None:
         torch.testing.assert_close(logit_lens(model, CLEAN)[-1], logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
     model = small()
@@ -297,6 +298,7 @@ def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
         ablation_sweep(model, CORRUPTED, metric, reference=reference, mean="median")  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "llama"])
 def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:

@@ -13,7 +13,7 @@ from glassformer.explorer.loading.bundled import BUNDLED, RECURRENCE
 from glassformer.explorer.loading.task_models import load_exact
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoderConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location("train_bundled_models", ROOT / "tools" / "train_bundled_models.py")

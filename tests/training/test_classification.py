@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from glassformer.classifier import predict
 from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.training import Task, TrainingConfig, train
 from glassformer.training.classification import ClassificationTask, calibration_error, scores, wilson
 from refusals import refused

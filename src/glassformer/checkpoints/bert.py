@@ -28,9 +28,8 @@ from glassformer.checkpoints.tensor_files import (
 from glassformer.config import config
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
-from glassformer.layers.sinusoids import SinusoidalPositions
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig, Pooling
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
 from glassformer.untrusted import json_value, read_text
 
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
@@ -205,9 +204,6 @@ def write_encoder(encoder: Encoder, draft: Path) -> None:
 def read_encoder_config(config: Mapping[str, Any]) -> EncoderConfig:
     """The configuration of the encoder for the content of a ``config.json``: what :func:`save_encoder` wrote, or one
     of the BERT family, in which what is missing has BERT's default.
-
-    Raises:
-        InputError: Another architecture, a part that the encoder lacks, or impossible sizes.
     """
     if config.get("model_type") == OWN:
         return EncoderConfig.from_json(json.dumps({name: config[name] for name in config if name != "model_type"}))

@@ -79,11 +79,7 @@ class GgufFile:
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[str], Tensor]]:
-        """``read(name)``: a tensor in memory of its own; packed rows as uint8 ``[..., rows, bytes of a row]``.
-
-        Raises:
-            CheckpointError: When reading: a file that has changed since, or weights that are infinite or NaN.
-        """
+        """``read(name)``: a tensor in memory of its own; packed rows as uint8 ``[..., rows, bytes of a row]``."""
         with ExitStack() as stack:
             files, pages = [stack.enter_context(_Pieces(part)) for part in self.pieces], SharedPages()
 

@@ -66,11 +66,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
 
 
 def find_file(name: str, file: str) -> Path:
-    """A file of a model of the hub, downloaded with progress if it is not in the hub's cache.
-
-    Raises:
-        InputError: No such model or file, or no connection.
-    """
+    """A file of a model of the hub, downloaded with progress if it is not in the hub's cache."""
     wanted = "owner/name of a model on the hub and the name of a file in it"
     plain = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and re.fullmatch(r"\w[\w. +/-]*", file) and ".." not in file
     require(bool(plain), f"{name!r} and {file!r}", wanted, _FIX)
@@ -87,9 +83,6 @@ def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] 
     """The tensors of a model's files by name, from headers on the hub if the files are not downloaded.
 
     ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two are the same.
-
-    Raises:
-        InputError: No safetensors, damaged ones, an index that does not agree with them, or no connection.
     """
     if Path(source).expanduser().is_dir():
         return None

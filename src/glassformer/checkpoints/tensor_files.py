@@ -106,11 +106,7 @@ def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[s
 
 
 def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """The names of a directory's files of weights, which may be missing, and the file of each tensor by its index.
-
-    Raises:
-        CheckpointError: An index that is damaged or names files elsewhere.
-    """
+    """The names of a directory's files of weights, which may be missing, and the file of each tensor by its index."""
     # A broken link counts as a file.
     if os.path.lexists(directory / WEIGHTS_FILE):
         return [WEIGHTS_FILE], {}
@@ -126,11 +122,7 @@ def joined(
     places: Mapping[str, str],
     clean: Callable[[str], str] = str,
 ) -> dict[str, StoredTensor]:
-    """The tensors of several files by their cleaned names, checked against an index.
-
-    Raises:
-        CheckpointError: Two tensors of one name, or an index that disagrees.
-    """
+    """The tensors of several files by their cleaned names, checked against an index."""
     tensors: dict[str, StoredTensor] = {}
     for file, stored in pieces:
         for tensor in stored:
@@ -151,12 +143,7 @@ def joined(
 
 
 def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wanted], directory: Path) -> None:
-    """Check the tensors of ``directory`` against the expected ones.
-
-    Raises:
-        CheckpointError: Tensors that are missing, unknown, of another shape or kind: the first 20 of each are named,
-            the rest are counted.
-    """
+    """Check the tensors of ``directory`` against the expected ones."""
     missing = [f"missing {name}" for name in wanted if name not in stored]
     others = [tensor for name, tensor in stored.items() if name not in wanted]
     unknown = [f"unknown {cut(tensor.name)} in {tensor.file.name}" for tensor in others]
@@ -224,9 +211,6 @@ def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tens
     """The tensor, unless some of its weights are infinite or NaN and may not be.
 
     ``finite`` looks at packed weights. Other numbers are looked at in one pass, faster than they are read.
-
-    Raises:
-        CheckpointError: Such weights.
     """
     looks = tensor.is_floating_point() and tensor.numel() > 0 and not tensor.is_meta
     if not _NONFINITE_ALLOWED.get() and (looks if finite is None else not tensor.is_meta):
@@ -242,12 +226,7 @@ def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tens
 
 @contextmanager
 def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., Tensor]]:
-    """``read(name, start=0, stop=None)``: rows of a tensor along its first axis, in memory of their own.
-
-    Raises:
-        CheckpointError: When reading: a kind of number that torch lacks, weights that :func:`require_finite` refuses,
-            or a file that has changed since.
-    """
+    """``read(name, start=0, stop=None)``: rows of a tensor along its first axis, in memory of their own."""
     with ExitStack() as stack:
         opened: dict[Path, FileIO] = {}
 
@@ -276,10 +255,6 @@ def read_tensors(
     """The tensors of ``stored`` by our names, in ``dtype`` and in memory of their own.
 
     ``wanted`` is ``{our name: (name in stored, shape)}`` for all of them.
-
-    Raises:
-        CheckpointError: Tensors that are missing, unknown, of another shape or not floating-point: all of them are
-            named, and nothing is read.
     """
     directories = {str(tensor.file.parent) for tensor in stored.values()}
     check_tensors(stored, {name: Wanted(shape) for name, shape in wanted.values()}, Path(*directories))
@@ -288,11 +263,7 @@ def read_tensors(
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in the file ``path``.
-
-    Raises:
-        CheckpointError: No file, a file of more than 4 MiB, or one that is not a JSON object with unique names.
-    """
+    """The JSON object in the file ``path``."""
     if not path.is_file():
         raise CheckpointError(f"no file {path}", "a JSON object", "Pass the directory that holds it.")
     _require_inside(path)

@@ -26,11 +26,7 @@ _LENS = 3
 
 @torch.no_grad()
 def run(flags: CaptureFlags) -> tuple[list[str], Arrays, list[str]]:
-    """The lines of the table, the arrays, and the text of each token.
-
-    Raises:
-        InputError: No such model, layer, head or position; an empty text; or parts that ``what`` cannot be read from.
-    """
+    """The lines of the table, the arrays, and the text of each token."""
     lm = load(flags.model, device=flags.device)
     tokens = lm.tokens(flags.text)
     (query,) = select("--position", flags.position, tokens.shape[1])

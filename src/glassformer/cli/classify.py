@@ -46,11 +46,7 @@ class Verdict:
 
 
 def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: bool) -> Iterator[Verdict]:
-    """A verdict on each text, in order; ``at_once`` texts are read before the first is given.
-
-    Raises:
-        InputError: No texts at all, or a classifier that gives no numbers.
-    """
+    """A verdict on each text, in order; ``at_once`` texts are read before the first is given."""
     texts, count = iter(texts), 0
     while chosen := list(islice(texts, at_once)):
         count += len(chosen)
@@ -68,11 +64,7 @@ def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: b
 
 
 def run(flags: ClassifyFlags) -> Iterator[Verdict]:
-    """A verdict on each text that ``flags`` name.
-
-    Raises:
-        InputError: No trained encoder there; a file that cannot be read, is no UTF-8 text, or is empty.
-    """
+    """A verdict on each text that ``flags`` name."""
     classifier = load_classifier(flags.run)
     effects = flags.json or flags.tokens > 0
     if flags.texts:

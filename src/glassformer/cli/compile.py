@@ -21,12 +21,7 @@ from glassformer.text import shown
 
 
 def run(flags: CompileFlags) -> ProgramCertificate | None:
-    """Compile, print the parts and, if requested, the certificate, and write the transformer.
-
-    Raises:
-        InputError: A program that cannot be read or compiled, weights of another program, or a file that cannot be
-            written or may not be replaced.
-    """
+    """Compile, print the parts and, if requested, the certificate, and write the transformer."""
     out = flags.out
     if out is not None:
         require_place(out)

@@ -39,9 +39,6 @@ class TemplateConversation:
         found: The model, with its tokenizer and chat template.
         instructions: The system message; empty: none.
         max_new_tokens: Of each reply at most; None: until the context is full.
-
-    Raises:
-        InputError: No tokenizer, or no chat template.
     """
 
     def __init__(
@@ -120,9 +117,6 @@ class Conversation:
         setting: The system and developer messages.
         stop_tokens: Tokens that end a reply.
         max_new_tokens: Of each reply at most, reasoning included; None: until the context is full.
-
-    Raises:
-        InputError: A tokenizer without harmony's special tokens.
     """
 
     def __init__(
@@ -186,11 +180,7 @@ class Conversation:
 
 
 def require_chat(released: FoundModel) -> ReleasedTokenizer:
-    """The model's tokenizer, if it can chat.
-
-    Raises:
-        InputError: No tokenizer, one without harmony's special tokens, or another model's.
-    """
+    """The model's tokenizer, if it can chat."""
     tokenizer = require_tokenizer(released)
     require_harmony(tokenizer)
     end, ends = tokenizer.special(RETURN), released.declared_ends

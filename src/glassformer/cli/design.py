@@ -14,12 +14,7 @@ from glassformer.text import shown
 
 
 def run(flags: DesignFlags) -> Certificate:
-    """Build, verify, print sharpness and certificate, and write the weights if they are proved.
-
-    Raises:
-        InputError: A task that no single head can do, an error that is out of range or too small for float64, a place
-            that weights cannot be written to, or one that is taken and may not be overwritten.
-    """
+    """Build, verify, print sharpness and certificate, and write the weights if they are proved."""
     require_absent(flags.out, flags.overwrite)
     require_place(flags.out)
     task = built_in(flags.task, flags.letters, flags.max_len)

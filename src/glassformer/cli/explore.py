@@ -23,13 +23,7 @@ from glassformer.text import one_line, short, shown
 
 
 def run(flags: ExploreFlags) -> None:
-    """Serve the page until Ctrl-C, or write it.
-
-    Raises:
-        InputError: Nothing to look into where RUN leads; a text that is too long, no UTF-8, refused by every model or,
-            with RUN and --save, by that one; a view that the model does not have; a file that is there and may not be
-            overwritten; no free port; or no web server installed.
-    """
+    """Serve the page until Ctrl-C, or write it."""
     text = flags.text or ""
     require(
         len(text) <= m.MOST_CHARACTERS,

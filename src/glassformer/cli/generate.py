@@ -38,10 +38,6 @@ def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: Non
     Args:
         flags: What to continue and how.
         watch: Receives the stopwatch of this text before it starts.
-
-    Raises:
-        InputError: No run or model there, or none with weights yet; a prompt that is empty or has tokens that the model
-            does not know; more tokens than it can read.
     """
     rule = SamplingRule(flags.temperature, flags.top_k, flags.top_p, flags.seed)
     task = _of_run(flags, flags.run) if flags.run is not None else _of_model(flags)
@@ -136,11 +132,7 @@ def is_below(text: str, most: int) -> bool:
 
 
 def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
-    """The tokens of ``prompt``: its UTF-8 bytes, or for the recurrence the numbers in it.
-
-    Raises:
-        InputError: A prompt without tokens, or with bytes or words that are no tokens of the vocabulary.
-    """
+    """The tokens of ``prompt``: its UTF-8 bytes, or for the recurrence the numbers in it."""
     if kind != RECURRENCE:
         # Bytes from the shell that are not UTF-8 are kept.
         tokens = list(prompt.encode("utf-8", errors="surrogateescape"))

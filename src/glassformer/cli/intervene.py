@@ -23,11 +23,7 @@ _PART = re.compile(r"(\d{1,6})\.(\d{1,6}|attention|ffn)")
 
 @torch.no_grad()
 def run(flags: InterveneFlags) -> list[str]:
-    """A table of the likely next tokens before and after, and with ``generate`` both continuations.
-
-    Raises:
-        InputError: No such model or part, or an empty text.
-    """
+    """A table of the likely next tokens before and after, and with ``generate`` both continuations."""
     parts = [_without(part) for part in flags.without]  # refused before the model is loaded
     lm = load(flags.model, device=flags.device)
     if flags.steer is not None:

@@ -14,11 +14,7 @@ from glassformer.programs.saved import load_program
 
 
 def run(flags: RunProgramFlags) -> bool:
-    """Run, print a line for each position; whether the transformer and the definition agree.
-
-    Raises:
-        InputError: A program that cannot be read or compiled, or a text that is none of its sequences.
-    """
+    """Run, print a line for each position; whether the transformer and the definition agree."""
     path = Path(flags.program)
     if path.suffix.lower() == ".json":
         model = load_program(path)

@@ -34,11 +34,7 @@ def description(model: DecoderConfig, data: dict[str, Any], **options: Any) -> d
 
 
 def decoder_config(described: dict[str, Any]) -> DecoderConfig:
-    """The configuration of a run's decoder, which old gpt-oss labs described by the arguments of the course's class.
-
-    Raises:
-        InputError: No description of a decoder.
-    """
+    """The configuration of a run's decoder, which old gpt-oss labs described by the arguments of the course's class."""
     if "n_layers" not in described:
         return DecoderConfig.from_json(json.dumps(described))
     sizes = dict(described)
@@ -63,11 +59,7 @@ def no_run(directory: Path) -> InputError:
 
 
 def read_run(directory: Path) -> StoredRun:
-    """The stored configuration of the run in ``directory``.
-
-    Raises:
-        InputError: No run there, or one of something else than a decoder.
-    """
+    """The stored configuration of the run in ``directory``."""
     path = directory / "config.json"
     if not path.is_file():
         raise no_run(directory)
@@ -97,22 +89,14 @@ class TrainedRun:
     """Kind of the training data."""
 
     def load(self) -> Decoder:
-        """The decoder, on the CPU.
-
-        Raises:
-            InputError: Weights that are damaged or of another model.
-        """
+        """The decoder, on the CPU."""
         decoder = Decoder(self.config)
         load_weights(decoder, self.weights)
         return decoder
 
 
 def find_trained(directory: Path) -> TrainedRun | None:
-    """The run in ``directory``; None if it is not the directory of a run.
-
-    Raises:
-        InputError: A run of something else than a decoder, or one without weights yet.
-    """
+    """The run in ``directory``; None if it is not the directory of a run."""
     run = RunDirectory(directory)
     stored = read_json(run.config_file) if run.config_file.is_file() else {}
     if not {"training", "description"} <= stored.keys():

@@ -56,9 +56,6 @@ def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
     """The data that ``name`` stands for: "recurrence", or the path of a text file (``./recurrence`` for that name).
 
     A model reads ``seq_len`` tokens of each sequence; None: 256 of a text, 64 of the recurrence.
-
-    Raises:
-        InputError: No such file, or one too short; ``seq_len`` below 1.
     """
     if seq_len is not None:
         require_positive(seq_len=seq_len)
@@ -92,9 +89,6 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
     """The bytes of a file as tokens: random crops of its first nine tenths; the last tenth is for evaluation.
 
     Evaluation runs over the last tenth from end to end, or over 256 sequences spread evenly in it if it holds more.
-
-    Raises:
-        InputError: A file that cannot be read, or whose last tenth is shorter than one sequence.
     """
     try:
         require_regular(path)

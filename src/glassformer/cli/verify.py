@@ -27,11 +27,7 @@ FIGURES = ("counterexample", "largest-error")
 
 
 def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
-    """The built-in task of this name; ``None`` leaves its own letters or length.
-
-    Raises:
-        InputError: Letters or a length that make no alphabet or sequences.
-    """
+    """The built-in task of this name; ``None`` leaves its own letters or length."""
     chosen = {"letters": letters, "max_len": max_len}
     return TASKS[name](**{key: value for key, value in chosen.items() if value is not None})
 
@@ -66,11 +62,7 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
 
 
 def run(flags: VerifyFlags) -> Certificate:
-    """Verify, print the certificate and a counterexample, and write the requested figure and JSON.
-
-    Raises:
-        InputError: The weights or the task cannot be read, or do not fit one another.
-    """
+    """Verify, print the certificate and a counterexample, and write the requested figure and JSON."""
     figures = (
         [] if flags.figure is None else [flags.figure / f"{name}.{end}" for name in FIGURES for end in ("png", "svg")]
     )

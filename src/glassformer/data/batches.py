@@ -32,9 +32,6 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
     """Pad rows on the right with ``pad_id`` to ``length``, by default that of the longest.
 
     A row may contain ``pad_id`` too; ``real`` is then True there.
-
-    Raises:
-        InputError: No rows, an empty row, one that is longer than ``length``, or a text in place of its tokens.
     """
     require(len(rows) > 0, "no rows", "at least one", "Pass the tokens of at least one text.")
     _require_tokens(rows)
@@ -57,9 +54,6 @@ def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
     """Row numbers in batches of ``size``, the longest texts first, so that too little memory shows at once.
 
     Every row is in exactly one batch; the last batch may be smaller. Rows of equal length keep their order.
-
-    Raises:
-        InputError: ``size`` below 1.
     """
     require_positive(size=size)
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -74,10 +68,6 @@ class TextBatches:
 
     Labels are classes from 0. A batch is ``{"tokens": int64 [batch, position], "real": bool [batch, position],
     "labels": int64 [batch]}``.
-
-    Raises:
-        InputError: No texts, an empty row, a text in place of its tokens, a different number of labels, labels below 0
-            or not whole, or a negative seed.
     """
 
     def __init__(
@@ -123,11 +113,7 @@ class TextBatches:
         return -(-len(self) // size)
 
     def __call__(self, step: int, size: int) -> dict[str, Tensor]:
-        """The batch of update ``step`` (from 0), a pure function of the step and the size.
-
-        Raises:
-            InputError: If ``step`` is negative or ``size`` is below 1.
-        """
+        """The batch of update ``step`` (from 0), a pure function of the step and the size."""
         require(step >= 0, f"step = {step}", "a step of at least 0", "Count steps from 0.")
         epoch, index = divmod(step, self.steps_per_epoch(size))
         if self._drawn != (epoch, size):

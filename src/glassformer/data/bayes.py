@@ -47,10 +47,6 @@ def optimal_predictions(
 
     Inputs are sequences from their first emitted token on, as a model reads them. The prior is uniform over all
     generators but those ``excluded``: none for held-out sequences, the held-out generators for training sequences.
-
-    Raises:
-        InputError: Tokens outside the vocabulary or not int64, tokens that no admitted generator can emit, every
-            generator excluded, or a recurrence whose generators are too many to enumerate.
     """
     require_tokens(inputs, config.vocab_size)
     emission = _emission_table(config)
@@ -73,9 +69,6 @@ def optimal_accuracy(
     """How often the optimal prediction is right at each position: an upper bound for every model on these sequences.
 
     Sequences are whole, with their last target: position t predicts ``tokens[:, t + 1]`` from those before.
-
-    Raises:
-        InputError: Fewer than two tokens per sequence, and as for :func:`optimal_predictions`.
     """
     require_tokens(tokens, config.vocab_size)
     require(

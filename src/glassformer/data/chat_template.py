@@ -43,9 +43,6 @@ class ChatTemplate:
         bos: Name of the token that begins a text; the template's ``bos_token``.
         eos: Name of the token that ends it; ``eos_token``.
         source: Its origin, for messages.
-
-    Raises:
-        InputError: A template of more than :data:`LARGEST_TEMPLATE` bytes.
     """
 
     text: str
@@ -67,10 +64,6 @@ class ChatTemplate:
             messages: Each with ``"role"`` and usually ``"content"``.
             add_generation_prompt: Whether the beginning of the assistant's next message follows.
             variables: Others that the template reads, such as ``tools`` or ``enable_thinking``.
-
-        Raises:
-            InputError: Messages that the template refuses or that are not JSON, a faulty template, or one that needs
-                too much time or memory.
         """
         named = {"bos_token": self.bos, "eos_token": self.eos}
         given = {name: value for name, value in named.items() if value is not None} | {
@@ -106,9 +99,6 @@ class ChatTemplate:
 
         What the template writes is read with the names of special tokens. In messages of others than the assistant
         these names stay text: writing ``<|im_end|>`` does not end a message.
-
-        Raises:
-            InputError: See :meth:`render`.
         """
         written = json.dumps(list(messages), ensure_ascii=False, default=str)
         mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in written)
@@ -160,9 +150,6 @@ def template_from_gguf(metadata: Mapping[str, Any], source: str, name: str | Non
         metadata: Values by key.
         source: The file's name, for messages.
         name: That of one of several; None: the default one.
-
-    Raises:
-        InputError: An unknown name, or values of other types.
     """
     key = "tokenizer.chat_template"
     texts = {each.removeprefix(f"{key}."): metadata[each] for each in metadata if each.startswith(f"{key}.")}
@@ -177,11 +164,7 @@ def template_from_gguf(metadata: Mapping[str, Any], source: str, name: str | Non
 
 
 def template_from_directory(directory: Path, name: str | None = None) -> ChatTemplate | None:
-    """The chat template in a model's directory: ``chat_template.jinja`` or in ``tokenizer_config.json``; None without.
-
-    Raises:
-        InputError: An unknown name, a damaged file, or a link out of the directory.
-    """
+    """The template of a directory: ``chat_template.jinja`` or in ``tokenizer_config.json``; None without."""
     for place in tokenizer_places(directory):
         config = read_tokenizer_config(place)
         found = config.get("chat_template")

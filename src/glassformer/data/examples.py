@@ -33,11 +33,7 @@ class Example:
 
 @dataclass(frozen=True)
 class SentimentData:
-    """A training, a validation and a test set.
-
-    Raises:
-        InputError: An empty part, or a label without a class.
-    """
+    """A training, a validation and a test set."""
 
     train: tuple[Example, ...]
     validation: tuple[Example, ...]
@@ -80,9 +76,6 @@ def split_by_text(
 
     Texts are shuffled with ``seed`` within each label and kind; each is then assigned to the part with the largest
     deficit. So every part has about its fraction of each label and kind. Within a part, examples keep their order.
-
-    Raises:
-        InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, or a part left empty.
     """
     require_fractions(fractions)
     rng = generator(seed)

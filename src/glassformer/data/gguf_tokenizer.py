@@ -167,10 +167,6 @@ def gguf_vocabulary(tokenizer: ReleasedTokenizer, vocab_size: int, ends: Sequenc
         vocab_size: The model's; tokens that the tokenizer lacks are filled up.
         ends: Tokens that end a text or a turn, the most important first. The file names three; others are known by
             their names.
-
-    Raises:
-        InputError: Another kind of tokenizer, such as SentencePiece, whose scores a ``tokenizer.json`` lacks; or one
-            with a part that GGUF has no key for, which is named.
     """
     content = {} if tokenizer.json is None else json.loads(tokenizer.json())
     model, added = content.get("model", {}), content.get("added_tokens", [])

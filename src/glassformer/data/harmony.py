@@ -72,9 +72,6 @@ class Message:
     An assistant's message has a ``channel``: ``"analysis"``, ``"commentary"`` or ``"final"``. Its ``recipient`` may be
     a tool, such as ``"functions.weather"``; None: everyone. A ``content_type`` is for example
     ``"<|constrain|>json"``. A message of a tool has the tool's ``name``.
-
-    Raises:
-        InputError: A tool without a name.
     """
 
     role: Role
@@ -104,9 +101,6 @@ def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: 
 
     Names of special tokens within a message stay text: writing ``<|end|>`` does not end a message. All messages are
     rendered; see :func:`to_keep`. With ``reply``, ``<|start|>assistant`` follows them, which the model continues.
-
-    Raises:
-        InputError: A tokenizer that lacks a special token.
     """
     require_harmony(tokenizer)
     tokens = [token for message in messages for token in _rendered(message, tokenizer)]

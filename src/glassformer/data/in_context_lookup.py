@@ -44,10 +44,6 @@ class LookupConfig:
         held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never shows. It is rounded to
             a whole number of values per key, equally many for each; which they are depends only on ``num_values`` and
             this share.
-
-    Raises:
-        InputError: A size below 1, a share out of range, more facts than there are keys (one more with ``missing``), or
-            more distinct values than there are; half as many if pairings are held out, for rejection sampling.
     """
 
     num_keys: Size = 256
@@ -174,10 +170,6 @@ def sample(
     shuffled among the facts. Values are uniform among those that ``split`` allows with their key: not held out
     ("train"), held out ("unseen": training shows *no* pairing of the context) or any ("all"). With ``distinct_values``
     a repeated value is drawn again; for "all" this gives every sequence of different values the same probability.
-
-    Raises:
-        InputError: ``count`` below 1, a negative seed or step, an unknown split, "unseen" with nothing held out, or
-            more facts than the configuration has keys or values for, or no distinct values found among its pairings.
     """
     require_positive(count=count)
     require(split in ("train", "unseen", "all"), f"split = {split!r}", "'train', 'unseen' or 'all'", "Choose one.")
@@ -217,9 +209,6 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
     - "slots": one position per fact with two fields, key and value.
 
     Tokens are [batch, 2 * fact], or [batch, fact, 2] for slots; padding comes last.
-
-    Raises:
-        InputError: An unknown encoding, or a negative seed or step.
     """
     require(encoding in ENCODINGS, f"encoding = {encoding!r}", f"one of {', '.join(ENCODINGS)}", "Choose one of them.")
     pairs = torch.stack([facts.keys, facts.values], dim=-1)
@@ -233,11 +222,7 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
 
 
 def reordered(facts: Facts, *, seed: int = 0) -> Facts:
-    """The same facts in another random order; queries and answers stay.
-
-    Raises:
-        InputError: A negative seed.
-    """
+    """The same facts in another random order; queries and answers stay."""
     return _in_order(facts, _random_order(facts.real, generator(seed, 0, 2)))
 
 
@@ -261,9 +246,6 @@ def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
 
     The bound holds where every pairing may occur (``split="all"``, or nothing held out). If some pairings are held out,
     a bag gives slightly more information: assignments with an impossible pairing are ruled out.
-
-    Raises:
-        InputError: ``num_facts`` below 1, or more distinct values than there are.
     """
     require_positive(num_facts=num_facts)
     values = num_facts + config.distractors
@@ -287,9 +269,6 @@ def expected_largest(throws: int, cells: int) -> float:
 
     The numerator is a coefficient of the ``cells``-th power of a polynomial, computed as a power of the matrix of
     multiplication by it. All terms are positive, so that nothing cancels; the result is exact to about 12 digits.
-
-    Raises:
-        InputError: A number below 1.
 
     Source: Levin 1981, "A representation for multinomial cumulative distribution functions", Annals of Statistics 9.
     """

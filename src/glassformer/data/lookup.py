@@ -40,11 +40,7 @@ _ORDERS = tuple(permutations(_ROLES))
 
 @dataclass(frozen=True)
 class LookupExample:
-    """A key of :data:`FACTS`, and the order of the roles of the tokens after ``NAME`` in its context.
-
-    Raises:
-        InputError: A key without a fact, or an order that is not a permutation of the four roles.
-    """
+    """A key of :data:`FACTS`, and the order of the roles of the tokens after ``NAME`` in its context."""
 
     key: str
     order: tuple[Role, ...]
@@ -86,11 +82,7 @@ class LookupBatch(NamedTuple):
 
 
 def lookup_examples(num_samples: int, seed: int = 0) -> tuple[LookupExample, ...]:
-    """Draw examples as the course does: a fact and one of the 24 orders, each uniformly, with repetition.
-
-    Raises:
-        InputError: ``num_samples`` below 1 or a negative seed.
-    """
+    """Draw examples as the course does: a fact and one of the 24 orders, each uniformly, with repetition."""
     require_positive(num_samples=num_samples)
     rng = generator(seed)
     facts, orders = rng.integers(len(FACTS), size=num_samples), rng.integers(len(_ORDERS), size=num_samples)
@@ -124,10 +116,6 @@ def split_lookup(
 
     ``fractions``, which sum to 1, are those of distinct contexts, orders or examples. Within a part, examples keep
     their order.
-
-    Raises:
-        InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, an unknown ``together``, or a
-            part left empty.
     """
     require_fractions(fractions)
     rng = generator(seed)
@@ -156,22 +144,14 @@ def split_lookup(
 
 
 def share_seen(train: Sequence[LookupExample], held_out: Sequence[LookupExample]) -> float:
-    """The share of held-out examples whose context is in ``train`` too, in [0, 1].
-
-    Raises:
-        InputError: No held-out examples.
-    """
+    """The share of held-out examples whose context is in ``train`` too, in [0, 1]."""
     require(len(held_out) > 0, "no held-out examples", "at least one", "Split with split_lookup.")
     known = set(train)
     return sum(example in known for example in held_out) / len(held_out)
 
 
 def lookup_batch(examples: Sequence[LookupExample]) -> LookupBatch:
-    """The examples as tensors, padded with ``[PAD]``.
-
-    Raises:
-        InputError: No examples.
-    """
+    """The examples as tensors, padded with ``[PAD]``."""
     source, source_real = pad([example.context for example in examples], PAD)
     targets, targets_real = pad([example.target for example in examples], PAD)
     inputs = torch.cat([targets.new_full((len(targets), 1), SOS), targets[:, :-1]], dim=1)

@@ -10,11 +10,7 @@ from glassformer.errors import require
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
-    """The generator of ``seed`` for a stream, such as a step: independent of those of all other streams.
-
-    Raises:
-        InputError: A negative number, or one that is not whole.
-    """
+    """The generator of ``seed`` for a stream, such as a step: independent of those of all other streams."""
     for name, number in (("seed", seed), *(("step", number) for number in stream)):
         whole = isinstance(number, int) and number >= 0
         require(whole, f"{name} = {number!r}", "a whole number of at least 0", f"Pass {name} >= 0.")

@@ -53,9 +53,6 @@ class Generators:
         """Each generator's number in 0 ... num_generators - 1: its values, initial first, as digits in base vocab_size.
 
         Two generators are the same exactly when their numbers are equal.
-
-        Raises:
-            InputError: The vectors have another length than ``config.order`` or values outside the vocabulary.
         """
         values = torch.cat([self.initial, self.coefficients], dim=1)
         require(
@@ -107,9 +104,6 @@ def sample_generators(
 
     Equal in distribution to rejection sampling: a uniform number among the remaining generators is moved past the
     excluded ones below it.
-
-    Raises:
-        InputError: ``count`` below 1, ``excluded`` of another config, or nothing left to draw from.
     """
     require_positive(count=count)
     taken = np.empty(0, np.int64) if excluded is None else np.unique(excluded.numbers(config).numpy())
@@ -129,11 +123,7 @@ def sample_generators(
 def sample_sequences(
     config: RecurrenceConfig, generators: Generators, rng: np.random.Generator
 ) -> Int64[Tensor, "batch emitted"]:
-    """Run every generator from its initial state for ``seq_len + 1`` tokens, without the initial values.
-
-    Raises:
-        InputError: The generators are of another config.
-    """
+    """Run every generator from its initial state for ``seq_len + 1`` tokens, without the initial values."""
     generators.numbers(config)
     length = config.seq_len + 1
     increments = rng.random((length, len(generators))) < config.next_prob
@@ -154,9 +144,6 @@ def make_split(
     """Held-out sequences from uniformly drawn generators, and training sequences from all the other generators.
 
     With 1,000 draws from 7^4 = 2,401 generators about 818 different ones are held out and 1,583 remain for training.
-
-    Raises:
-        InputError: A count below 1, a negative seed, or a held-out draw that took every generator.
     """
     rng = generator(seed)
     test = _sample_batch(config, num_test, rng, excluded=None)
@@ -170,9 +157,6 @@ def fresh_batch(
     """New sequences for one training step, a function of ``(seed, step)`` alone, so that a run can resume at any step.
 
     Batches of different steps come from independent random streams, independent also of :func:`make_split`'s.
-
-    Raises:
-        InputError: ``count`` below 1, a negative ``seed`` or ``step``, or every generator excluded.
     """
     rng = generator(seed, step)
     return _sample_batch(config, count, rng, excluded)
@@ -184,9 +168,6 @@ def obeys_recurrence(
     """Which steps ``tokens[:, order:]`` follow the rule of their row's generator, and which are the previous token + 1.
 
     The first ``order`` tokens are the state of the first step.
-
-    Raises:
-        InputError: No step to judge, tokens outside the vocabulary, or one row of coefficients missing.
     """
     require_positive(vocab_size=vocab_size)
     require_tokens(tokens, vocab_size)

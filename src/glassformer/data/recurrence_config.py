@@ -15,9 +15,6 @@ class RecurrenceConfig:
         vocab_size: Tokens are 0 ... vocab_size - 1 and all sums are taken modulo it.
         next_prob: Probability in [0, 1] that a step emits ``last + 1`` instead of following the rule.
         seq_len: Predictions per sequence; a sequence holds ``seq_len + 1`` tokens.
-
-    Raises:
-        InputError: A size below 1, a probability outside [0, 1], or more generators than 64-bit integers can number.
     """
 
     order: Size = 2

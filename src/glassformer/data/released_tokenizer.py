@@ -23,7 +23,7 @@ from typing import Any, Literal
 import tokenizers
 
 from glassformer.data.tokenizer import read_json, require_text, whole_text
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, first_line, naming_extras, require
 from glassformer.files import lies_inside
 from glassformer.untrusted import read_bytes
 
@@ -115,9 +115,6 @@ class ReleasedTokenizer:
         """The tokens of ``text``, without ``begin``. A special token's name in it is ordinary text.
 
         An unpaired surrogate is read as U+FFFD, the replacement character.
-
-        Raises:
-            InputError: A ``text`` that is not a string.
         """
         require_text(text)
         return self.ordinary(whole_text(text))
@@ -126,9 +123,6 @@ class ReleasedTokenizer:
         """The tokens of a prompt that a chat template wrote: ``begin``, and in ``text`` special tokens by name.
 
         ``begin`` is not repeated where the text has it already.
-
-        Raises:
-            InputError: A ``text`` that is not a string.
         """
         require_text(text)
         return self.begun(self.prompt(whole_text(text)))
@@ -138,11 +132,7 @@ class ReleasedTokenizer:
         return tokens if tuple(tokens[: len(self.begin)]) == self.begin else [*self.begin, *tokens]
 
     def special(self, name: str) -> int:
-        """The id of a special token.
-
-        Raises:
-            InputError: There is none of this name.
-        """
+        """The id of a special token."""
         require(
             name in self.specials,
             f"{self.source} without {name}",
@@ -155,9 +145,6 @@ class ReleasedTokenizer:
         """The bytes of ``token``: part of a text, or a special token's name.
 
         Unused ids, which a model has if its vocabulary is rounded up, are named ``<|reserved_ID|>``.
-
-        Raises:
-            InputError: A negative id.
         """
         require(token >= 0, f"the token {token}", "an id of at least 0", "Decode what the model generated.")
         found = self.piece(token)
@@ -202,12 +189,7 @@ class ReleasedTokenizer:
 
 
 def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
-    """The tokenizer in a file: a ``tokenizer.json``, or ``o200k_base.tiktoken`` for o200k_harmony.
-
-    Raises:
-        InputError: A file that is missing, damaged, of another kind or larger than :data:`LARGEST_FILE`, or a package
-            that is not installed.
-    """
+    """The tokenizer in a file: a ``tokenizer.json``, or ``o200k_base.tiktoken`` for o200k_harmony."""
     path = Path(path)
     content = read_bytes(path, LARGEST_FILE)
     if path.suffix == ".tiktoken":
@@ -230,9 +212,6 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
 def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     """The tokenizer of a ``tokenizer.json`` with byte-pair encoding: of bytes, as gpt-oss's, or of characters with byte
     fallback, as Mixtral's.
-
-    Raises:
-        InputError: Text that is not JSON, is faulty, or describes another kind of tokenizer.
     """
     content = read_json(text, source)
     added = content.get("added_tokens", [])
@@ -270,19 +249,9 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
 def from_ranks(
     ranks: Mapping[bytes, int], specials: Mapping[str, int], *, source: str = "a tokenizer"
 ) -> ReleasedTokenizer:
-    """The tokenizer that merges bytes in the order of ``ranks``, their ids, within matches of :data:`O200K_PATTERN`.
-
-    Raises:
-        InputError: Repeated ids, or bytes without one; or the package ``tiktoken`` is not installed.
-    """
-    try:
+    """The tokenizer that merges bytes in the order of ``ranks``, their ids, within matches of :data:`O200K_PATTERN`."""
+    with naming_extras():
         tiktoken = importlib.import_module("tiktoken")
-    except ImportError as error:
-        raise InputError(
-            f"{source} without the package tiktoken",
-            "tiktoken, or a tokenizer.json",
-            "pip install 'glassformer[harmony]'",
-        ) from error
     names = dict(specials)
     by_id = {token: piece for piece, token in ranks.items()} | {token: name.encode() for name, token in names.items()}
     require(
@@ -307,11 +276,7 @@ def tokenizer_places(directory: Path) -> list[Path]:
 
 
 def read_tokenizer_config(directory: Path) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` in a directory; empty if there is none.
-
-    Raises:
-        InputError: A damaged file, or a link out of the directory.
-    """
+    """The ``tokenizer_config.json`` in a directory; empty if there is none."""
     path = directory / "tokenizer_config.json"
     if not path.is_file():
         return {}
@@ -346,11 +311,7 @@ def require_inside(file: Path) -> None:
 
 
 def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
-    """The tokenizer in the directories of :func:`tokenizer_places`; None if there is none.
-
-    Raises:
-        InputError: A damaged file, or a link out of the directory (but for those of the hub's cache).
-    """
+    """The tokenizer in the directories of :func:`tokenizer_places`; None if there is none."""
     for place in tokenizer_places(directory):
         for name in TOKENIZER_FILES:
             file = place / name
@@ -361,11 +322,7 @@ def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
 
 
 def named_tokenizer(name: str) -> ReleasedTokenizer:
-    """The tokenizer that a user names: a file, a directory with one, or a model on the hub.
-
-    Raises:
-        InputError: None of these, a damaged file, or no connection.
-    """
+    """The tokenizer that a user names: a file, a directory with one, or a model on the hub."""
     path = Path(name).expanduser()
     if path.is_dir():
         found = tokenizer_beside(path)
@@ -395,9 +352,6 @@ def installed_tokenizer() -> ReleasedTokenizer | None:
 
     It is loaded from the directory in ``TIKTOKEN_ENCODINGS_BASE``, or else by tiktoken: from its cache, or with a
     download of 3.6 MB.
-
-    Raises:
-        InputError: A damaged file.
     """
     folder = os.environ.get(ENCODINGS_VARIABLE)
     if folder and (path := Path(folder) / TOKENIZER_FILES[1]).is_file():

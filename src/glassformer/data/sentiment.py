@@ -14,7 +14,7 @@ from typing import Any
 
 from glassformer.data.examples import CLASSES, Example, SentimentData, leaked, split_by_text
 from glassformer.data.tables import Table, read_table
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, naming_extras, require
 
 _TEXT_NAMES = ("text", "sentence", "review")
 _LABEL_NAMES = ("label", "sentiment", "class")
@@ -60,10 +60,6 @@ def read_examples(
     labels are in the column with more of them.
 
     ``all_classes`` refuses a file without examples of a class, from which it cannot be learned.
-
-    Raises:
-        InputError: A file that cannot be read, unknown columns, a text that is empty or not a string, an unknown label,
-            or a class without examples. It names the file and the line.
     """
     require(
         (text_column is None) == (label_column is None),
@@ -113,10 +109,6 @@ def from_files(
     Training texts that are also in a held-out part are dropped, and validation texts that are also in the test part.
     The test part is unchanged, so that results can be compared. (SST-2's validation and test parts share no text.)
     ``columns`` are ``text_column``, ``label_column`` and ``classes`` of :func:`read_examples`.
-
-    Raises:
-        InputError: See :func:`read_examples`; or fewer than two classes are left in the training part; or all
-            validation texts are in the test part.
     """
     held_out = [
         None if path is None else read_examples(path, **columns, all_classes=False) for path in (validation, test)
@@ -138,17 +130,9 @@ def from_hub(
     Examples without a label (below 0, as in SST-2's test part) are dropped. Missing parts and repeated texts are
     handled as in :func:`from_files`. ``subset`` is one of the data set's configurations, if there are several. Columns
     are found by name as in :func:`read_examples`.
-
-    Raises:
-        InputError: The package is missing, the data set cannot be loaded (no such name, no internet), or it lacks a
-            training part, these columns, or labels that are whole numbers; or all its validation texts are in the test
-            part.
     """
-    try:
+    with naming_extras():
         datasets = importlib.import_module("datasets")
-    except ModuleNotFoundError as error:
-        fix = "pip install 'glassformer[hub]'"
-        raise InputError(f"the data set {name} without the package datasets", "datasets installed", fix) from error
     try:
         parts = datasets.load_dataset(name, subset)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:

@@ -37,9 +37,6 @@ class SubwordTokenizer:
 
     The library's tokenizer is copied. Stored padding and truncation are switched off, as Hugging Face does on loading.
     Padding is the token named ``[PAD]`` or ``<pad>``; ``[CLS]`` or ``<s>`` comes before every text.
-
-    Raises:
-        InputError: One of these tokens does not exist.
     """
 
     def __init__(self, engine: tokenizers.Tokenizer) -> None:
@@ -56,9 +53,6 @@ class SubwordTokenizer:
         """The ids of ``text`` and of the engine's special tokens around it, truncated to ``max_len`` in all.
 
         An unpaired surrogate is read as U+FFFD, the replacement character.
-
-        Raises:
-            InputError: A ``text`` that is not a string, or ``max_len`` without room for the special tokens.
         """
         require_text(text)
         require_positive(max_len=max_len)
@@ -74,11 +68,7 @@ class SubwordTokenizer:
         return ids
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each id; word pieces keep their ``##``, byte pairs are decoded.
-
-        Raises:
-            InputError: An id outside the vocabulary.
-        """
+        """The text of each id; word pieces keep their ``##``, byte pairs are decoded."""
         added, byte_level = (
             self._engine.get_added_tokens_decoder(),
             isinstance(self._engine.decoder, decoders.ByteLevel),
@@ -93,11 +83,7 @@ class SubwordTokenizer:
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Readable text, without special tokens.
-
-        Raises:
-            InputError: An id outside the vocabulary.
-        """
+        """Readable text, without special tokens."""
         for token in tokens:
             require_token(token, self.vocab_size)
         text: str = self._engine.decode([int(token) for token in tokens], skip_special_tokens=True)
@@ -109,11 +95,7 @@ class SubwordTokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> SubwordTokenizer:
-        """The tokenizer of a ``tokenizer.json``, or of :meth:`to_json`.
-
-        Raises:
-            InputError: Text that is not a tokenizer's JSON.
-        """
+        """The tokenizer of a ``tokenizer.json``, or of :meth:`to_json`."""
         return cls(_engine_from(text, "a tokenizer"))
 
 
@@ -128,9 +110,6 @@ def train_subwords(
 
     "wordpiece" merges characters within words and punctuation marks, "bpe" bytes. There are at most ``vocab_size`` ids,
     fewer if the texts have fewer parts. Byte pairs need 256 bytes and 3 special tokens.
-
-    Raises:
-        InputError: An unknown kind, too few ids, or texts without a word.
 
     Source: Wu et al. 2016, "Google's Neural Machine Translation System", section 4.1 (word pieces); Sennrich et al.
         2016, "Neural Machine Translation of Rare Words with Subword Units" (byte pairs).
@@ -160,9 +139,6 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
     """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them.
 
     A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not.
-
-    Raises:
-        InputError: A path with neither, or a damaged file.
     """
     path = Path(path)
     inside = path.is_dir()
@@ -180,11 +156,7 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
 
 
 def tokenizer_from_json(text: str) -> Tokenizer:
-    """The tokenizer of either kind that ``to_json`` wrote.
-
-    Raises:
-        InputError: Text that is no tokenizer's JSON.
-    """
+    """The tokenizer of either kind that ``to_json`` wrote."""
     content = read_json(text, "a tokenizer")
     return WordTokenizer.from_json(text) if "format" in content else SubwordTokenizer.from_json(text)
 

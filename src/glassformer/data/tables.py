@@ -48,9 +48,6 @@ class Table:
         """The given columns of every row, by position in the order of ``columns``.
 
         Columns are names, so that the first row of a CSV or TSV is the header, or positions from 0, so that it is not.
-
-        Raises:
-            InputError: An unknown column, or positions in JSON lines.
         """
         names = [column for column in columns if isinstance(column, str)]
         require(
@@ -84,10 +81,6 @@ def read_table(path: Path | str) -> Table:
     """The rows of a CSV, TSV or JSON-lines file, by its suffix. Blank lines are skipped.
 
     CSV follows RFC 4180. TSV has no quoting, as in GLUE's files: a quotation mark is an ordinary character.
-
-    Raises:
-        InputError: Another suffix; a file that cannot be read, is empty, or is not UTF-8; a NUL byte, a line that is
-            too long, unbalanced quotes, JSON that is not an object, rows of different length. It names the line.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -110,11 +103,7 @@ def read_table(path: Path | str) -> Table:
 
 
 def read_lines(path: Path, readline: Callable[[int], bytes]) -> Iterator[tuple[int, str]]:
-    """The lines that ``readline`` of a binary file gives, without ends, numbered from 1, each checked as it is read.
-
-    Raises:
-        InputError: A line over :data:`MAX_LINE` bytes, with a NUL byte, or not UTF-8. ``path`` is named.
-    """
+    """The lines that ``readline`` of a binary file gives, without ends, numbered from 1, each checked as it is read."""
     number = 0
     while line := readline(MAX_LINE + 1):
         number += 1

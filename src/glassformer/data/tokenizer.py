@@ -51,9 +51,6 @@ class WordTokenizer:
     """A tokenizer whose tokens are words and punctuation marks.
 
     "Movie!" becomes ``movie`` and ``!``. Ids: 0 is padding, 1 an unknown word, 2 CLS, and 3 + i is ``words[i]``.
-
-    Raises:
-        InputError: Words that are not strings, are empty, repeated, or a special token.
     """
 
     words: tuple[str, ...]
@@ -77,9 +74,6 @@ class WordTokenizer:
 
         Pass training texts only: a vocabulary with the words of held-out texts leaks them. ``vocab_size`` counts the
         three special ids too.
-
-        Raises:
-            InputError: Room for no word, or texts without any.
         """
         require_positive(vocab_size=vocab_size)
         room = vocab_size - len(_SPECIAL)
@@ -101,20 +95,12 @@ class WordTokenizer:
         return {word: index for index, word in enumerate((*_SPECIAL, *self.words))}
 
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
-        """CLS and the ids of the first ``max_len - 1`` words; 1 for a word outside the vocabulary.
-
-        Raises:
-            InputError: A ``text`` that is not a string, or ``max_len`` below 1.
-        """
+        """CLS and the ids of the first ``max_len - 1`` words; 1 for a word outside the vocabulary."""
         require_positive(max_len=max_len)
         return [CLS_ID, *(self.ids.get(word, UNK_ID) for word in islice(split_words(text), max_len - 1))]
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The word of each id; special ones as ``<PAD>``, ``<UNK>`` and ``<CLS>``.
-
-        Raises:
-            InputError: An id outside the vocabulary.
-        """
+        """The word of each id; special ones as ``<PAD>``, ``<UNK>`` and ``<CLS>``."""
         for token in tokens:
             require_token(token, self.vocab_size)
         return [_SPECIAL[token] if token < len(_SPECIAL) else self.words[token - len(_SPECIAL)] for token in tokens]
@@ -123,9 +109,6 @@ class WordTokenizer:
         """The words with spaces between them, none before closing punctuation and parts like n't; no padding, no CLS.
 
         Upper case and original spaces are lost. Encoding the result gives the same ids if none of them is unknown.
-
-        Raises:
-            InputError: An id outside the vocabulary.
         """
         text, before = "", ""
         for word in self.pieces(tokens):
@@ -143,11 +126,7 @@ class WordTokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> WordTokenizer:
-        """The tokenizer that :meth:`to_json` wrote.
-
-        Raises:
-            InputError: Text that is not a tokenizer's JSON, or a faulty vocabulary.
-        """
+        """The tokenizer that :meth:`to_json` wrote."""
         content = read_json(text, "a tokenizer")
         words = content.get("words") if content.get("format") == _FORMAT else None
         require(
@@ -165,9 +144,6 @@ def split_words(text: str) -> Iterator[str]:
     Adjacent letters, digits and underscores make a word; every other visible character is a separate word. As in the
     Penn Treebank and SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's`` is ``movie`` and ``'s``. Variants
     (full-width letters, ligatures, curly apostrophes) are unified by Unicode's NFKC; invisible characters are removed.
-
-    Raises:
-        InputError: A ``text`` that is not a string.
     """
     require_text(text)
     # Lower-casing can decompose a letter, so it is normalized twice.
@@ -197,11 +173,7 @@ def require_token(token: int, vocab_size: int) -> None:
 
 
 def read_json(text: str, what: str) -> dict[str, Any]:
-    """The JSON object in ``text``.
-
-    Raises:
-        InputError: Text that is not a JSON object; ``what`` names it in the message.
-    """
+    """The JSON object in ``text``."""
     try:
         content = json_value(text)
     except InputError as error:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from matplotlib.figure import Figure
-
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_extra
 from glassformer.explorer.loading.codecs import text_of, tokens_in, units_of
@@ -25,10 +23,10 @@ from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_en
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed, from_words, to_words
-from glassformer.figures.attention_maps import attention_map
-from glassformer.figures.heat_maps import MOST_NAMES
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from glassformer.explorer.widget import ExplorerWidget
 
 _DPI = 144
@@ -94,6 +92,9 @@ class Exploration:
         Raises:
             InputError: The model refuses the text or the edited weights, or has no attention to draw.
         """
+        from glassformer.figures.attention_maps import attention_map
+        from glassformer.figures.heat_maps import MOST_NAMES
+
         shown = page_state(from_words(self.words), self.explorer.catalogue().models)
         run = self.explorer.answer("run", asks_of(self.explorer, shown)[0])
         assert isinstance(run, Run)

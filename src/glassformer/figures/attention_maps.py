@@ -1,4 +1,4 @@
-"""Attention weights as heat maps: one head of up to thousands of tokens, grids and mosaics of heads, and two compared.
+"""Attention weights as heat maps: one head of up to thousands of tokens, grids of heads, and two compared.
 
 A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell shows the largest of
 the weights that it stands for, so that no single large weight is lost. Functions for several heads take names of layers
@@ -46,12 +46,10 @@ Layers: TypeAlias = Float[np.ndarray, "layer head query key"] | Sequence[Float[n
 """The weights of several layers, whose numbers of heads may differ."""
 
 MOST_PANELS = 64
-"""The most panels of a grid; a mosaic takes any number of heads."""
+"""The most panels of a grid."""
 
 _PANEL_CELLS = 250
 """The most cells along the side of a panel; more would be smaller than dots on a screen."""
-
-_MOSAIC_CELLS = 1600
 
 _LONGEST_NAME = 16
 
@@ -250,7 +248,7 @@ def attention_grid(
         rows * columns <= MOST_PANELS,
         f"{rows} layers of up to {columns} heads",
         f"at most {MOST_PANELS} panels",
-        "Choose layers and heads, or draw an attention_mosaic.",
+        "Choose layers and heads.",
     )
     above, beside = numbered(layer_names, rows, "Layer"), numbered(head_names, columns, "head")
     joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
@@ -341,50 +339,6 @@ def compare_heads(
         largest=largest,
         values=True,
     )
-
-
-@in_style
-def attention_mosaic(
-    weights: Layers,
-    title: str = "",
-    *,
-    layer_names: Names = (),
-    head_names: Names = (),
-    largest: float | None = None,
-    root: bool = True,
-    ax: Axes | None = None,
-) -> Figure:
-    """All heads in one image of at most about 1,600 cells a side: a map for each head, a row of maps for each layer.
-
-    It is drawn in ``ax``, or in a new figure when None; the other arguments are those of :func:`attention_grid`. The
-    number of heads is not limited.
-    """
-    layers, rows, columns = _counted(weights)
-    down, across = numbered(layer_names, rows, ""), numbered(head_names, columns, "")
-    end = end_of_scale([head for layer in layers for head in layer], largest)
-    most = int(np.clip(_MOSAIC_CELLS // max(rows, columns), 8, MOST_CELLS))
-    tiles = [[overview(head, most) for head in layer] for layer in layers]
-    # Repeating the cells of short texts keeps the gaps between tiles thin.
-    shape = next(tile.shape for layer in tiles for tile in layer)
-    repeats = max(1, min(48, most) // max(shape))
-    high, wide = (repeats * count for count in shape)
-    cells = np.full((rows, high + 1, columns, wide + 1), np.nan)  # a gap at the end of each tile
-    for row, layer in enumerate(tiles):
-        for column, tile in enumerate(layer):
-            cells[row, :high, column, :wide] = np.kron(tile, np.ones((repeats, repeats)))
-    canvas = cells.reshape(rows * (high + 1), -1)[:-1, :-1]
-    scale = min(1.0, 11.0 / columns, 9.0 / rows)
-    figure, place = axes_or_new(ax, max(4.0, columns * scale + 2.2), rows * scale * high / wide + 1.1)
-    image = panel(place, canvas, "", "head", "layer", limits=(0.0, end), colormap=SEQUENTIAL)
-    if root:
-        image.set_norm(PowerNorm(0.5, 0.0, end))
-    for axis, names, length in ((place.xaxis, across, wide), (place.yaxis, down, high)):
-        step = -(-len(names) // 24)
-        middles = [tile * (length + 1) + (length - 1) / 2 for tile in range(len(names))]
-        axis.set_ticks(middles[::step], names[::step], fontsize=8)
-    figure.colorbar(image, ax=place, label=map_label(layers[0].shape[1:], most), fraction=0.04)
-    finish(figure, title, ax)
-    return figure
 
 
 def _counted(weights: Layers) -> tuple[list[np.ndarray], int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from bisect import bisect_left
 from collections.abc import Sequence
 
 import matplotlib
@@ -36,6 +35,8 @@ _PAGE_WIDTH = (_WIDTH - 2 * _MARGIN) * _INCH
 """Points."""
 _HINTED = 1.03
 """The most by which a word is drawn wider than measured, where hinting rounds its letters up to whole pixels."""
+_LONGEST = 200
+"""The most letters of a word that does not fit into a line."""
 _BETWEEN = 0.35
 """Empty lines between two queries."""
 
@@ -73,17 +74,12 @@ def coloured_text(
         framed: The index of a word to frame.
 
     Raises:
-        InputError: No words or more than 2,000, weights that are not one finite number for each, a weight below 0
-            without ``signed``, one beyond ``largest``, or a text too long for ``ax``.
+        InputError: Among others, a text too long for ``ax``.
     """
     values = _checked(words, np.asarray(weights, dtype=float)[None], 1, signed)[0]
     reached = float(np.abs(values).max())
-    require(
-        largest is None or reached <= largest,
-        f"a weight of size {reached:g} with largest = {largest}",
-        "no weight above largest",
-        "Pass the largest of all texts.",
-    )
+    got = f"a weight of size {reached:g} with largest = {largest}"
+    require(largest is None or reached <= largest, got, "no weight above largest", "Pass the largest of all texts.")
     scale = _scale(values if largest is None else np.array([largest]), signed)
     if signed:
         label = f"{label or 'weight'}, underlined below 0"
@@ -97,12 +93,9 @@ def coloured_text(
         ax.set_title(title or "")
         width, height = _room(ax)
         lines = _broken(words, width)
-        require(
-            len(lines) * _LINE <= height,
-            f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high",
-            f"{len(lines) * _LINE / _INCH:.1f} inches",
-            "Use larger axes, or omit ax.",
-        )
+        got = f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high"
+        needed = len(lines) * _LINE
+        require(needed <= height, got, f"{needed / _INCH:.1f} inches", "Use larger axes, or omit ax.")
     _write(room, lines, values, scale, 0.0, framed)
     return figure
 
@@ -117,18 +110,11 @@ def attention_rows(
     """The text once for each chosen query, coloured by what the query attends to; the query is framed.
 
     All rows share one scale, from 0 to the largest weight drawn. ``queries`` are indices of words.
-
-    Raises:
-        InputError: No words or too many, weights of another shape, below 0 or not finite, no queries, or an index out
-            of range.
     """
     values = _checked(words, weights, len(words), signed=False)
-    require(
-        len(queries) > 0 and min(queries) >= 0 and max(queries) < len(words),
-        f"queries = {list(queries)}",
-        f"at least one index from 0 to {len(words) - 1}",
-        "Pass indices of words.",
-    )
+    fits = len(queries) > 0 and min(queries) >= 0 and max(queries) < len(words)
+    got, expected = f"queries = {list(queries)}", f"at least one index from 0 to {len(words) - 1}"
+    require(fits, got, expected, "Pass indices of words.")
     chosen = values[list(queries)]
     scale = _scale(chosen, signed=False)
     lines = _broken(words, _PAGE_WIDTH)
@@ -168,19 +154,12 @@ def _checked(words: Sequence[str], weights: np.ndarray, rows: int, signed: bool)
     """The weights of the words in float64, in so many rows."""
     values = np.asarray(weights, dtype=float)
     require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Draw a part of the text.")
-    require(
-        values.shape == (rows, len(words)),
-        f"weights of shape {list(values.shape)} for {len(words)} words",
-        f"{rows} x {len(words)} weights, one for each word",
-        "Omit padding.",
-    )
+    got = f"weights of shape {list(values.shape)} for {len(words)} words"
+    require(values.shape == (rows, len(words)), got, f"{rows} x {len(words)}, one for each word", "Omit padding.")
     require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check the model.")
-    require(
-        signed or float(values.min()) >= 0,
-        f"a weight of {float(values.min()):g}",
-        "weights from 0 on, or signed = True",
-        "Pass signed=True for effects of both signs.",
-    )
+    least = float(values.min())
+    fix = "Pass signed=True for effects of both signs."
+    require(signed or least >= 0, f"a weight of {least:g}", "weights from 0 on, or signed = True", fix)
     return values
 
 
@@ -201,25 +180,18 @@ Line = list[tuple[int, str, float, float]]
 def _broken(words: Sequence[str], width: float) -> list[Line]:
     """The words in lines of at most ``width`` points."""
     lines: list[Line] = [[]]
-    at = 0.0
+    at, room = 0.0, (width - _PAD) / _HINTED
     for number, word in enumerate(words):
-        text, size = _cut(shown(word), (width - _PAD) / _HINTED)
-        size = max(size + 2 * _PAD, size * _HINTED + _PAD)
+        text = shown(word)
+        if _width(text) > room:
+            text = next(cut for end in range(_LONGEST, 0, -1) if _width(cut := text[:end] + "…") <= room)
+        size = max(_width(text) + 2 * _PAD, _width(text) * _HINTED + _PAD)
         if lines[-1] and at + size > width:
             lines.append([])
             at = 0.0
         lines[-1].append((number, text, at, size))
         at += size + _SPACE
     return lines
-
-
-def _cut(text: str, room: float) -> tuple[str, float]:
-    """``text``, cut if it is too long, and its width."""
-    size = _width(text)
-    if size <= room:
-        return text, size
-    fits = bisect_left(range(1, len(text)), True, key=lambda end: _width(text[:end] + "…") > room)
-    return text[:fits] + "…", _width(text[:fits] + "…")
 
 
 def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: str | None) -> tuple[Figure, Axes]:

@@ -12,7 +12,6 @@ All functions raise InputError where sequences, tables or names do not fit the w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ from glassformer.figures.heat_maps import (
     CELL,
     DIVERGING,
     LABELLED_CELL,
-    SEQUENTIAL,
     Names,
     finish,
     name_row,
@@ -34,9 +32,7 @@ from glassformer.figures.heat_maps import (
     side,
 )
 from glassformer.figures.style import in_style, new_figure
-from glassformer.handcraft.cells import Cells
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
-from glassformer.handcraft.tasks import TASKS
 
 Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
 """The scores of queries with keys, and the values of the same tokens or places."""
@@ -294,29 +290,3 @@ def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None
 
 def _largest_size(tables: list[np.ndarray]) -> float:
     return max(float(np.nanmax(np.abs(table))) for table in tables) or 1.0
-
-
-@in_style
-def draw_cells(name: str, heads: Mapping[str, Cells]) -> Figure:
-    """The share of outputs of the task ``name`` that are misread with each cell at 0, for each of ``heads`` by name."""
-    space = TASKS[name]().space
-    tables = {
-        (row, matrix): 100 * np.array(shares).T
-        for row, each in heads.items()
-        for matrix, shares in each.misread["zero"].items()
-    }
-    shapes, columns = [table.shape for table in tables.values()], len(tables) // len(heads)
-    widths = [side(width, LABELLED_CELL) for _, width in shapes[:columns]]
-    height = max(side(height, LABELLED_CELL, LABELLED_CELL) for height, _ in shapes)
-    size = sum(widths) + 0.6 * columns + 0.4, len(heads) * (height + 0.9) + 0.5
-    figure, axes = new_figure(*size, len(heads), columns, width_ratios=widths)
-    largest = max(1.0, *(float(table.max()) for table in tables.values()))
-    inputs = [*space.token_names, *(f"p{position}" for position in range(space.num_positions))]
-    for ax, ((row, matrix), table) in zip(axes, tables.items(), strict=True):
-        positions = matrix == "pos"
-        names = list(map(str, range(table.shape[1]))) if positions else inputs[: table.shape[1]]
-        along = "position" if positions else None
-        panel(ax, table, matrix, along, labels=True, limits=(0, largest), colormap=SEQUENTIAL, x_names=names)
-        name_row(ax, row if matrix == "Km" else "")
-    finish(figure, f"Outputs that are misread with one cell at 0, in percent ({name})")
-    return figure

@@ -17,15 +17,15 @@ from glassformer.kernels import native
 from glassformer.kernels.blocks import KINDS
 from glassformer.kernels.decode_step import ACTIVATIONS, Layer, Matrix, Norm, Rotation, decode_step
 from glassformer.kernels.decode_step import Decoder as Weights
+from glassformer.kernels.dispatch import use_definition
 from glassformer.kernels.lossless import fits
-from glassformer.kernels.rule import use_definition
 from glassformer.layers.attention import is_observed
 from glassformer.layers.blocks import Block
 from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.embedding import check_tokens
 from glassformer.layers.experts import MixtureOfExperts, Router, Score, is_collected
-from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
+from glassformer.layers.feedforward import MLP, Linear, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.linear import Linear
 from glassformer.layers.norms import RMSNorm, SoftCap
 from glassformer.layers.options import LongRope
 from glassformer.layers.positions import RotaryEmbedding
@@ -34,7 +34,6 @@ from glassformer.layers.quantized.int8 import Int8Linear
 from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
-from glassformer.models.tokens import check_tokens
 from glassformer.modes import evaluating
 
 _DTYPES = (torch.float32, torch.bfloat16)

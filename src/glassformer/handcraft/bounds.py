@@ -56,9 +56,8 @@ from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Queries
 from glassformer.layers.blocks import Block, is_watched
-from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
+from glassformer.layers.feedforward import MLP, Linear, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.linear import Linear
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding
 

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.kernels import native
+from glassformer.kernels.dispatch import defined_backward, differentiate, native_library, use_definition
 from glassformer.kernels.native import declare
 from glassformer.kernels.pattern import Pattern
-from glassformer.kernels.rule import defined_backward, differentiate, native_library, use_definition
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default

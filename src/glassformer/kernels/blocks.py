@@ -22,9 +22,9 @@ from jaxtyping import Float, Int8, UInt8
 from torch import Tensor
 
 from glassformer.kernels import native
+from glassformer.kernels.dispatch import defined_backward, use_definition
 from glassformer.kernels.linear import linear, parts, threads_for
 from glassformer.kernels.native import declare
-from glassformer.kernels.rule import defined_backward, use_definition
 
 FEW_TOKENS = 16
 """Up to here C++ multiplies while it expands."""

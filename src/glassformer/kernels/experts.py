@@ -14,9 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.kernels.linear import LEAST_WORK, by_onednn, slow_mkl
-from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import (
+from glassformer.kernels.dispatch import (
     autocast_dtype,
     defined_backward,
     differentiate,
@@ -24,6 +22,8 @@ from glassformer.kernels.rule import (
     slow_bfloat16,
     use_definition,
 )
+from glassformer.kernels.linear import LEAST_WORK, by_onednn, slow_mkl
+from glassformer.kernels.options import Clamp
 from glassformer.kernels.swiglu import swiglu, swiglu_backward
 
 

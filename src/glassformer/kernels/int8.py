@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int8
 from torch import Tensor
 
+from glassformer.kernels.dispatch import native_library, slow_bfloat16, use_definition
 from glassformer.kernels.linear import FEW, parts, threads_for
 from glassformer.kernels.native import declare
-from glassformer.kernels.rule import native_library, slow_bfloat16, use_definition
 
 BLOCK = 32
 """Weights that share a scale."""

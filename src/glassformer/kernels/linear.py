@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.native import Library, declare
-from glassformer.kernels.rule import (
+from glassformer.kernels.dispatch import (
     NATIVE_NAMES,
     autocast_dtype,
     defined_backward,
@@ -22,6 +21,7 @@ from glassformer.kernels.rule import (
     slow_bfloat16,
     use_definition,
 )
+from glassformer.kernels.native import Library, declare
 
 FEW, FEW_NARROW = 8, 32
 """Tokens that the C++ form multiplies; the second in bfloat16, on processors without products of it."""

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from jaxtyping import BFloat16, Float, Int32, Int64, UInt8
 from torch import Tensor
 
+from glassformer.kernels.dispatch import autocast_dtype, native_library, slow_bfloat16, use_definition
 from glassformer.kernels.linear import FEW, FEW_NARROW, linear, parts, threads_for
 from glassformer.kernels.native import Library, declare
-from glassformer.kernels.rule import autocast_dtype, native_library, slow_bfloat16, use_definition
 
 GROUP, GROUP_BYTES, CODED = 64, 96, 7
 """Numbers of a group, their bytes, and how many values of the exponent's upper bits have a code."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from glassformer.errors import InputError
 from glassformer.kernels import PLAIN, mxfp4_native
+from glassformer.kernels.dispatch import autocast_dtype, transformed
 from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import autocast_dtype, transformed
 from glassformer.kernels.swiglu import swiglu
 
 GROUP = 32

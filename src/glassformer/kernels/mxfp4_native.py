@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from glassformer.kernels import native
+from glassformer.kernels.dispatch import NATIVE_NAMES
 from glassformer.kernels.native import LEVELS, Library, declare
-from glassformer.kernels.rule import NATIVE_NAMES
 
 FEW = 8
 """Tokens that are multiplied in fixed point even where the processor has products of bfloat16."""

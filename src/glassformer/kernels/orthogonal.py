@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.rule import slow_bfloat16
+from glassformer.kernels.dispatch import slow_bfloat16
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 STEPS, EPS = 5, 1e-7

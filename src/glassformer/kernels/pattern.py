@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.kernels.rule import transformed
+from glassformer.kernels.dispatch import transformed
 
 
 @dataclass(frozen=True, eq=False)

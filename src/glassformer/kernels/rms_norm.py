@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 from glassformer.kernels.native import declare
-from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
 
 def definition(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import require
+from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, native_library, use_definition
 from glassformer.kernels.native import declare
 from glassformer.kernels.options import Layout
-from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, native_library, use_definition
 
 Rotation = tuple[Float[Tensor, "*batch position pair"], Float[Tensor, "*batch position pair"]]
 """Cosines and sines of some positions, one of each for every pair of coordinates."""

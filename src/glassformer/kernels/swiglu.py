@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 from glassformer.kernels.native import declare
 from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
 
 def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:

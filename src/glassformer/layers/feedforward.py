@@ -10,10 +10,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive, require_probability, require_width
+from glassformer.kernels.linear import linear
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.swiglu import swiglu
-from glassformer.layers.linear import Linear
 from glassformer.layers.options import Activation
+
+
+class Linear(nn.Linear):
+    """:class:`torch.nn.Linear`, computed by the fastest form: see :func:`glassformer.kernels.linear.linear`."""
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        """``x @ weight.T + bias``."""
+        return linear(x, self.weight, self.bias)
 
 
 def activate(x: Float[Tensor, "*shape"], activation: Activation) -> Float[Tensor, "*shape"]:

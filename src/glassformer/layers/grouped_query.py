@@ -14,7 +14,7 @@ from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache
-from glassformer.layers.linear import Linear
+from glassformer.layers.feedforward import Linear
 from glassformer.layers.norms import RMSNorm
 
 KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]

@@ -7,18 +7,18 @@ if TYPE_CHECKING:
     from glassformer.models.decoder import Decoder as Decoder
     from glassformer.models.decoder_config import DecoderConfig as DecoderConfig
     from glassformer.models.encoder import Encoder as Encoder
+    from glassformer.models.encoder import EncoderConfig as EncoderConfig
     from glassformer.models.encoder import embed as embed
-    from glassformer.models.encoder_config import EncoderConfig as EncoderConfig
     from glassformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
-    from glassformer.models.encoder_decoder_config import EncoderDecoderConfig as EncoderDecoderConfig
+    from glassformer.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 
 _MODULES = {
     "Decoder": "decoder",
     "DecoderConfig": "decoder_config",
     "Encoder": "encoder",
-    "EncoderConfig": "encoder_config",
+    "EncoderConfig": "encoder",
     "EncoderDecoder": "encoder_decoder",
-    "EncoderDecoderConfig": "encoder_decoder_config",
+    "EncoderDecoderConfig": "encoder_decoder",
     "embed": "encoder",
 }
 __all__ = list(_MODULES)

@@ -13,25 +13,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.kernels.embedding import look_up
+from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.kernels.rotation import Rotation
-from glassformer.kernels.rule import autocast_dtype
-from glassformer.layers.blocks import Block, is_watched
+from glassformer.layers.blocks import Block, initialise, is_watched
 from glassformer.layers.cache import Cache, LayerCache
-from glassformer.layers.feedforward import MLP, SwiGLU
+from glassformer.layers.embedding import check_tokens, look_up
+from glassformer.layers.feedforward import MLP, Linear, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.linear import Linear
 from glassformer.layers.norms import SoftCap, make_norm
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.initialisation import initialise
-from glassformer.models.tokens import check_tokens
 
 
 class Decoder(nn.Module):
     """A decoder-only transformer: token embedding, blocks, a last norm, a projection to the vocabulary.
 
-    Initialisation: see :func:`~glassformer.models.initialisation.initialise`; the embedding is normal with standard
+    Initialisation: see :func:`~glassformer.layers.blocks.initialise`; the embedding is normal with standard
     deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output projection as well.
 
     Args:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.handcraft.single_head import SingleHead
-from glassformer.kernels.rule import autocast_dtype
+from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention

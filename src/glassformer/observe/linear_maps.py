@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import InputError
-from glassformer.layers.linear import Linear
+from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized.block_layers import BlockLinear
 from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.modes import evaluating

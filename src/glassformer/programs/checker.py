@@ -33,11 +33,12 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -69,6 +70,7 @@ _MOST_COMBINATIONS = 1 << 14
 _NUMBERS_AT_ONCE = 1 << 21
 
 Array = Float[np.ndarray, "..."]
+Places = Int[np.ndarray, " combination"]
 
 
 class Affine(NamedTuple):
@@ -77,13 +79,8 @@ class Affine(NamedTuple):
     weight: Float[np.ndarray, "output input"]
     bias: Float[np.ndarray, " output"]
 
-    def rows(self, chosen: slice) -> Affine:
-        """Some of the outputs."""
-        return Affine(self.weight[chosen], self.bias[chosen])
 
-
-@dataclass(frozen=True)
-class LayerWeights:
+class LayerWeights(NamedTuple):
     """A block without norms: attention, and a ReLU network if there is one."""
 
     num_heads: int
@@ -96,38 +93,18 @@ class LayerWeights:
     down: Affine | None
 
 
-@dataclass(frozen=True)
-class Network:
-    """The weights of a transformer as float64, and its arithmetic.
-
-    Attributes:
-        embedding: A row for each token.
-        positions: A row for each index.
-        layers: Its blocks.
-        output: What is read at each position.
-        roundoff: Unit roundoff, such as ``2 ** -24`` for float32.
-        smallest: The smallest normal number.
-        largest: The largest number.
-        constant: What one more coordinate always holds, if norms divide by its share of the root mean square.
-        scale: Relative error of all that is read at one position of the stream, the same for constants; where there is
-            a ``constant``, a claim.
-        more: Roundings of each number that is read, besides those of sums.
-        turn: Most radians by which a query turns against a key, each of whose features is in a pair of its own.
-        slope: Of the gate g in ``silu(slope g) / slope``, which stands for ``relu(g)``.
-    """
+class Network(NamedTuple):
+    """The weights of a transformer as float64, and its arithmetic."""
 
     embedding: Float[np.ndarray, "token hidden_dim"]
     positions: Float[np.ndarray, "position hidden_dim"]
     layers: Sequence[LayerWeights]
     output: Affine
     roundoff: float
+    """Unit roundoff, such as ``2 ** -24`` for float32."""
     smallest: float
+    """The smallest normal number."""
     largest: float
-    constant: float = math.inf
-    scale: float = 0.0
-    more: int = 0
-    turn: float = 0.0
-    slope: float = math.inf
 
 
 class HeadClaim(NamedTuple):
@@ -165,15 +142,14 @@ class Checked(NamedTuple):
     """Why there is no bound, if ``error`` is infinite."""
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """What some numbers are at a position, see above. A variable without a list of values has one row, its factor."""
 
     tables: dict[int, Float[np.ndarray, "value number"]]
     constant: Float[np.ndarray, " number"]
     radius: Float[np.ndarray, " number"]
 
-    def at(self, chosen: slice | list[int]) -> Form:
+    def at(self, chosen: slice) -> Form:
         """Some of the numbers."""
         tables = {key: table[:, chosen] for key, table in self.tables.items()}
         return Form(tables, self.constant[chosen], self.radius[chosen])
@@ -208,33 +184,15 @@ def check(
         claims: For each layer what its parts are for. Nothing in them is believed.
         deadline: On the clock of :func:`time.monotonic`.
     """
-    return _checked(lambda: _Checker(network, domains, program, deadline).number(codes, claims))
-
-
-def check_tokens(
-    network: Network,
-    domains: Domains,
-    program: Variable,
-    values: Sequence[Value],
-    claims: Sequence[LayerClaim],
-    deadline: float = math.inf,
-) -> Checked:
-    """Bound the probability of all tokens but the right one, as :func:`check` bounds an error.
-
-    ``values`` has the value that each token, a row of ``network.output``, stands for.
-    """
-    return _checked(lambda: _Checker(network, domains, program, deadline).probability(values, claims))
-
-
-def _checked(run: Callable[[], float]) -> Checked:
     try:
         with np.errstate(all="ignore"):
-            error = run()
+            error, reason = _Checker(network, domains, program, deadline).output(codes, claims), ""
     except (Undecided, InputError) as problem:
-        return Checked(math.inf, problem.got if isinstance(problem, InputError) else str(problem))
-    except Exception as problem:  # of claims of another form
-        return Checked(math.inf, f"claims of another form, or too many parts on one another ({type(problem).__name__})")
-    return Checked(error) if math.isfinite(error) else Checked(math.inf, "errors that are not finite")
+        error, reason = math.inf, getattr(problem, "got", str(problem))
+    except Exception as problem:
+        reason = f"claims of another form, or too many parts on one another ({type(problem).__name__})"
+        error = math.inf
+    return Checked(error, reason) if error < math.inf else Checked(math.inf, reason or "errors that are not finite")
 
 
 def _up(radius: Array) -> Array:
@@ -242,11 +200,17 @@ def _up(radius: Array) -> Array:
     return radius * (1 + 2**-30)
 
 
-def _middle(table: Array) -> tuple[Array, Array]:
-    """The middle of each column and half its range."""
-    low, high = table.min(0), table.max(0)
-    middle = (low + high) / 2
-    return middle, np.maximum(high - middle, middle - low)
+def _own(size: Any, count: Any = 64) -> Any:
+    """The rounding of ``count`` operations of this module on numbers of this size."""
+    return (count + 16) * FLOAT64_ROUNDOFF * (1 + 2**-20) * size
+
+
+def _combined(tables: Iterable[Array], sizes: Sequence[int], last: tuple[int, ...] = ()) -> Array:
+    """The sum of functions of several variables, the n-th of the n-th variable, for all combinations of values."""
+    total = np.zeros((*sizes, *last))
+    for axis, table in enumerate(tables):
+        total = total + table.reshape(*(-1 if axis == each else 1 for each in range(len(sizes))), *last)
+    return total.reshape(-1, *last)
 
 
 @dataclass(eq=False)
@@ -256,36 +220,53 @@ class _Checker:
     program: Variable
     deadline: float
     variables: dict[int, Variable] = field(default_factory=dict)
-    places: dict[tuple[int, tuple[int, ...]], Int[np.ndarray, " combination"]] = field(default_factory=dict)
-    counted: dict[int, Variable] = field(default_factory=dict)
+    places: dict[tuple[int, tuple[int, ...]], Places] = field(default_factory=dict)
     possible: dict[int, Bool[np.ndarray, " value"]] = field(default_factory=dict)
+
+    def output(self, codes: Sequence[tuple[float, Value]] | None, claims: Sequence[LayerClaim]) -> float:
+        """The largest distance of the output from the number of a value."""
+        self.parts = {node.part for node in graph(self.program)}
+        y = self.express(self.linear(self.stream(claims), self.network.output), [self.program])
+        key = self.key(self.program)
+        values, table, constant = self.values(key), y.tables.get(key), float(y.constant[0])
+        radius = float(y.radius[0] + _own(self.size(y)[0]))
+        if values is None:
+            if codes is not None:
+                raise Undecided("values without a list, read from a list")
+            factor = 0.0 if table is None else float(table[0, 0])
+            return radius + (abs(factor - 1) + 2**-50) * self.span(self.program) + abs(constant)
+        numbers = {typed(value): float(value) for value in values if is_number(value)}
+        if codes is not None:
+            numbers = {typed(value): number for number, value in codes}
+        wanted = np.array([numbers.get(typed(value), math.nan) for value in values])
+        found = np.full(len(values), constant) if table is None else constant + table[:, 0]
+        able = self.possible.get(key, np.ones(len(values), dtype=bool))
+        error = float(
+            np.where(able, np.abs(found - wanted), 0).max() + radius + 2**-50 * np.abs(np.where(able, wanted, 0)).max()
+        )
+        if math.isnan(error):
+            raise Undecided("a value without a number")
+        return error * (1 + 2**-30)
 
     def stream(self, claims: Sequence[LayerClaim]) -> Form:
         """What the residual stream holds in the end."""
         network, domains, most = self.network, self.domains, self.domains.max_len
-        self.parts = {node.part for node in graph(self.program)}
         fits = len(network.embedding) == len(domains.vocabulary) and len(network.positions) >= most
         if not fits or len(claims) != len(network.layers):
             raise Undecided("weights or claims of other sizes")
         rows = np.empty_like(network.embedding)
         rows[domains.places(tokens, domains.vocabulary)] = network.embedding
         zero = np.zeros(rows.shape[1])
-        both = {self.key(tokens): rows}, {self.key(indices): network.positions[:most]}
-        x = self.add(*(Form(table, zero, zero) for table in both))
+        x = self.add(
+            Form({self.key(tokens): rows}, zero, zero), Form({self.key(indices): network.positions[:most]}, zero, zero)
+        )
         for layer, claim in zip(network.layers, claims, strict=True):
-            self.normed(x)
+            self.watch(x)
             x = self.attention(x, layer, claim.heads)
-            self.normed(x)
+            self.watch(x)
             x = self.functions(x, layer, claim.lookups)
-        self.normed(x)
-        return x
-
-    def normed(self, x: Form) -> None:
-        """Give up unless a norm of the stream is off by at most what is claimed."""
         self.watch(x)
-        off = float((self.size(x) ** 2).sum() + 1) / (2 * self.network.constant**2)
-        if off + float(self.rounding(len(x.constant) + 16)) * math.isfinite(self.network.constant) > self.network.scale:
-            raise Undecided("a norm that is not constant")
+        return x
 
     def watch(self, *forms: Form) -> None:
         """Give up where numbers are too large, or time is over."""
@@ -298,21 +279,9 @@ class _Checker:
 
     def key(self, part: Variable) -> int:
         """Equal for variables that are the same."""
-        key = self.domains.key(self.plain(part))
-        self.variables.setdefault(key, self.plain(part))
+        key = self.domains.key(part)
+        self.variables.setdefault(key, part)
         return key
-
-    def plain(self, part: Variable) -> Variable:
-        """The same variable; of the number of keys that a causal head sees, the index and 1."""
-        if isinstance(part, Width) and self.domains.causal and self.always(part.selector):
-            if id(part) not in self.counted:
-                self.counted[id(part)] = indices + 1
-            return self.counted[id(part)]
-        return part
-
-    def always(self, part: Selector) -> bool:
-        """Whether a selector holds for all keys and queries."""
-        return isinstance(part, Select) and bool(self.domains.table(part).all())
 
     def known(self, part: Variable) -> None:
         """Give up on aggregates that are none of the program's: where it has a value, they might have none."""
@@ -323,27 +292,28 @@ class _Checker:
     def values(self, key: int) -> tuple[Value, ...] | None:
         return self.domains.of(self.variables[key])
 
+    def listed(self, keys: Sequence[int]) -> list[tuple[Value, ...]]:
+        return [self.domains.listed(self.variables[key]) for key in keys]
+
     def span(self, part: Variable) -> float:
-        """The largest absolute value of a number without a list of values."""
+        """The largest absolute value of a variable, infinite where it is no number."""
         listed = self.domains.of(part)
         if listed is not None:
-            numbers = [abs(float(value)) for value in listed if is_number(value)]
-            return max(numbers, default=math.inf) if len(numbers) == len(listed) else math.inf
+            return max(abs(float(value)) if is_number(value) else math.inf for value in listed)
         if isinstance(part, Aggregate):
-            if self.domains.reflexive(part.selector):
-                return self.span(part.values)
-            return max(self.span(part.values), abs(float(part.default))) if is_number(part.default) else math.inf
+            default = abs(float(part.default)) if is_number(part.default) else math.inf
+            return max(self.span(part.values), 0.0 if self.domains.reflexive(part.selector) else default)
         if isinstance(part, Elementwise) and part.linear is not None:
             factors, constant = part.linear
             terms = (abs(float(f)) * self.span(each) for f, each in zip(factors, part.sources, strict=True))
             return abs(float(constant)) + sum(terms)
         return math.inf
 
-    def basis(self, part: Variable, known: dict[int, Array]) -> list[int]:
+    def basis(self, part: Variable, known: Iterable[int]) -> list[int]:
         """The variables, those of ``known`` or inputs of functions, that a variable is a function of."""
         found, seen, waiting = dict[int, None](), set[int](), [part]
         while waiting:
-            each = self.plain(waiting.pop())
+            each = waiting.pop()
             key = self.key(each)
             if key not in known and isinstance(each, Elementwise):
                 waiting += each.sources if key not in seen else ()
@@ -354,7 +324,6 @@ class _Checker:
 
     def evaluate(self, part: Variable, known: dict[int, Value]) -> Value:
         """The value of a function, given those of what it reads."""
-        part = self.plain(part)
         key = self.key(part)
         if key not in known:
             if not isinstance(part, Elementwise):
@@ -362,20 +331,18 @@ class _Checker:
             known[key] = apply(part, [self.evaluate(source, known) for source in part.sources])
         return known[key]
 
-    def place(self, part: Variable, basis: Sequence[int]) -> Int[np.ndarray, " combination"]:
+    def place(self, part: Variable, basis: Sequence[int]) -> Places:
         """For each combination of values, the index of a variable's value; -1 if it cannot occur."""
-        asked = self.key(part), tuple(basis)
+        asked, sets = (self.key(part), tuple(basis)), self.listed(basis)
         if asked not in self.places:
-            sets = self.listed(basis)
             if math.prod(map(len, sets)) > _MOST_COMBINATIONS and asked[1] != (asked[0],):
                 raise Undecided(f"{part}, a function of too many combinations of values")
-            if not set(self.basis(part, dict.fromkeys(basis, np.zeros(0)))) <= set(basis):
+            if not set(self.basis(part, basis)) <= set(basis):
                 raise Undecided(f"{part}, which does not follow from what is read")
             found = []
             for values in itertools.product(*sets):
                 try:
-                    value = self.evaluate(part, dict(zip(basis, values, strict=True)))
-                    place = self.domains.place(self.plain(part), value)
+                    place = self.domains.place(part, self.evaluate(part, dict(zip(basis, values, strict=True))))
                 except InputError:
                     place = None
                 if place is None and part not in self.parts:  # where the program has a value, its parts have one
@@ -383,39 +350,42 @@ class _Checker:
                 found.append(-1 if place is None else place)
             self.places[asked] = np.array(found, dtype=np.int64)
         able = np.ones(1, dtype=bool)
-        for key, each in zip(basis, self.listed(basis), strict=True):
+        for key, each in zip(basis, sets, strict=True):
             able = (able[:, None] & self.possible.get(key, np.ones(len(each), dtype=bool))).ravel()
         return np.where(able, self.places[asked], -1)
 
-    def listed(self, keys: Sequence[int]) -> list[tuple[Value, ...]]:
-        return [self.domains.listed(self.variables[key]) for key in keys]
-
     # ---- forms ------------------------------------------------------------------------------------------------------
 
-    def rounding(self, count: Array | int, executed: bool = True) -> Array:
+    def rounding(self, count: Any) -> Any:
         """The relative error of so many roundings, of the transformer and of this."""
-        own = (np.asarray(count) + 16) * FLOAT64_ROUNDOFF
-        total = np.asarray(count) * self.network.roundoff * executed
-        return np.where(total < 1, total / np.where(total < 1, 1 - total, 1), np.inf) + own / (1 - own)
+        total = np.asarray(count * self.network.roundoff)
+        return np.where(total < 1, total / np.where(total < 1, 1 - total, 1), np.inf) + _own(1.0, count)
+
+    def rounded(self, map: Affine, sizes: Array, executed: bool = True) -> Array:
+        """The rounding errors of a linear map of numbers of these sizes, in the transformer or only here."""
+        count = (map.weight != 0).sum(1) + (map.bias != 0) + 1
+        terms = np.abs(map.weight) @ sizes + np.abs(map.bias)
+        relative = self.rounding(count) if executed else _own(1.0, count)
+        return np.where(terms > 0, relative * terms + count * self.network.smallest, 0)
+
+    def within(self, key: int, table: Array) -> tuple[Array, Array]:
+        """The middle and half the range of what a table adds."""
+        if self.values(key) is None:
+            size = np.abs(table[0])
+            return np.zeros_like(size), np.where(size > 0, size * self.span(self.variables[key]), 0)
+        low, high = table.min(0), table.max(0)
+        middle = (low + high) / 2
+        return middle, np.maximum(high - middle, middle - low)
 
     def size(self, form: Form) -> Array:
         """The largest absolute value of each number."""
-        found = np.abs(form.constant) + form.radius
-        for key, table in form.tables.items():
-            size = np.abs(table).max(0)
-            if self.values(key) is None:
-                size = np.where(size > 0, size * self.span(self.variables[key]), 0)
-            found = found + size
-        return _up(found)
+        sizes = (np.abs(middle) + off for middle, off in itertools.starmap(self.within, form.tables.items()))
+        return _up(sum(sizes, np.abs(form.constant) + form.radius))
 
     def linear(self, x: Form, map: Affine, executed: bool = True) -> Form:
-        weight, bias = map
-        count = (weight != 0).sum(1) + (bias != 0) + 1 + self.network.more * executed
-        terms = np.abs(weight) @ self.size(x) + np.abs(bias)
-        radius = np.abs(weight) @ x.radius + self.rounding(count, executed) * terms
-        radius = radius + np.where(terms > 0, count * self.network.smallest, 0)
-        tables = {key: table @ weight.T for key, table in x.tables.items()}
-        return Form(tables, weight @ x.constant + bias, _up(radius))
+        radius = np.abs(map.weight) @ x.radius + self.rounded(map, self.size(x), executed)
+        tables = {key: table @ map.weight.T for key, table in x.tables.items()}
+        return Form(tables, map.weight @ x.constant + map.bias, _up(radius))
 
     def add(self, x: Form, y: Form) -> Form:
         """A sum; zeros are added without rounding."""
@@ -428,65 +398,46 @@ class _Checker:
 
     def join(self, forms: Sequence[Form]) -> Form:
         """The numbers of several forms one after the other."""
-        keys = dict.fromkeys(key for form in forms for key in form.tables)
-        none = {key: 1 if self.values(key) is None else len(self.values(key) or ()) for key in keys}
-        tables = {
-            key: np.hstack([form.tables.get(key, np.zeros((none[key], len(form.constant)))) for form in forms])
-            for key in keys
-        }
-        return Form(
-            tables, np.concatenate([each.constant for each in forms]), np.concatenate([each.radius for each in forms])
-        )
-
-    def within(self, form: Form, key: int, table: Array) -> tuple[Array, Array]:
-        """The middle and half the range of what a table adds."""
-        if self.values(key) is None:
-            size = np.abs(table[0])
-            return np.zeros_like(size), np.where(size > 0, size * self.span(self.variables[key]), 0)
-        return _middle(table)
+        tables = {}
+        for key in dict.fromkeys(key for form in forms for key in form.tables):
+            rows = len(self.values(key) or (0,))
+            tables[key] = np.hstack([each.tables.get(key, np.zeros((rows, len(each.constant)))) for each in forms])
+        constant, radius = np.concatenate([x.constant for x in forms]), np.concatenate([x.radius for x in forms])
+        return Form(tables, constant, radius)
 
     def express(self, form: Form, parts: Sequence[Variable]) -> Form:
         """The same numbers as sums of functions of ``parts``; what else they depend on goes into the radius."""
         rest, found = dict(form.tables), dict[int, Array]()
-        constant, radius = form.constant, form.radius + self.rounding(64, executed=False) * self.size(form)
+        constant, radius = form.constant, form.radius + _own(self.size(form))
         bases = {self.key(part): self.basis(part, form.tables) for part in parts}
-        uses = list(itertools.chain.from_iterable(bases.values()))
-        alone = {key: all(uses.count(each) == 1 for each in basis) for key, basis in bases.items()}
+        uses = Counter(itertools.chain.from_iterable(bases.values()))
+        alone = {key: all(uses[each] == 1 for each in basis) for key, basis in bases.items()}
         # First those that are read as sums of variables which others share.
         for key in sorted(bases, key=lambda key: (key in rest, alone[key])):
-            basis = [each for each in bases[key] if each in rest]
+            sets = [self.values(each) for each in [key, *bases[key]]]
+            few = None not in sets and math.prod(len(each or ()) for each in sets[1:]) <= _MOST_COMBINATIONS
             if key in rest:
                 found[key] = rest.pop(key)
-                continue
-            sets = [self.values(each) for each in bases[key]]
-            few = None not in sets and math.prod(len(each or ()) for each in sets) <= _MOST_COMBINATIONS
-            if alone[key] and few and self.values(key) is not None:
-                table, off = self.joined(key, bases[key], [rest.pop(each, None) for each in bases[key]], len(constant))
-            elif basis:
-                table, added, off = self.folded(key, basis, rest, uses)
-                constant = constant + added
-            else:
-                continue
-            found[key], radius = table, radius + off
+            elif alone[key] and few:
+                none = np.zeros((1, len(constant)))
+                tables = [
+                    rest.pop(each, np.repeat(none, len(s or ()), 0))
+                    for each, s in zip(bases[key], sets[1:], strict=True)
+                ]
+                total = _combined(tables, [len(each or ()) for each in sets[1:]], (len(constant),))
+                found[key], off = self.hull(self.place(self.variables[key], bases[key]), total, total, key)
+                radius = radius + off
+            elif any(each in rest for each in bases[key]):
+                found[key], added, off = self.folded(key, rest, uses)
+                constant, radius = constant + added, radius + off
         for key, table in rest.items():
-            middle, off = self.within(form, key, table)
+            middle, off = self.within(key, table)
             constant, radius = constant + middle, radius + off
         return Form(found, constant, _up(radius))
 
-    def joined(self, key: int, basis: Sequence[int], tables: Sequence[Array | None], width: int) -> tuple[Array, Array]:
-        """A function of all combinations as one of the variable ``key``, and how far from it it can be."""
-        sizes = [len(each) for each in self.listed(basis)]
-        total = np.zeros((*sizes, width))
-        for axis, table in enumerate(tables):
-            if table is not None:
-                total = total + table.reshape([-1 if axis == each else 1 for each in range(len(sizes))] + [width])
-        where = self.place(self.variables[key], basis)
-        return self.hull(where, total.reshape(-1, width), total.reshape(-1, width), key)
-
-    def hull(self, where: Int[np.ndarray, " row"], low: Array, high: Array, key: int) -> tuple[Array, Array]:
+    def hull(self, where: Places, low: Array, high: Array, key: int) -> tuple[Array, Array]:
         """For each value the middle of the ranges of the rows that have it, and half the largest joint range."""
-        count = len(self.listed([key])[0])
-        ends = np.full((count, low.shape[1]), np.inf), np.full((count, low.shape[1]), -np.inf)
+        ends = np.full((2, len(self.listed([key])[0]), low.shape[1]), [[[np.inf]], [[-np.inf]]])
         able = np.flatnonzero(where >= 0)
         if len(able):
             able = able[np.argsort(where[able], kind="stable")]
@@ -501,39 +452,34 @@ class _Checker:
             raise Undecided("errors that are not finite")
         return middle, _up(off.max(0))
 
-    def folded(
-        self, key: int, basis: Sequence[int], rest: dict[int, Array], uses: Sequence[int]
-    ) -> tuple[Array, Array, Array]:
+    def folded(self, key: int, rest: dict[int, Array], uses: Counter[int]) -> tuple[Array, Array, Array]:
         """Multiples of a linear variable in the tables of what it is a sum of; they are taken out of ``rest``."""
         part = self.variables[key]
         numbers, start, slack = self.summands(part, rest)
-        choice = [each for each in basis if each in numbers and np.ptp(self.ends(numbers[each])) > 0]
-        if not choice:
-            raise Undecided(f"{part}, which is not read as a number")
+        widths = {
+            each: abs(float(column[0])) if self.values(each) is None else float(np.ptp(column))
+            for each, column in numbers.items()
+            if each in rest
+        }
         # The factor is that of a variable which nothing else is read from, the one with the largest range.
-        lead = max(choice, key=lambda each: (uses.count(each) == 1, float(np.ptp(self.ends(numbers[each])))))
-        column = numbers[lead]
-        if self.values(lead) is None:
-            factor = rest[lead][0] / column[0]
-        else:
+        lead = max(widths, key=lambda each: (widths[each] > 0, uses[each] == 1, widths[each]), default=-1)
+        if not widths.get(lead):
+            raise Undecided(f"{part}, which is not read as a number")
+        column, factor = numbers[lead], rest[lead][0] / numbers[lead][0]
+        if self.values(lead) is not None:
             low, high = int(column.argmin()), int(column.argmax())
             factor = (rest[lead][high] - rest[lead][low]) / (column[high] - column[low])
         off = slack * np.abs(factor)
         for each, column in numbers.items():
             taken = column[:, None] * factor
-            off = off + self.rounding(8, executed=False) * self.size(Form({each: taken}, 0 * factor, 0 * factor))
-            before = rest.get(each, np.zeros_like(taken))
-            off = off + self.rounding(8, executed=False) * self.size(Form({each: before}, 0 * factor, 0 * factor))
-            rest[each] = before - taken
+            rest.setdefault(each, np.zeros_like(taken))
+            off = off + _own(sum(np.add(*map(np.abs, self.within(each, one))) for one in (taken, rest[each])))
+            rest[each] = rest[each] - taken
         listed = self.values(key)
-        table = factor[None] if listed is None else np.array([float(value) for value in listed])[:, None] * factor
-        off = off + self.rounding(8, executed=False) * np.abs(factor) * (self.span(part) + abs(start))
-        return table, -start * factor, off
+        table = np.array([1.0] if listed is None else list(map(float, listed)))[:, None] * factor
+        return table, -start * factor, off + _own(np.abs(factor) * (self.span(part) + abs(start)))
 
-    def ends(self, column: Array) -> Array:
-        return column if len(column) > 1 else np.array([0.0, column[0]])
-
-    def summands(self, part: Variable, known: dict[int, Array]) -> tuple[dict[int, Array], float, float]:
+    def summands(self, part: Variable, known: Iterable[int]) -> tuple[dict[int, Array], float, float]:
         """A number as a sum of numbers of known variables, by their values, and a constant; and its rounding."""
         found, total, slack = dict[int, Array](), Fraction(0), 0.0
         waiting: dict[int, Fraction] = {self.key(part): Fraction(1)}
@@ -556,90 +502,79 @@ class _Checker:
                 continue
             else:
                 raise Undecided(f"{each}, which is not a sum of numbers in the stream")
-            (one,) = basis
-            found[one] = found.get(one, 0) + float(factor) * column
-            slack += float(self.rounding(8, False)) * abs(float(factor)) * max(self.span(each), 1.0)
+            found[basis[0]] = found.get(basis[0], 0) + float(factor) * column
+            slack += float(_own(abs(float(factor)) * max(self.span(each), 1.0)))
         raise Undecided(f"{part}, a sum of too many parts")
 
     # ---- attention --------------------------------------------------------------------------------------------------
 
     def attention(self, x: Form, layer: LayerWeights, claims: Sequence[HeadClaim]) -> Form:
         q, k, v = (self.linear(x, each) for each in (layer.query, layer.key, layer.value))
+        self.watch(q, k, v)
         size, wide = (len(each.constant) // layer.num_heads for each in (q, v))
-        found = []
+        slots = []
         for head in range(layer.num_heads):
-            chosen, values = (slice(head * each, (head + 1) * each) for each in (size, wide))
-            sink = None if layer.sinks is None else float(layer.sinks[head])
-            claim = claims[head] if head < len(claims) else None
-            found.append(self.head(q.at(chosen), k.at(chosen), v.at(values), sink, claim))
-            self.watch(x, q, k, v)
-        return self.add(x, self.linear(self.join(found), layer.output))
-
-    def head(self, q: Form, k: Form, v: Form, sink: float | None, claim: HeadClaim | None) -> Form:
-        """What a head reads. In any case that is within the largest of its values."""
-        count = len(v.constant)
-        scores = None if claim is None else self.scores(q, k, claim.selector)
-        more = 1 + self.rounding(self.domains.max_len + 64) + 2 * self.network.scale
-        slots = [Form({}, np.zeros(1), self.size(v.at([slot])) * more) for slot in range(count)]
-        if claim is None or scores is None:
-            return self.join(slots)
-        for slot, part in enumerate(claim.writes[:count]):
-            slots[slot] = self.mean(part, v.at([slot]), scores, sink, claim.selector)
-        return self.join(slots)
+            chosen, first = slice(head * size, (head + 1) * size), head * wide
+            writes: Sequence[Variable] = ()
+            if head < len(claims):
+                selector, writes = claims[head].selector, claims[head].writes[:wide]
+                scores = self.scores(q.at(chosen), k.at(chosen), selector)
+                sink = None if layer.sinks is None else float(layer.sinks[head])
+            for number, part in enumerate(writes):
+                slots.append(self.mean(part, v.at(slice(first + number, first + number + 1)), scores, sink, selector))
+            # Of what has no claim, the mean is within the largest of its values.
+            left = self.size(v.at(slice(first + len(writes), first + wide)))
+            slots.append(Form({}, np.zeros(len(left)), left * (1 + self.rounding(self.domains.max_len + 64))))
+            self.watch(x)
+        return self.add(x, self.linear(self.join(slots), layer.output))
 
     def mean(self, part: Variable, v: Form, scores: _Scores, sink: float | None, selector: Selector) -> Form:
         """What a head gives that copies ``part``."""
         if not isinstance(part, Aggregate | Width) or self.domains.key(part.selector) != self.domains.key(selector):
             raise Undecided(f"{part}, with a selector other than its head's")
         self.known(part)
-        n, error, reflexive = self.domains.max_len, scores.error, self.domains.reflexive(selector)
-        size = float(self.size(v)[0])
-        size += 2 * self.network.scale * size
+        n, error, size = self.domains.max_len, scores.error, float(self.size(v)[0])
         others = n * math.exp(min(2 * error - scores.gap, 700.0))
         count = np.arange(1, n + 1)
         least, most = count / (count + others), np.ones(n)
-        nothing = size  # without a sink it may be any value
+        nothing: float | None = size  # where nothing is selected; without a sink it may be any value
         if sink is not None:
             least = count / (count + others + np.exp(np.minimum(sink - scores.low + error, 700)))
             most = count / (count + np.exp(np.minimum(sink - scores.high - error, 700)))
             nothing = min(1.0, n * math.exp(min(scores.others + error - sink, 700.0))) * size
+        if self.domains.reflexive(selector):
+            nothing = None
         width = self.network.embedding.shape[1] + len(v.constant)
-        rounded = float(self.rounding(2 * width + n + 64) + self.network.scale) * size + 64 * n * self.network.smallest
+        rounded = float(self.rounding(2 * width + n + 64)) * size + 64 * n * self.network.smallest
         if isinstance(part, Width):
-            return self.width(part, v, count, least, most, others * size + rounded, None if reflexive else nothing)
+            return self.width(part, v, least, most, others * size + rounded, nothing)
         off = (1 - float(least[0]) + others) * size + rounded
-        averaged = self.domains.averaged(part)
         v = self.express(v, [part.values])
         copied, values = self.key(part.values), self.domains.of(part.values)
-        table, linear = v.tables.get(copied), np.zeros(1)
-        if averaged or values is None or self.domains.of(part) is None:
+        table, linear = v.tables.get(copied), 0.0
+        if self.domains.averaged(part) or values is None or self.domains.of(part) is None:
             off += math.expm1(min(scores.spread + 2 * error, 700.0)) * 2 * size
             table, linear, more = self.fitted(copied, table)
             off += more
-        return self.copied(part, v, table, linear, off, None if reflexive else nothing)
+        return self.copied(part, v, table, linear, off, nothing)
 
-    def fitted(self, key: int, table: Array | None) -> tuple[Array | None, Array, float]:
+    def fitted(self, key: int, table: Array | None) -> tuple[Array | None, float, float]:
         """A table as a multiple of the numbers in it, what is left for other values, and how far it is from that."""
         values = self.values(key)
-        if table is None:
-            return None, np.zeros(1), 0.0
-        if values is None:
-            return None, table[0], 0.0
+        if table is None or values is None:
+            return None, 0.0 if table is None else float(table[0, 0]), 0.0
         rows = [place for place, value in enumerate(values) if is_number(value)]
-        numbers = np.array([float(values[place]) for place in rows])
-        if not rows or np.ptp(numbers) == 0:
-            return table, np.zeros(1), float(np.ptp(table[rows])) if rows else 0.0
+        if not rows:
+            return table, 0.0, 0.0
+        numbers, left = np.array([float(values[place]) for place in rows]), table.copy()
         low, high = rows[int(numbers.argmin())], rows[int(numbers.argmax())]
-        factor = (table[high] - table[low]) / np.ptp(numbers)
-        left = table.copy()
+        factor = float(table[high, 0] - table[low, 0]) / float(np.ptp(numbers) or 1.0)
         left[rows] -= numbers[:, None] * factor
-        middle, off = _middle(left[rows])
-        left[rows] = middle
-        slack = self.rounding(16, executed=False) * (np.abs(table).max() + np.abs(numbers).max() * np.abs(factor[0]))
-        return left, factor, float(off[0] + slack)
+        left[rows], off = self.within(key, left[rows])
+        return left, factor, float(off[0] + _own(np.abs(table).max() + np.abs(numbers).max() * abs(factor)))
 
     def copied(
-        self, part: Aggregate, v: Form, table: Array | None, linear: Array, off: float, nothing: float | None
+        self, part: Aggregate, v: Form, table: Array | None, linear: float, off: float, nothing: float | None
     ) -> Form:
         """An aggregate of ``constant + table[value] + linear * value``, within ``off``; or within ``nothing`` of 0."""
         values, listed, constant = self.domains.of(part.values), self.domains.of(part), float(v.constant[0])
@@ -649,51 +584,34 @@ class _Checker:
             if not all(map(is_number, values or ())) or (nothing is not None and not is_number(part.default)):
                 raise Undecided(f"{part}, with too many values, some of them no numbers")
             first = 0.0 if table is None else float(table.flat[0])
-            off += 0.0 if table is None else float(np.ptp(table))
-            off += float(self.rounding(8, executed=False) * (abs(constant) + abs(first)))
+            off += (0.0 if table is None else float(np.ptp(table))) + float(_own(abs(constant) + abs(first)))
             if nothing is not None:
-                at_default = constant + first + float(linear[0]) * float(part.default)
-                off = max(off, nothing + abs(at_default) * (1 + 2**-40))
-            return Form({key: linear[None]}, np.array([constant + first]), _up(np.array([off])))
-        low, high = np.full(len(listed), np.inf), np.full(len(listed), -np.inf)
+                off = max(off, nothing + abs(constant + first + linear * float(part.default)) * (1 + 2**-40))
+            return Form({key: np.array([[linear]])}, np.array([constant + first]), _up(np.array([off])))
+        low, high = np.full((len(listed), 1), np.inf), np.full((len(listed), 1), -np.inf)
         own = {} if values is None else {typed(value): place for place, value in enumerate(values)}
         # All numbers that are averaged have the same row.
         mean = next((own[typed(one)] for one in values or () if is_number(one)), None)
         for place, value in enumerate(listed):
             start = own.get(typed(value), mean if self.domains.averaged(part) and is_number(value) else None)
             if start is not None:
-                number = float(value) * float(linear[0]) if is_number(value) else 0.0
+                number = float(value) * linear if is_number(value) else 0.0
                 middle = constant + number + (float(table[start, 0]) if table is not None else 0.0)
-                slack = off + float(self.rounding(16, executed=False) * (abs(constant) + 2 * abs(number) + abs(middle)))
+                slack = off + float(_own(abs(constant) + 2 * abs(number) + abs(middle)))
                 low[place], high[place] = middle - slack, middle + slack
             if nothing is not None and typed(value) == typed(part.default):
-                low[place], high[place] = min(low[place], -nothing), max(high[place], nothing)
-        rows, radius = self.hull(np.arange(len(listed)), low[:, None], high[:, None], key)
+                low[place], high[place] = min(low[place, 0], -nothing), max(high[place, 0], nothing)
+        rows, radius = self.hull(np.arange(len(listed)), low, high, key)
         return Form({key: rows}, np.zeros(1), radius)
 
-    def width(
-        self,
-        part: Width,
-        v: Form,
-        count: Array,
-        least: Array,
-        most: Array,
-        off: float,
-        nothing: float | None,
-    ) -> Form:
+    def width(self, part: Width, v: Form, least: Array, most: Array, off: float, nothing: float | None) -> Form:
         """Of w selected keys a head gives its share of w keys' values, all of which are in one range."""
-        key, constant, radius = self.key(part), float(v.constant[0]), float(v.radius[0])
-        for each, table in v.tables.items():
-            middle, more = self.within(v, each, table)
-            constant, radius = constant + float(middle[0]), radius + float(more[0])
-        ends = np.array([least * (constant - radius), least * (constant + radius)])
-        ends = np.concatenate([ends, [most * (constant - radius), most * (constant + radius)]])
-        low, high = np.append(np.inf, ends.min(0) - off), np.append(-np.inf, ends.max(0) + off)
+        v = self.express(v, [])
+        ends = [share * (v.constant + sign * v.radius) for share in (least, most) for sign in (-1, 1)]
+        low, high = np.append(np.inf, np.min(ends, 0) - off), np.append(-np.inf, np.max(ends, 0) + off)
         if nothing is not None:
             low[0], high[0] = -nothing, nothing
-        counted = indices if self.plain(part) is not part else part
-        key = self.key(counted)
-        rows = np.array([value + (counted is indices) for value in self.listed([key])[0]])
+        key, rows = self.key(part), np.array(self.domains.listed(part))
         middle, more = self.hull(np.arange(len(rows)), low[rows][:, None], high[rows][:, None], key)
         return Form({key: middle}, np.zeros(1), more)
 
@@ -705,8 +623,8 @@ class _Checker:
         q, k = self.centred(q), self.centred(k)
         sizes = self.size(q), self.size(k)
         error = float(q.radius @ sizes[1] + sizes[0] @ k.radius) + dim * self.network.smallest
-        error += (float(self.rounding(dim + 24)) + self.network.turn**2 / 2) * float(sizes[0] @ sizes[1])
-        leaves = [leaf for leaf in self.leaves(selector) if not self.always(leaf)]
+        error += float(self.rounding(dim + 24)) * float(sizes[0] @ sizes[1])
+        leaves = self.leaves(selector)
         queries = list(dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.queries, q.tables)))
         keys = list(dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.keys, k.tables)))
         terms: list[tuple[int | None, int | None, Array]] = []
@@ -715,40 +633,33 @@ class _Checker:
                 product = table @ other.T
                 if (query in queries or query is None) and (key in keys or key is None):
                     terms.append((query, key, product))
-                else:  # of something that the selector does not depend on
+                elif product.any():  # of something that the selector does not depend on
                     unlisted = [each for each in (query, key) if each is not None and self.values(each) is None]
-                    spans = [self.span(self.variables[each]) for each in unlisted]
-                    error += float(np.abs(product).max()) * math.prod(spans) if product.any() else 0.0
-        low, high, others = self.ranges(selector, leaves, queries, keys, terms)
-        some, scale = low > -np.inf, dim**-0.5
-        changed = 2.1 * self.network.scale  # of each score, relative to itself
-        size, highest = float(np.abs(np.where(some, [low, high], 0)).max()), float(others.max())
-        highest += changed * abs(highest) if highest > -math.inf else 0.0
-        error = (error + changed * size) * scale
+                    error += float(np.abs(product).max()) * math.prod(self.span(self.variables[e]) for e in unlisted)
+        low, high, others = self.ranges(selector, leaves, queries, keys, terms) * dim**-0.5
+        some, error, highest = low > -np.inf, error * dim**-0.5, float(others.max())
         if not some.any():
-            return _Scores(0.0, 0.0, 0.0, math.inf, highest * scale, error)
-        gap = float((low - others)[some].min())
-        gap = gap * (1 - changed) - 2 * changed * size if gap < math.inf else gap
-        ends = float(low[some].min()) * scale, float(high[some].max()) * scale
-        return _Scores(*ends, float((high - low)[some].max()) * scale, gap * scale, highest * scale, error)
+            return _Scores(0.0, 0.0, 0.0, math.inf, highest, error)
+        spread, gap = float((high - low)[some].max()), float((low - others)[some].min())
+        return _Scores(float(low[some].min()), float(high[some].max()), spread, gap, highest, error)
 
     def centred(self, form: Form) -> Form:
         """The same with tables around 0, so that those which are the same everywhere vanish."""
         tables, constant = {}, form.constant
         for key, table in form.tables.items():
-            middle = np.zeros_like(constant) if self.values(key) is None else _middle(table)[0]
+            middle, _ = self.within(key, table)
             tables[key], constant = table - middle, constant + middle
-        slack = self.rounding(8, executed=False) * self.size(form)
-        return Form(tables, constant, form.radius + slack)
+        return Form(tables, constant, form.radius + _own(self.size(form)))
 
     def leaves(self, part: Selector) -> list[Select]:
+        """The selects that a selector combines, but those that hold for all keys and queries."""
         waiting, seen = [part], dict[Selector, None]()
         while waiting:
             each = waiting.pop()
             if each not in seen:
                 seen[each] = None
                 waiting += each.parts if isinstance(each, Combined) else ()
-        return [each for each in seen if isinstance(each, Select)]
+        return [each for each in seen if isinstance(each, Select) and not self.domains.table(each).all()]
 
     def ranges(
         self,
@@ -757,7 +668,7 @@ class _Checker:
         queries: Sequence[int],
         keys: Sequence[int],
         terms: Sequence[tuple[int | None, int | None, Array]],
-    ) -> Array:
+    ) -> Float[np.ndarray, "three query"]:
         """For each combination of a query's values: the least and the largest score of selected keys, both minus
         infinity if there are none, and the largest of other keys."""
         sides = queries, keys
@@ -767,13 +678,12 @@ class _Checker:
             raise Undecided("too many pairs of a query's and a key's values")
         grids = [np.indices(each).reshape(len(each), math.prod(each)) for each in sizes]
 
-        def where(part: Variable, side: int) -> Int[np.ndarray, " combination"]:
+        def where(part: Variable, side: int) -> Places:
             """The index of a variable's value for each combination of the values of a side."""
-            basis = self.basis(part, dict.fromkeys(sides[side], np.zeros(0)))
-            axes = [sides[side].index(each) for each in basis]
-            found = self.place(part, basis)
+            basis = self.basis(part, sides[side])
+            axes, found = [sides[side].index(each) for each in basis], self.place(part, basis)
             if not axes:
-                return np.repeat(found, len(grids[side][0]) if sizes[side] else 1)
+                return np.repeat(found, (rows, columns)[side])
             return found[np.ravel_multi_index(tuple(grids[side][axes]), [sizes[side][axis] for axis in axes])]
 
         at = {leaf: (where(leaf.queries, 0), where(leaf.keys, 1)) for leaf in leaves}
@@ -783,7 +693,7 @@ class _Checker:
         found, step = np.empty((3, rows)), max(1, _NUMBERS_AT_ONCE // columns)
         for start in range(0, rows, step):
             block = slice(start, start + step)
-            known: dict[Selector, Array] = {}
+            known: dict[Selector, Bool[np.ndarray, "query key"]] = {}
             for leaf, (of_query, of_key) in at.items():
                 known[leaf] = self.domains.table(leaf)[of_query[block]][:, of_key]
             scores = np.zeros((len(found[0, block]), columns))
@@ -801,7 +711,7 @@ class _Checker:
         found[0] = np.where(found[1] > -np.inf, found[0], -np.inf)
         return found[:, able[0]]
 
-    def holds(self, part: Selector, known: dict[Selector, Array]) -> Bool[np.ndarray, "query key"]:
+    def holds(self, part: Selector, known: dict[Selector, Bool[np.ndarray, "..."]]) -> Bool[np.ndarray, "..."]:
         if part not in known and isinstance(part, Combined):
             whole = np.broadcast_arrays(*(self.holds(each, known).astype(np.intp) for each in part.parts))
             corners = np.array([bool(part.function(*map(bool, bits))) for bits in np.ndindex(*[2] * len(whole))])
@@ -816,20 +726,18 @@ class _Checker:
         up, down = layer.up, layer.down
         hidden = self.linear(x, up)
         self.watch(hidden)
-        active = self.size(hidden)
-        blank = Form({}, down.bias, np.zeros(len(down.bias)))
-        count = (down.weight != 0).sum(1) + (down.bias != 0) + 1 + self.network.more
-        terms = np.abs(down.weight) @ active + np.abs(down.bias)
-        added = self.rounding(count) * terms + np.where(terms > 0, count * self.network.smallest, 0)
-        added = added + 2.1 * self.network.scale * np.abs(down.weight) @ active
+        active, off = self.size(hidden), self.rounded(up, self.size(x))
+        added = self.rounded(down, active)
         claimed = np.zeros(len(up.bias), dtype=bool)
-        found = []
+        found = [Form({}, down.bias, np.zeros(len(down.bias)))]
         for claim in claims:
             units = slice(claim.first, claim.last)
             if claimed[units].any():
                 raise Undecided("units with two claims")
             claimed[units] = True
-            found.append(self.lookup(x, up.rows(units), down.weight[:, units], claim))
+            found.append(
+                self.lookup(x, Affine(up.weight[units], up.bias[units]), off[units], down.weight[:, units], claim)
+            )
             self.watch(x)
         keep, linear = np.eye(len(x.constant)), np.zeros(len(x.constant))
         waiting: dict[bytes, list[int]] = {}
@@ -842,32 +750,23 @@ class _Checker:
             others.pop()
             keep += down.weight[:, [unit]] @ up.weight[[unit]]
             linear += down.weight[:, unit] * up.bias[unit]
-            added = added + 2 * np.abs(down.weight[:, unit]) * self.off(x, up.rows(slice(unit, unit + 1)))
+            added = added + 2 * np.abs(down.weight[:, unit]) * off[unit]
         for unit in itertools.chain.from_iterable(waiting.values()):
             added = added + np.abs(down.weight[:, unit]) * active[unit]
         kept = self.linear(x, Affine(keep, linear), executed=False)
-        total = reduce(self.add, found, blank)
+        total = reduce(self.add, found)
         return self.add(kept, Form(total.tables, total.constant, _up(total.radius + added)))
 
-    def off(self, x: Form, up: Affine) -> Array:
-        """How far rounding moves what units read."""
-        count = (up.weight != 0).sum(1) + (up.bias != 0) + 1 + self.network.more
-        return (
-            self.rounding(count) * (np.abs(up.weight) @ self.size(x) + np.abs(up.bias)) + count * self.network.smallest
-        )
-
-    def lookup(self, x: Form, up: Affine, down: Array, claim: LookupClaim) -> Form:
+    def lookup(self, x: Form, up: Affine, off: Array, down: Array, claim: LookupClaim) -> Form:
         """What units add that look ``claim.variable`` up."""
         for part in (claim.variable, *claim.parts):
             self.known(part)
-        width = len(down)
         if not len(up.bias):
-            return Form({}, np.zeros(width), np.zeros(width))
-        sizes = np.abs(up.weight).max(1)
-        lead = up.weight[int(sizes.argmax())]
+            return Form({}, np.zeros(len(down)), np.zeros(len(down)))
+        lead = up.weight[int(np.abs(up.weight).max(1).argmax())]
         column = int(np.abs(lead).argmax())
         factor = up.weight[:, column] / lead[column]
-        blur = self.off(x, up) + _up(np.abs(up.weight - factor[:, None] * lead) @ self.size(x))
+        blur = np.abs(down) @ (off + _up(np.abs(up.weight - factor[:, None] * lead) @ self.size(x)))
         read = self.linear(x, Affine(lead[None], np.zeros(1)), executed=False)
         keys = list(dict.fromkeys(map(self.key, claim.parts)))
         for key in list(keys):  # what follows from other parts is none of its own
@@ -875,114 +774,44 @@ class _Checker:
             if key not in read.tables and others and set(self.basis(self.variables[key], read.tables)) <= set(others):
                 keys = others
         z = self.express(read, [self.variables[key] for key in keys])
-        sets = self.listed(keys)
-        if math.prod(map(len, sets)) > _MOST_COMBINATIONS:
+        sizes = [len(each) for each in self.listed(keys)]
+        if math.prod(sizes) > _MOST_COMBINATIONS:
             raise Undecided(f"{claim.variable}, a function of too many combinations of values")
-        total = np.full([len(each) for each in sets], float(z.constant[0]))
-        for axis, key in enumerate(keys):
-            if key in z.tables:
-                total = total + z.tables[key].reshape([-1 if axis == each else 1 for each in range(len(sets))])
-        where = self.place(claim.variable, keys)
+        none = np.zeros((1, 1))
+        tables = (z.tables.get(key, np.repeat(none, size, 0)) for key, size in zip(keys, sizes, strict=True))
+        total, where = _combined(tables, sizes) + z.constant[0], self.place(claim.variable, keys)
         if not (where >= 0).any():
             raise Undecided(f"{claim.variable}, which has no value")
-        points, error = total.ravel()[where >= 0], float(z.radius[0] + self.rounding(8, False) * np.abs(total).max())
-        low, high, gates = self.bends(points, error, factor, up.bias, blur, down)
+        error = float(z.radius[0] + _own(np.abs(total).max()))
+        low, high, slack = self.bends(total[where >= 0], error, factor, up.bias, down)
         key = self.key(claim.variable)
         middle, radius = self.hull(where[where >= 0], low, high, key)
-        return Form({key: middle}, np.zeros(width), _up(radius + np.abs(down) @ blur + gates))
+        return Form({key: middle}, np.zeros(len(down)), _up(radius + blur + slack))
 
-    def bends(
-        self, points: Array, error: float, factor: Array, bias: Array, blur: Array, down: Array
-    ) -> tuple[Array, Array, Array]:
-        """The range of ``down @ relu(factor * z + bias)`` for z around each point, and what gates are off by.
+    def bends(self, points: Array, error: float, factor: Array, bias: Array, down: Array) -> tuple[Array, Array, Array]:
+        """The range of ``down @ relu(factor * z + bias)`` for z around each point, and its rounding.
 
         It is piecewise linear: its ends are those of the interval, or where a unit bends within it.
         """
 
         def at(z: Array) -> Array:
             found = np.empty((len(z), len(down)))
-            step = max(1, _NUMBERS_AT_ONCE // max(1, len(bias)))
+            step = max(1, _NUMBERS_AT_ONCE // len(bias))
             for start in range(0, len(z), step):
                 block = slice(start, start + step)
-                read = z[block, None] * factor + bias
-                found[block] = np.maximum(read, 0) @ down.T
+                found[block] = np.maximum(z[block, None] * factor + bias, 0) @ down.T
                 self.watch()
             return found
 
-        low = high = at(points - error)
-        for other in (at(points + error), at(points)):
-            low, high = np.minimum(low, other), np.maximum(high, other)
+        ends = at(points - error), at(points + error), at(points)
+        low, high = np.minimum.reduce(ends), np.maximum.reduce(ends)
         bent = np.sort(-bias[factor != 0] / factor[factor != 0])
         first, last = np.searchsorted(bent, points - error), np.searchsorted(bent, points + error, "right")
         inside = np.flatnonzero(first < last)
-        if len(inside):
-            values = at(bent)
-            for row in inside.tolist():
-                between = values[first[row] : last[row]]
-                low[row] = np.minimum(low[row], between.min(0))
-                high[row] = np.maximum(high[row], between.max(0))
-        largest = np.abs(points).max() + error
-        slack = self.rounding(len(bias) + 16, executed=False) * (
-            np.abs(down) @ (np.abs(factor) * largest + np.abs(bias))
-        )
-        gates = slack
-        if math.isfinite(self.network.slope):
-            gates = gates + self.gates(points, error, factor, bias, blur, down)
-        return low, high, gates
-
-    def gates(self, points: Array, error: float, factor: Array, bias: Array, blur: Array, down: Array) -> Array:
-        """Largest ``|silu(slope g) / slope - relu(g)| = |g| / (1 + exp(slope |g|))`` of all units together."""
-        slope, worst = self.network.slope, np.zeros(len(down))
-        step = max(1, _NUMBERS_AT_ONCE // max(1, len(bias)))
-        for start in range(0, len(points), step):
-            read = points[start : start + step, None] * factor + bias
-            far = np.abs(read) - np.abs(factor) * error - blur - 1e-9 * np.abs(read)
-            near = np.maximum(far, 1.2785 / slope)  # where it is largest
-            worst = np.maximum(worst, (near * np.exp(-np.minimum(slope * near, 700)) @ np.abs(down).T).max(0))
-        return worst
-
-    # ---- output -----------------------------------------------------------------------------------------------------
-
-    def number(self, codes: Sequence[tuple[float, Value]] | None, claims: Sequence[LayerClaim]) -> float:
-        """The largest distance of the output from the number of a value."""
-        y = self.express(self.linear(self.stream(claims), self.network.output), [self.program])
-        key = self.key(self.program)
-        values, table, constant = self.values(key), y.tables.get(key), float(y.constant[0])
-        radius = float(y.radius[0] + self.rounding(8, executed=False) * self.size(y)[0])
-        if values is None:
-            if codes is not None:
-                raise Undecided("values without a list, read from a list")
-            factor = 0.0 if table is None else float(table[0, 0])
-            span = self.span(self.program)
-            return radius + (abs(factor - 1) + 2**-50) * span + abs(constant)
-        numbers = None if codes is None else {typed(value): number for number, value in codes}
-        if numbers is None and not all(map(is_number, values)):
-            raise Undecided("values that are no numbers, read as numbers")
-        wanted = [float(value) if numbers is None else numbers.get(typed(value), math.nan) for value in values]
-        found = np.full(len(values), constant) if table is None else constant + table[:, 0]
-        able = self.possible.get(key, np.ones(len(values), dtype=bool))
-        off = np.where(able, np.abs(found - np.array(wanted)), 0.0)
-        error = float(off.max()) + radius + 2**-50 * max(map(abs, wanted))
-        if math.isnan(error):
-            raise Undecided("a value without a number")
-        return error * (1 + 2**-30)
-
-    def probability(self, values: Sequence[Value], claims: Sequence[LayerClaim]) -> float:
-        """The largest probability of all wrong tokens together."""
-        logits = self.linear(self.stream(claims), self.network.output)
-        y, key = self.express(logits, [self.program]), self.key(self.program)
-        radius = _up(y.radius + self.network.scale * self.size(logits))
-        right = {typed(value): token for token, value in reversed(list(enumerate(values)))}
-        worst = 0.0
-        for place, value in enumerate(self.domains.listed(self.program)):
-            token = right.get(typed(value))
-            if key in self.possible and not self.possible[key][place]:
-                continue
-            if token is None:
-                raise Undecided(f"{value!r}, which no token stands for")
-            found = y.constant + (y.tables[key][place] if key in y.tables else 0)
-            margin = found[token] - found - (radius + radius[token]) * (1 + 2**-30)
-            wrong = np.arange(len(values)) != token
-            worst = max(worst, float(np.exp(-np.maximum(margin[wrong], -700)).sum()))
-            self.watch()
-        return worst * (1 + 2**-20)
+        values = at(bent) if len(inside) else bent
+        for row in inside.tolist():
+            between = values[first[row] : last[row]]
+            low[row] = np.minimum(low[row], between.min(0))
+            high[row] = np.maximum(high[row], between.max(0))
+        largest = np.abs(factor) * (np.abs(points).max() + error) + np.abs(bias)
+        return low, high, _own(np.abs(down) @ largest, len(bias))

@@ -40,16 +40,14 @@ from glassformer.programs.language import (
     Aggregate,
     Combined,
     Elementwise,
+    Input,
     Select,
     Selector,
     Value,
     Variable,
     Width,
-    everything,
     fulfils,
-    indices,
     is_number,
-    tokens,
     typed,
 )
 
@@ -225,8 +223,6 @@ class Plan:
     """What a program takes: stored variables, heads, functions and the output."""
 
     domains: Domains
-    positions: bool = True
-    """Whether positions are embedded; otherwise indices are looked up from the share of a causal head."""
     stored: dict[object, Stored] = field(default_factory=dict)
     heads: dict[object, Head] = field(default_factory=dict)
     lookups: dict[object, Lookup] = field(default_factory=dict)
@@ -261,7 +257,7 @@ class Plan:
         """Where any function of a variable can be read."""
         if isinstance(part, Aggregate) and self.is_free(part):
             return self._aggregated(part)
-        if part is tokens or (part is indices and self.positions):
+        if isinstance(part, Input):
             return self.stored.setdefault(part, Stored(part, str(part), 0, self.domains.listed(part), free=True))
         return self._looked_up(part)
 
@@ -437,18 +433,13 @@ class Plan:
             self.lookups[key] = Lookup(time, total.read_at(time), points, stored, attempt.parts)
         return self.stored[key]
 
-    def _is_counted(self, part: Variable) -> bool:
-        """Whether a variable is a number of keys, which is looked up from its share."""
-        return isinstance(part, Width) or (part is indices and not self.positions)
-
-    def _share(self, part: Variable) -> Sum:
-        """``w / (w + 1)`` of a width w, or of an index and 1."""
-        width = part if isinstance(part, Width) else Width(everything, "position")
-        key = "share", self.domains.key(width)
+    def _share(self, part: Width) -> Sum:
+        """``w / (w + 1)`` of a width w."""
+        key = "share", self.domains.key(part)
         if key not in self.stored:
-            head = self._head(width.selector, 0.0, 0)
+            head = self._head(part.selector, 0.0, 0)
             name, features = f"share of {part}", [np.empty(0)]
-            stored = Stored(width, name, head.time, None, free=False, features=features, span=(0.0, 1.0))
+            stored = Stored(part, name, head.time, None, free=False, features=features, span=(0.0, 1.0))
             stored.origins.append(Sum(constant=1.0))
             stored.defaults.append(0.0)
             head.writes.append(stored)
@@ -457,17 +448,16 @@ class Plan:
 
     def _source(self, part: Variable, shares: bool) -> tuple[Callable[[], Sum], Function]:
         """What a function reads of one of its sources, and the number that it is for each value."""
-        if shares and self._is_counted(part):
-            more = 0 if isinstance(part, Width) else 1
-            return partial(self._share, part), lambda value: (value + more) / (value + more + 1)
+        if shares and isinstance(part, Width):
+            return partial(self._share, part), lambda value: value / (value + 1)
         return partial(self.read, part), self.code(part)
 
     def _points(self, part: Variable) -> tuple[Sum, _Attempt]:
         """The sum that a function reads, and how it is looked up from it."""
         leaves = self._leaves(part)
         roots = self.domains.roots(part)
-        attempts = [(leaves, True)] if self._is_counted(part) else [(leaves, True), (leaves, False)]
-        if any(map(self._is_counted, roots)):  # from its share, without a layer that looks it up
+        attempts = [(leaves, True)] if isinstance(part, Width) else [(leaves, True), (leaves, False)]
+        if any(isinstance(root, Width) for root in roots):  # from its share, without a layer that looks it up
             attempts.insert(0, (roots, True))
         if isinstance(part, Elementwise):
             attempts.append((part.sources, False))

@@ -190,8 +190,6 @@ def compile_program(
     max_len: int,
     *,
     causal: bool = False,
-    positions: bool = True,
-    reuse: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> CompiledProgram:
     """The transformer that computes ``program`` for sequences of 1 to ``max_len`` tokens of ``vocabulary``.
@@ -201,8 +199,6 @@ def compile_program(
         vocabulary: All tokens.
         max_len: Tokens of the longest sequence.
         causal: Let selectors choose only keys up to the query's own position.
-        positions: Embed positions. Without, a head of a causal program counts them.
-        reuse: Use coordinates that are no longer needed again, where that takes fewer parameters.
         dtype: Of the weights.
 
     Raises:
@@ -212,15 +208,14 @@ def compile_program(
     ok = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     require(ok, f"dtype = {dtype}", "a floating-point dtype", "Use torch.float32.")
     domains = Domains(vocabulary, max_len, causal)
-    require(positions or causal, "positions=False with causal=False", "a causal program", "Pass causal=True.")
-    plan = Plan(domains, positions)
+    plan = Plan(domains)
     with refuse_endless(program):
         result = plan.read(program)
     num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
     result.read_at(2 * num_layers + 1)
     layers = [_Layer(plan, layer) for layer in range(num_layers)]
     outputs = {stored for stored, _ in result.terms}
-    places = [_place(list(plan.stored.values()), outputs, again) for again in ([True, False] if reuse else [False])]
+    places = [_place(list(plan.stored.values()), outputs, again) for again in (True, False)]
     with torch.random.fork_rng(devices=[]):  # modules are made with random weights
         models = [
             CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])

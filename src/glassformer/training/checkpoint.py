@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from accelerate.utils import extract_model_from_parallel
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
 from glassformer.checkpoints.tensor_files import nonfinite_weights, require_finite
@@ -32,7 +32,8 @@ _QUANTITIES = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer
 
 def plain_model(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of ``torch.compile`` and DistributedDataParallel."""
-    return extract_model_from_parallel(model, keep_torch_compile=False)
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -53,12 +54,7 @@ def save_weights(model: nn.Module, directory: Path, *, write: bool = True) -> No
 
 
 def load_weights(model: nn.Module, directory: Path, *, allow_nonfinite: bool = False) -> None:
-    """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into ``directory``.
-
-    Raises:
-        InputError: If the file is missing or damaged, a tensor is missing, unknown, or of another shape or dtype, or a
-            parameter is infinite or NaN and ``allow_nonfinite`` is false. The model is then unchanged.
-    """
+    """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into ``directory``."""
     path = directory / WEIGHTS_FILE
     stored, wanted = _read(path), named_tensors(model)
     for name in sorted(stored.keys() ^ wanted.keys()):
@@ -91,12 +87,7 @@ def save_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Pa
 
 
 def load_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Path) -> None:
-    """Fill ``optimizers``, which update the weights of ``model``, with the state that :func:`save_optimizers` wrote.
-
-    Raises:
-        InputError: If the file is missing or damaged, a tensor belongs to no weight or differs from it in shape, or the
-            quantities of a weight are not those that its optimiser keeps.
-    """
+    """Fill ``optimizers``, which update the weights of ``model``, with the state that :func:`save_optimizers` wrote."""
     path = directory / OPTIMIZER_FILE
     states = _read_states(path, named_tensors(model))
     for optimizer in optimizers:

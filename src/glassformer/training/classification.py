@@ -41,10 +41,6 @@ class ClassificationTask:
         dropped_id: What a dropped token becomes: that of unknown words, which learns a meaning by this.
         evaluation_batch: Texts in one forward pass of ``evaluate``.
 
-    Raises:
-        InputError: A label that is no class, one class alone to learn from, an unknown metric, a probability outside
-            [0, 1), a negative ``dropped_id``, fewer than two classes, or ``evaluation_batch`` below 1.
-
     Source: Szegedy et al. 2015, arXiv 1512.00567, section 7 (label smoothing); Iyyer et al. 2015, "Deep Unordered
     Composition Rivals Syntactic Methods for Text Classification", section 4 (word dropout).
     """
@@ -127,11 +123,7 @@ class ClassificationTask:
         return len(batch["labels"])
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss above, in nats per text; tokens are dropped only if ``model`` is in training mode.
-
-        Raises:
-            InputError: ``model`` has another number of classes.
-        """
+        """The loss above, in nats per text; tokens are dropped only if ``model`` is in training mode."""
         tokens, real = batch["tokens"], batch["real"]
         if model.training and self._word_dropout > 0:
             tokens, real = self._drop_words(tokens, real)
@@ -172,9 +164,6 @@ def scores(probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tenso
     Args:
         probabilities: Of each class; each row sums to 1.
         labels: The class of each text.
-
-    Raises:
-        InputError: No texts, or labels that are fewer, more or no classes.
     """
     calibration = calibration_error(probabilities, labels)
     predicted = probabilities.argmax(-1)
@@ -200,9 +189,6 @@ def calibration_error(
         sum over bins of  n_bin / n * |accuracy in the bin - mean confidence in the bin|
 
     Confidence is the probability of the most likely class; the bins are intervals ``(i, i + 1] / bins``.
-
-    Raises:
-        InputError: As for :func:`scores`, or ``bins`` below 1.
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 3.
     """

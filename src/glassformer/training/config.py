@@ -21,11 +21,7 @@ _FREE_ON_RESUME = {
 
 @config
 class TrainingConfig(Config):
-    """How a model is trained.
-
-    Raises:
-        InputError: A field of another type or out of its range, or two fields that contradict each other.
-    """
+    """How a model is trained."""
 
     steps: Size = 1000
     """Updates of the weights in the whole run."""
@@ -88,9 +84,6 @@ class TrainingConfig(Config):
         """Check that a run started with ``earlier`` may be continued with this configuration.
 
         Fields that decide the weights must stay the same; with a constant schedule the number of steps may change.
-
-        Raises:
-            InputError: Naming each field that differs and may not.
         """
         free = _FREE_ON_RESUME | ({"steps"} if self.schedule == "constant" else set())
         old, new = vars(earlier), vars(self)

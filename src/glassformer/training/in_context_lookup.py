@@ -16,8 +16,7 @@ from glassformer.config import NonNegative, Positive, Size, config
 from glassformer.data.in_context_lookup import Encoding, Facts, LookupConfig, Split, encode, sample
 from glassformer.errors import require
 from glassformer.layers.blocks import CrossBlock
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.modes import seeded
 from glassformer.training import Batch, TargetTask, TrainingConfig, TrainingResult
 from glassformer.training.loaders import train_in

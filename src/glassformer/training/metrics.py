@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from glassformer.errors import InputError, require
+from glassformer.errors import naming_extras, require
 from glassformer.files import write_text
 from glassformer.text import short
 from glassformer.untrusted import json_value, read_bytes, require_regular
@@ -26,9 +26,6 @@ def read_records(path: Path, until_step: int) -> list[Record]:
     """The records in ``path`` up to and including ``until_step``; an absent file has none.
 
     A last line without an end, which was being written when its process died, is left out.
-
-    Raises:
-        InputError: Another line that is no record; it is named, and nothing is lost. Or a file that is none, or a link.
     """
     records: list[Record] = []
     if not os.path.lexists(path):
@@ -86,20 +83,11 @@ class TensorBoard:
     Args:
         directory: Where the event files go.
         from_step: Earlier files' scalars after this step are superseded.
-
-    Raises:
-        InputError: If TensorBoard is not installed.
     """
 
     def __init__(self, directory: Path, from_step: int) -> None:
-        try:
+        with naming_extras():
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise InputError(
-                "tensorboard = True without TensorBoard installed",
-                "the package tensorboard",
-                "Install it with: pip install 'glassformer[tensorboard]'.",
-            ) from error
         self._writer = SummaryWriter(str(directory), purge_step=from_step + 1)
 
     def write(self, record: Record) -> None:

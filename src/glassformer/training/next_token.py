@@ -31,10 +31,6 @@ class NextTokenTask:
         balance_weight: Weight of the load-balancing loss; above 0 the model needs experts.
         evaluation_batch: Evaluation sequences in one forward pass.
 
-    Raises:
-        InputError: Evaluation sequences that are none or have fewer than two tokens, an unknown metric, a negative
-            weight, or ``evaluation_batch`` below 1.
-
     Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2 (the loss without its second part).
     """
 
@@ -63,11 +59,7 @@ class NextTokenTask:
         self.metric, self.higher_is_better = metric, metric == "accuracy"
 
     def batch(self, step: int, size: int) -> Batch:
-        """The sequences of update ``step``.
-
-        Raises:
-            InputError: If ``batches`` returned something else than sequences named "tokens".
-        """
+        """The sequences of update ``step``."""
         batch = self._batches(step, size)
         require("tokens" in batch, f"a batch of {sorted(batch)}", "'tokens' in it", "Name the sequences 'tokens'.")
         _require_sequences(batch["tokens"], "a batch's tokens")
@@ -78,11 +70,7 @@ class NextTokenTask:
         return batch["tokens"][:, 1:].numel()
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss above, in nats per token.
-
-        Raises:
-            InputError: If the balance has a weight and ``model`` has no experts.
-        """
+        """The loss above, in nats per token."""
         tokens = batch["tokens"]
         with collect_routing() as routings:
             loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())

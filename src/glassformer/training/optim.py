@@ -68,9 +68,6 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
 
         g = gradient + d w        v = m v + g        w = w - r v
 
-    Raises:
-        InputError: If ``model`` has no trainable weight, or "muon" was asked for and no weight is one for Muon.
-
     Source: AdamW, Loshchilov & Hutter 2019 (arXiv:1711.05101); Muon, Jordan et al. 2024; SGD's momentum, Polyak
     1964, as PyTorch writes it.
     """
@@ -125,9 +122,6 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
 
     Warm-up: (step + 1) / W for step < W. After it 1 if constant, else with t = (step - W) / (N - W):
     f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup_steps``, f = ``final_lr_fraction``.
-
-    Raises:
-        InputError: If ``step`` is not in [0, N).
 
     Source: Loshchilov & Hutter 2017, SGDR, equation 5 (one period); linear warm-up: Goyal et al. 2017, section 2.2.
     """

@@ -69,11 +69,7 @@ class RunState:
 
     @classmethod
     def read(cls, path: Path) -> RunState:
-        """Read what :meth:`to_json` wrote into the file ``path``.
-
-        Raises:
-            InputError: If the file is missing or is not such a state.
-        """
+        """Read what :meth:`to_json` wrote into the file ``path``."""
         try:
             return TypeAdapter(cls).validate_json(json.dumps(read_json(path)), strict=True)
         except (ValueError, RecursionError) as error:
@@ -112,11 +108,7 @@ class RunDirectory:
         return next(reversed(self.checkpoints()), None)
 
     def require_new(self) -> None:
-        """Check that the directory holds no run.
-
-        Raises:
-            InputError: If it holds one; says how to continue it.
-        """
+        """Check that the directory holds no run."""
         require(
             not self.config_file.exists() and not self.checkpoints(),
             f"{self.path}, which already holds a run",
@@ -125,11 +117,7 @@ class RunDirectory:
         )
 
     def require_continues(self, config: TrainingConfig, description: Description) -> None:
-        """Check that the directory holds a run that may be continued with this configuration and description.
-
-        Raises:
-            InputError: If it holds none, or naming the differences.
-        """
+        """Check that the directory holds a run that may be continued with this configuration and description."""
         require(
             self.config_file.exists(),
             f"{self.path}, which holds no run, with resume=True",
@@ -157,11 +145,7 @@ class RunDirectory:
         )
 
     def lock(self) -> None:
-        """Make the directory, and let no other process write there until this one calls :meth:`unlock` or ends.
-
-        Raises:
-            InputError: Another process writes there; it is named.
-        """
+        """Make the directory, and let no other process write there until this one calls :meth:`unlock` or ends."""
         if not self._writes or fcntl is None:
             return
         self.path.mkdir(parents=True, exist_ok=True)

@@ -44,11 +44,7 @@ class Update:
 
 
 def open_accelerator(precision: str) -> Accelerator:
-    """The Accelerate engine for this process, as its launcher set it up.
-
-    Raises:
-        InputError: If the device has no such ``precision``.
-    """
+    """The Accelerate engine for this process, as its launcher set it up."""
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         # Accelerate allows one precision per process; runs that follow one another may each have their own.
         AcceleratorState._reset_state()
@@ -127,11 +123,7 @@ class Stepper:
         return Update(total, grad_norm, factor, count, stops > 0)
 
     def evaluate(self) -> dict[str, float]:
-        """The task's metrics, the same on every process.
-
-        Raises:
-            InputError: If the task's ``metric`` is not among them.
-        """
+        """The task's metrics, the same on every process."""
         with evaluating(self.model), torch.no_grad():
             metrics = self._task.evaluate(self.model)
         require(

@@ -63,9 +63,6 @@ class EpochBatches:
         tensors: Named tensors with one row per example each.
         seed: Seed of the orders.
         shuffle: False visits the examples as they stand.
-
-    Raises:
-        InputError: If there are no tensors, no examples, or different numbers of examples.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, seed: int = 0, shuffle: bool = True) -> None:
@@ -82,11 +79,7 @@ class EpochBatches:
         return -(-self.num_examples // size)
 
     def __call__(self, step: int, size: int) -> Batch:
-        """The batch of update ``step`` (from 0).
-
-        Raises:
-            InputError: If ``step`` is negative or ``size`` is below 1.
-        """
+        """The batch of update ``step`` (from 0)."""
         require(step >= 0, f"step = {step}", "a step of at least 0", "Count steps from 0.")
         epoch, index = divmod(step, self.steps_per_epoch(size))
         if self.shuffle and epoch != self._epoch:
@@ -111,11 +104,7 @@ def mix_seed(*numbers: int, purpose: str = "") -> int:
 
 
 def num_examples(batch: Batch) -> int:
-    """The number of examples in ``batch``.
-
-    Raises:
-        InputError: If the batch has no tensors or no examples, or its tensors differ in their number of examples.
-    """
+    """The number of examples in ``batch``."""
     lengths = {name: len(tensor) if tensor.ndim else 0 for name, tensor in batch.items()}
     require(
         len(set(lengths.values())) == 1 and 0 not in lengths.values(),
@@ -131,9 +120,6 @@ def shares(batch: Batch, parts: int) -> list[Batch | None]:
 
     Returns:
         The shares in order. With fewer examples than parts some are None.
-
-    Raises:
-        InputError: If ``parts`` is below 1 or ``batch`` is no batch.
     """
     require_positive(parts=parts)
     size = num_examples(batch)

@@ -6,7 +6,6 @@ import json
 import tracemalloc
 from copy import deepcopy
 from dataclasses import replace
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,9 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedEncoderDecoder,
     LoadedHead,
     LoadedModel,
+    Turn,
 )
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
 from refusals import refused
@@ -243,7 +242,7 @@ def test_signs_are_told_as_the_design_tells_them(by_name: dict[str, LoadedModel]
 def test_a_model_stays_in_its_mode(by_name: dict[str, LoadedModel], name: str) -> None:
     there = by_name[name]
     assert isinstance(there, LoadedDecoder | LoadedEncoderDecoder)
-    loaded = replace(there, model=deepcopy(there.model), lock=RLock())  # type: ignore[arg-type]
+    loaded = replace(there, model=deepcopy(there.model), lock=Turn())
     modes = {}
     for number, module in enumerate(loaded.model.modules()):
         module.training = modes[module] = number % 3 > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from threading import RLock
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from glassformer.explorer.answers.attention import weights
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.calls import UnknownName
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, Turn, weights_stamp
 from glassformer.explorer.service import Explorer
 from refusals import refused
 
@@ -70,7 +69,7 @@ def test_a_run_that_nobody_asked_for_is_unknown(by_name: dict[str, LoadedModel],
 def _trainable(by_name: dict[str, LoadedModel]) -> LoadedDecoder:
     there = by_name["decoder"]
     assert isinstance(there, LoadedDecoder)
-    return replace(there, model=deepcopy(there.model), lock=RLock())
+    return replace(there, model=deepcopy(there.model), lock=Turn())
 
 
 def _trained(model: nn.Module) -> None:
@@ -103,7 +102,7 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
     after = told()
     assert all(one != other for one, other in zip(before, after, strict=True))
     # As an explorer tells that never saw the model before.
-    explorer = Explorer([replace(loaded, lock=RLock())])
+    explorer = Explorer([replace(loaded, lock=Turn())])
     assert told() == after
 
 

@@ -10,8 +10,7 @@ import torch
 from glassformer.explorer.answers.scrambling import MOST_ORDERS, scramble
 from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel
 from glassformer.explorer.messages import AskScramble, ModelCard
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from refusals import refused
 
 

@@ -21,10 +21,8 @@ from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 from glassformer.explorer.service import Explorer
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.edits import forbid
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens

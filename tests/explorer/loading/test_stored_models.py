@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from glassformer.checkpoints.mixtral import mixtral_from_decoder
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import nn
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.checkpoints.mixtral import mixtral_from_decoder
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.classifier import Classifier, save_classifier
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
@@ -31,8 +31,7 @@ from glassformer.labs.gpt_oss import Transformer
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 from glassformer.training.in_context_lookup import InContextRecipe, build_model

@@ -21,8 +21,7 @@ from glassformer.explorer.service import Explorer
 from glassformer.labs.gpt_oss import Transformer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 from refusals import refused

@@ -22,10 +22,8 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from refusals import refused
 
 TOKENIZER = WordTokenizer(("a", "good", "film", "bad"))

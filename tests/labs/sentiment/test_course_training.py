@@ -17,7 +17,7 @@ from glassformer.labs.sentiment.course_training import (
     analyze_complexity,
     train_transformer,
 )
-from glassformer.observe.complexity_measured import count_operations
+from glassformer.observe.cost import count_operations
 from refusals import refused
 
 GOOD = ["a great film", "great acting", "i love it", "a lovely plot", "great fun", "love the cast"]
@@ -164,5 +164,5 @@ def test_the_count_is_the_courses_beside_what_torch_executes() -> None:
         analyze_complexity(32, 10, 5, 48)
     with refused("length = 0"):
         analyze_complexity(32, 0, 4, 48)
-    with refused("ff_dim = 0"):
+    with refused("d_ff = 0"):
         analyze_complexity(32, 10, 4, 0)

@@ -56,13 +56,6 @@ def test_a_model_at_chance_is_said_to_be_at_chance(results: Results) -> None:
     )
 
 
-def test_counted_operations_that_differ_are_said_to(results: Results) -> None:
-    assert "number of operations equals" in render(LAB, results)
-    assert "number of operations differs from" in render(
-        LAB, replace(results, growth=replace(results.growth, counted=False))
-    )
-
-
 def test_the_quick_version_and_what_is_missing_are_named(results: Results) -> None:
     quick = replace(results, quick=True, heads=None, models=replace(results.models, missing={"A": "no internet"}))
     assert "This is the quick version" in render(LAB, quick)

@@ -25,8 +25,7 @@ from glassformer.labs.sentiment.word_probes import (
     probe_pairs,
     probe_words,
 )
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 
 KNOWN = ("alpha", "beta", "gamma", "is", "was", "here", "there", ".")
 POSITIVE = {"alpha": 0.2, "beta": 0.6, "gamma": 0.4}

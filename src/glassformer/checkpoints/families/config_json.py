@@ -120,11 +120,7 @@ class Fields:
 
 
 def alike(fields: Mapping[str, Any], default: float | None = None) -> float:
-    """The number in fields that say the same thing; absent ones are None.
-
-    Raises:
-        InputError: Fields that contradict each other, or hold no number.
-    """
+    """The number in fields that say the same thing; absent ones are None."""
     given = {name: value for name, value in fields.items() if value is not None} or {"default": default}
     got = " and ".join(f"{name} = {value!r}" for name, value in given.items())
     numbers = [value for value in given.values() if type(value) in (int, float) and abs(value) < 1e30]

@@ -41,9 +41,6 @@ def read_gguf_config(
         metadata: All keys and values. Arrays may be any sequences.
         shapes: Of all tensors, rows first, as in torch.
         factors: The values of those of :data:`FACTORS` that the file has.
-
-    Raises:
-        InputError: A key that is missing, unknown, impossible, or contradicts another or a tensor.
     """
     start = f"{metadata['general.architecture']}."
     keys = Fields({name.removeprefix(start): each for name, each in metadata.items() if name.startswith(start)}, start)
@@ -79,9 +76,6 @@ def gguf_entries(family: Family, config: DecoderConfig, names: Collection[str]) 
     """The tensors of a GGUF file of this family; ``names`` are those that it has, or empty for one to be written.
 
     Only rows are moved, so that an entry's tensors may be floats or packed rows of bytes.
-
-    Raises:
-        InputError: A decoder with a tensor that the family lacks.
     """
     table = dict(family.gguf_names) | (EXPERTS if config.num_experts else {})
     for packed in PACKED:
@@ -205,11 +199,7 @@ def _by_factors(factors: tuple[float, ...], base: float, width: int) -> RopeScal
 
 
 def known_architecture(metadata: Mapping[str, Any]) -> str:
-    """The architecture that a file says it has.
-
-    Raises:
-        InputError: None, or no text.
-    """
+    """The architecture that a file says it has."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise InputError(f"general.architecture = {name!r}", "a name", _FIX)

@@ -37,8 +37,7 @@ from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.programs.library import PROGRAMS
 
 BUNDLED = Path(__file__).parents[1] / "bundled"

@@ -31,8 +31,7 @@ from glassformer.explorer.loading.task_models import (
 )
 from glassformer.explorer.messages import MOST_TOKENS
 from glassformer.models.decoder import Decoder
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 
 def in_context_lookup(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:

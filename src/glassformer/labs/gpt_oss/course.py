@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.layers import experts, feedforward
+from glassformer.layers.blocks import initialise
 from glassformer.layers.experts import Router as Router
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.models.initialisation import initialise
 
 NORM_EPS = 1e-5
 

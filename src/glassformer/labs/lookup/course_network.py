@@ -11,15 +11,13 @@ from torch import Tensor, nn
 
 from glassformer.data.lookup import PAD
 from glassformer.errors import require_heads, require_positive
-from glassformer.kernels.embedding import look_up
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import CrossBlock, EncoderBlock
+from glassformer.layers.embedding import check_tokens, look_up
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.sinusoids import SinusoidalPositions
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.models.tokens import check_tokens
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 
 class MultiHeadAttention(GroupedQueryAttention):

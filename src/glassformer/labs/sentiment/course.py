@@ -12,15 +12,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_above_zero, require_heads, require_positive
-from glassformer.kernels.embedding import look_up
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import EncoderBlock
+from glassformer.layers.embedding import check_tokens, look_up
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.sinusoids import SinusoidalPositions
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.tokens import check_tokens
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder import Encoder, EncoderConfig
 
 
 class TokenEmbedding(nn.Module):
@@ -37,7 +35,7 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionalEncoding(SinusoidalPositions):
-    """Adds sines and cosines of the position, see :class:`~glassformer.layers.sinusoids.SinusoidalPositions`."""
+    """Adds sines and cosines of the position, see :class:`~glassformer.layers.positions.SinusoidalPositions`."""
 
     def __init__(self, d_model: int, max_length: int = 512) -> None:
         super().__init__(d_model, max_length)

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer, require_text
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, require, require_heads, require_positive
 from glassformer.figures.attention_maps import attention_grid
 from glassformer.figures.coloured_words import shown
 from glassformer.labs.sentiment.course import MiniTransformer
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.observe.complexity import complexity
 from glassformer.text import one_line
 from glassformer.training import Batch
 from glassformer.training.loaders import History, Loader, train_epochs
@@ -168,20 +166,30 @@ def analyze_complexity(d_model: int, sequence_length: int, num_heads: int, d_ff:
         executed_projections  8 sequence_length d_model ** 2
         executed_attention    4 sequence_length ** 2 d_model
         executed_feedforward  4 sequence_length d_model d_ff
-        executed_total        their sum, see :func:`~glassformer.observe.complexity.complexity`
+        executed_total        their sum
 
     The course counts one of the two products of each part, a multiplication with its addition as one operation, and no
     projections. Both counts give the same length at which attention overtakes the feed-forward network, d_ff.
     """
-    config = EncoderConfig(vocab_size=1, num_layers=1, hidden_dim=d_model, ff_dim=d_ff, num_heads=num_heads)
-    executed = complexity(config, 1, sequence_length).operations
+    require_positive(d_model=d_model, sequence_length=sequence_length, num_heads=num_heads, d_ff=d_ff)
+    require_heads(num_heads, d_model=d_model)
     attention, feedforward = sequence_length**2 * d_model, sequence_length * d_model * d_ff
+    projections = 8 * sequence_length * d_model**2
     return {
         "attention": attention,
         "feedforward": feedforward,
         "total": attention + feedforward,
-        "executed_projections": executed.projections,
-        "executed_attention": executed.attention,
-        "executed_feedforward": executed.feed_forward,
-        "executed_total": executed.total,
+        "executed_projections": projections,
+        "executed_attention": 4 * attention,
+        "executed_feedforward": 4 * feedforward,
+        "executed_total": projections + 4 * attention + 4 * feedforward,
     }
+
+
+def overtakes(d_model: int, d_ff: int, *, with_projections: bool = False) -> int:
+    """The shortest text of n tokens for which attention takes more operations than the feed-forward network::
+
+    4 n ** 2 d_model > 4 n d_model d_ff                        from n = d_ff + 1 on
+    4 n ** 2 d_model + 8 n d_model ** 2 > 4 n d_model d_ff     from n = d_ff - 2 d_model + 1 on, with projections
+    """
+    return max(1, d_ff + 1 - (2 * d_model if with_projections else 0))

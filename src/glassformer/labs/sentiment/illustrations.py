@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from glassformer.errors import require
 from glassformer.figures.heat_maps import panel
 from glassformer.figures.style import BLACK, RED, in_style, line, new_figure
-from glassformer.layers.sinusoids import SinusoidalPositions
+from glassformer.layers.positions import SinusoidalPositions
 
 
 @in_style

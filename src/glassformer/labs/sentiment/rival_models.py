@@ -13,8 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from glassformer.kernels.embedding import look_up
-from glassformer.models.tokens import check_tokens
+from glassformer.layers.embedding import check_tokens, look_up
 
 
 class RecurrentClassifier(nn.Module):

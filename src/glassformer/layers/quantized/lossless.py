@@ -9,11 +9,11 @@ from jaxtyping import BFloat16, Float, Int32, UInt8
 from torch import Tensor, nn
 
 from glassformer.errors import require
+from glassformer.kernels.dispatch import native_library, use_definition
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.kernels.linear import parts, threads_for
 from glassformer.kernels.lossless import GROUP, GROUP_BYTES, encode_definition, fits, lossless_linear
 from glassformer.kernels.lossless import expand as decode
-from glassformer.kernels.rule import native_library, use_definition
 
 _MULTIPLE = 16
 # With one exception in so many, the list takes what the codes save.

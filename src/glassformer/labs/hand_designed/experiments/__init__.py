@@ -11,12 +11,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from glassformer.figures.single_heads import draw_cells
 from glassformer.files import write_text
 from glassformer.handcraft.designs import designable
 from glassformer.labs.hand_designed.course_tasks import SHOWN, submission
 from glassformer.labs.hand_designed.experiments import cells, comparisons, designs, programs, study
-from glassformer.labs.hand_designed.experiments.cells import CellsResult
+from glassformer.labs.hand_designed.experiments.cells import CellsResult, draw_cells
 from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
 from glassformer.labs.hand_designed.experiments.programs import ProgramResult

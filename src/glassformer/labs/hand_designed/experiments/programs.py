@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from glassformer.figures.style import BLACK, LINES, in_style, new_figure
+from glassformer.layers.blocks import initialise
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.initialisation import initialise
 from glassformer.observe.interchange import agreement, exchange_in_program, most_agreeing, places
 from glassformer.programs import compile_program, tokens
 from glassformer.programs.adder import Adder

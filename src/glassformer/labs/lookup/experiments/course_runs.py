@@ -23,7 +23,7 @@ from glassformer.generation import greedy_decode
 from glassformer.labs.lookup import course
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
 from glassformer.labs.run import Run
-from glassformer.models.encoder_config import Positions
+from glassformer.models.encoder import Positions
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import seeded
 from glassformer.observe.capture import capture

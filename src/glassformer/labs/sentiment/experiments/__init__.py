@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from glassformer.data.examples import fingerprint
 from glassformer.labs.run import Lab, Run
-from glassformer.labs.sentiment.complexity_curves import draw_complexity
 from glassformer.labs.sentiment.experiments import growth, heads, mini_transformer, models, norms, pitfalls
 from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.models import ModelResult, Models
@@ -29,7 +28,6 @@ from glassformer.labs.sentiment.model_diagram import architecture, block
 from glassformer.labs.sentiment.probe_figures import draw_effects, draw_training_curves
 from glassformer.labs.sentiment.sources import find_data
 from glassformer.labs.sentiment.timeline import draw_timeline
-from glassformer.observe.complexity_measured import LENGTHS
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Settings:
     reach_seeds: int = 3
     reach_length: int = 128
     reach_updates: int = 300
-    growth_lengths: tuple[int, ...] = LENGTHS
+    growth_lengths: tuple[int, ...] = growth.LENGTHS
 
 
 QUICK: Mapping[str, Any] = {
@@ -151,7 +149,7 @@ _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "ranking": lambda r: draw_ranking(r.ranking) if r.ranking.networks else None,
     "effects": lambda r: draw_effects(r.asked.looks, r.asked.classes),
     "best-architecture": lambda r: architecture(mini_transformer.outline(r.asked.config)),
-    "complexity": lambda r: draw_complexity(r.growth.growths, overtakes=r.growth.overtakes, tail=r.growth.tail),
+    "complexity": lambda r: growth.draw_growth(r.growth),
     "timeline": lambda r: draw_timeline(),
 }
 

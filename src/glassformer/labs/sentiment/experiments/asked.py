@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from glassformer.classifier import load_classifier, save_classifier
 from glassformer.labs.run import Run
 from glassformer.labs.sentiment.word_probes import GroupProbe, Look, PairResult, look_at, probe_pairs, probe_words
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import EncoderConfig
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from glassformer.figures.heat_maps import panel
 from glassformer.figures.style import in_style, new_figure
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 from glassformer.training.loaders import History
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.labs.sentiment.text_recipe import TrainingRecipe, fit
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 
 WIDTH, RATES = 64, (3e-3, 2e-2)

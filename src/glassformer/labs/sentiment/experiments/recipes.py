@@ -21,8 +21,7 @@ from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.labs.sentiment.rival_models import ConvolutionalClassifier, RecurrentClassifier
 from glassformer.labs.sentiment.text_recipe import Epoch, TrainingRecipe, fit
 from glassformer.labs.sentiment.word_counts import TfidfRecipe
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 
 COURSE_TFIDF = TfidfRecipe("TF-IDF, 500 words", max_features=500, stop_words="english")

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.kernels.embedding import look_up
 from glassformer.kernels.pattern import unless_all
-from glassformer.models.tokens import check_real, check_tokens
+from glassformer.layers.embedding import check_real, check_tokens, look_up
 from refusals import refused
 
 GOOD = torch.zeros(2, 3, dtype=torch.long)

@@ -1,0 +1,72 @@
+"""What a call costs: its floating-point operations as torch counts them, and its peak memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+import glassformer.kernels.experts  # noqa: F401 - registers the operator that is named below
+from glassformer.errors import require
+
+
+def count_operations(call: Callable[[], object]) -> int:
+    """The floating-point operations of ``call``, as torch's ``FlopCounterMode`` counts them: matrix products alone.
+
+    A multiplication and an addition are two operations. Norms, softmax, activations, rotation and embeddings grow no
+    faster than the products and do not count. A causal kernel may skip forbidden pairs; they are counted all the same.
+    Formulas are added for operators that the counter would silently count as 0: the fused attention on the CPU,
+    grouped products of experts, products with a single vector, and those added in place. The C++ library, which the
+    counter cannot see, does not run meanwhile.
+    """
+    return count_by_module(call)["Global"]
+
+
+def count_by_module(call: Callable[[], object]) -> dict[str, int]:
+    """The operations of ``call`` in all ("Global"), and in each module that it runs, such as "Decoder.layers.0.ffn"."""
+    with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
+        call()
+    return {"Global": 0, **{name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}}
+
+
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+    ),
+    # Each row is multiplied with one of the matrices, whatever their number.
+    torch.ops.aten._grouped_mm: lambda a, b, *_, **__: 2 * a[-2] * a[-1] * b[-1],
+    torch.ops.aten.mv: lambda a, *_, **__: 2 * a[0] * a[1],
+    torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1],
+    torch.ops.glassformer.mix_experts: (
+        lambda x, weights, indices, gate, *_, **__: 6 * weights[0] * weights[1] * gate[1] * gate[2]
+    ),
+}
+"""From the shapes of an operator's arguments to its operations."""
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The peak of the bytes that torch allocates on the CPU while ``call`` runs, beyond those held before.
+
+    ``call`` runs once before as a warm-up. The profiler reports each allocation and release, so the number is the same
+    every time, unlike a process's resident memory.
+
+    Raises:
+        InputError: The profiler reports no allocation, as with work on another device.
+    """
+    # The profiler reads this when it is first used; without it, its log lines appear in a command's output.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = call()
+    del result
+    recorded = profiler.profiler.kineto_results.events() if profiler.profiler is not None else []
+    changes = sorted((event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]")
+    require(len(changes) > 0, "a call that allocates nothing", "work on the CPU", "Measure a forward pass on the CPU.")
+    return int(max(np.cumsum([size for _, size in changes]).max(), 0))
