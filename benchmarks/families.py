@@ -70,8 +70,8 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
     for weight in decoder.parameters():
         by_shape.setdefault(weight.shape, []).append(weight.detach())
     for parameter in peer.parameters():
-        same = [each for each in by_shape.get(parameter.shape, ()) if torch.equal(each, parameter.to(dtype))]
-        parameter.data = same[0] if same else parameter.to(dtype)
+        wide = parameter.to(dtype)
+        parameter.data = next((each for each in by_shape.get(wide.shape, ()) if torch.equal(each, wide)), wide)
     peer.config.dtype = dtype
     return ours("glassformer", decoder), theirs("transformers", peer)
 
