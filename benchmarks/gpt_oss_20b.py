@@ -40,7 +40,6 @@ from typing import Any, get_args
 import torch
 
 from glassformer.checkpoints.description import SIXTEENTHS, describe
-from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
 from glassformer.generation.decoding import generate as run
 from glassformer.kernels import mxfp4_native, native
 from glassformer.kernels.huge_pages import empty_in_huge_pages
@@ -48,6 +47,10 @@ from glassformer.layers.quantized import DenseFormat
 from glassformer.models import Decoder
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tools"))
+
+from random_gpt_oss import SIZES, write_random_gpt_oss  # noqa: E402
+
 GIB = 2**30
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
 from glassformer.errors import InputError

@@ -143,7 +143,7 @@ QUERY = "layers.0.attention.query.weight"
         (edit("weights", "layers.0.attention.key.bias", to=...), "key.bias"),
         (edit("weights", "layers.1.attention.key.bias", to=[1.0]), "layers.1"),
         (edit("weights", "__class__", to=[1.0]), "__class__"),
-        (edit("weights", QUERY, to=[[1.0], [1.0]]), QUERY),
+        (edit("weights", QUERY, to=[[1.0], [1.0]]), "attention.key.bias"),
         (edit("weights", QUERY, to=[[1.0, 2.0], [1.0]]), "rows of"),
         (edit("weights", QUERY, to=[]), "rows of"),
         (edit("weights", QUERY, to="x"), "weights"),
@@ -170,11 +170,11 @@ QUERY = "layers.0.attention.query.weight"
         (edit("codes", 0, 0, to=9.0), "codes"),
         (edit("codes", to=[]), "codes"),
         (edit("codes", 0, to=[1.0]), "codes"),
-        (edit("coordinates", 0, "index", to=99), "coordinate 99"),
-        (edit("coordinates", 0, "index", to=-1), "index"),
-        (edit("coordinates", 0, "read", to=9), "time"),
-        (edit("coordinates", 0, "name", to="x" * 5000), "name"),
-        (edit("coordinates", 0, "more", to=1), "more"),
+        (edit("coordinates", 0, 0, to=99), "coordinate 99"),
+        (edit("coordinates", 0, 0, to=-1), "coordinates.0.0 = -1"),
+        (edit("coordinates", 0, 4, to=9), "time"),
+        (edit("coordinates", 0, 1, to="x" * 5000), "coordinates.0.1"),
+        (edit("coordinates", 0, to=[0, "a", 0, 0, 1, None, 1]), "coordinates"),
         (edit("coordinates", 0, to=3), "coordinates"),
         (edit("name", to="x" * 5000), "name"),
     ],
@@ -199,7 +199,7 @@ def test_a_hostile_file_takes_no_memory(content: dict[str, Any], tmp_path: Path)
     wide["weights"]["embedding.weight"] = [[0.0] * 100_000] * 4  # with the positions 3 GB
     wide["max_len"], wide["weights"]["positions.weight"] = 4096, [[0.0]] * 4096
     path.write_text(json.dumps(wide))
-    with refused("positions.weight"):
+    with refused("attention.key.weight"):
         load_program(path)
     for text in (
         "",

@@ -30,7 +30,6 @@ LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
 View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif"]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
-Layout = Literal["huggingface", "openai"]
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
 Experts = Literal["mxfp4", "bfloat16"]
 GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
@@ -537,46 +536,6 @@ class ConvertFlags:
             "Leave them out, or name a directory.",
         )
         require(file or self.kind == "F16", f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
-
-
-@config
-class RandomModelFlags:
-    """Write a gpt-oss model with random weights in the format of the released ones. The size 20b takes 13.8 GB of disk,
-    some minutes, and less than 1 GiB of memory.
-    """
-
-    out: Annotated[Positional[Path], tyro.conf.arg(metavar="DIR")]
-    """Output directory. It is written completely or not at all."""
-
-    size: Literal["tiny", "eighth", "20b", "120b"] = "tiny"
-    """tiny: 1 MB. eighth: an eighth of the 20b. 20b, 120b: the released sizes."""
-
-    layout: Layout = "huggingface"
-    """Hugging Face's or OpenAI's."""
-
-    experts: Experts = "mxfp4"
-    """Packed as in the released files, or unpacked, which takes 3.8 times the space."""
-
-    num_layers: int | None = None
-    """Number of layers, instead of the size's."""
-
-    num_experts: int | None = None
-    """Number of experts, instead of the size's."""
-
-    hidden_dim: int | None = None
-    """Width of the residual stream, a multiple of 32, instead of the size's."""
-
-    ff_dim: int | None = None
-    """Width of the experts, a multiple of 32, instead of the size's."""
-
-    vocab_size: int | None = None
-    """Number of tokens, instead of the size's."""
-
-    seed: Seed = 0
-    """The same seed gives the same model, in both layouts."""
-
-    replace: FlagCreatePairsOff[bool] = False
-    """Replace DIR if it exists."""
 
 
 @config

@@ -50,7 +50,6 @@ COMMANDS: dict[str, Command] = {
         ("run-program", "flags.RunProgramFlags", "run a compiled program on a text"),
         ("info", "flags.InfoFlags", "print what a model's files contain and the memory they need"),
         ("convert", "flags.ConvertFlags", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
-        ("random-model", "flags.RandomModelFlags", "write a gpt-oss of any size with random weights"),
         ("verify", "flags.VerifyFlags", "check whether an attention head solves a task, on every sequence"),
     )
 }

@@ -23,9 +23,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
+from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
-from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
@@ -164,7 +164,8 @@ class FoundModel:
             return load_gguf(self.place, hold=hold, **options).eval()
         load = functools.partial(load_decoder, self.place, **options)
         takes = dense is None and dtype is None and place.type == "cpu" and not use_definition()
-        takes = takes and layout_of(read_json(self.place / CONFIG_FILE)) is not None
+        kind = family_in(read_json(self.place / CONFIG_FILE)) if takes else None
+        takes = kind is not None and kind.name == "gpt-oss"
         library = native.library() if takes else None
         if library is not None and library.level > 0:
             try:

@@ -5,7 +5,7 @@ A file is data: it names the program's variables but does not contain the progra
     {"format": "glassformer program 1", "name": "histogram", "dtype": "float64",
      "vocabulary": ["a", "b"], "max_len": 5, "causal": false,
      "codes": [[1.0, 1], [2.0, 2]],
-     "coordinates": [{"index": 0, "name": "tokens", "variable": 0, "born": 0, "read": 1, "values": [["a", -1.0], ...]}],
+     "coordinates": [[0, "tokens", 0, 0, 1, [["a", -1.0], ...]]],
      "heads": [["select(tokens == tokens)"]], "num_heads": [1],
      "weights": {"embedding.weight": [[-1.0, 0.0], [1.0, 0.0]], ...}}
 
@@ -27,7 +27,6 @@ from annotated_types import Ge, Len
 from jaxtyping import Float64
 from pydantic import BeforeValidator
 from torch import Tensor
-from typing_extensions import TypedDict
 
 from glassformer.config import config
 from glassformer.errors import InputError, require
@@ -46,27 +45,13 @@ _LONGEST_NAME = 1000
 _DEEPEST = 8
 
 
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-# JSON's numbers are read as floats, and its pairs as lists.
-_Count = Annotated[int, BeforeValidator(_whole), Ge(0)]
-_Size = Annotated[int, BeforeValidator(_whole), Ge(1)]
+# JSON's numbers are read as floats, and its tuples as lists.
+_Whole = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+_Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+_Count = Annotated[int, _Whole, Ge(0)]
+_Size = Annotated[int, _Whole, Ge(1)]
 _Name = Annotated[str, Len(0, _LONGEST_NAME)]
-
-
-class _Coordinate(TypedDict):
-    index: _Count
-    name: _Name
-    variable: _Count
-    born: _Count
-    read: _Count
-    values: list[Annotated[tuple[Any, float], BeforeValidator(_tuple)]] | None
+_Values = list[Annotated[tuple[Any, float], _Tuple]]
 
 
 @config
@@ -77,8 +62,8 @@ class _File:
     vocabulary: list[Any]
     max_len: _Size
     causal: bool
-    codes: list[Annotated[tuple[float, Any], BeforeValidator(_tuple)]] | None
-    coordinates: list[_Coordinate]
+    codes: list[Annotated[tuple[float, Any], _Tuple]] | None
+    coordinates: list[Annotated[tuple[_Count, _Name, _Count, _Count, _Count, _Values | None], _Tuple]]
     heads: list[list[_Name]]
     num_heads: list[_Size]
     weights: dict[str, list[float] | list[list[float]]]
@@ -98,7 +83,7 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
     state = model.state_dict()
     finite = all(bool(each.isfinite().all()) for each in state.values())
     require(finite, "weights that are not finite", "finite weights", "Compile the program again.")
-    header = {
+    content = {
         "format": FORMAT,
         "name": model.name[:_LONGEST_NAME],
         "dtype": str(model.output.weight.dtype).removeprefix("torch."),
@@ -107,29 +92,20 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
         "causal": model.domains.causal,
         "codes": None if model.codes is None else [[number, _plain(value)] for number, value in model.codes],
         "coordinates": [
-            {
-                "index": each.index,
-                "name": each.name[:_LONGEST_NAME],
-                "variable": each.variable,
-                "born": each.born,
-                "read": each.read,
-                "values": None if each.values is None else [[_plain(v), number] for v, number in each.values],
-            }
+            [
+                *(each.index, each.name[:_LONGEST_NAME], each.variable, each.born, each.read),
+                None if each.values is None else [[_plain(value), number] for value, number in each.values],
+            ]
             for each in model.coordinates
         ],
         "heads": [[name[:_LONGEST_NAME] for name in names] for names in model.heads],
         "num_heads": [block.attention.num_heads for block in model.blocks],
+        "weights": {name: tensor.double().tolist() for name, tensor in state.items()},
     }
-    lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in header.items()]
-    tables = []
-    for name, tensor in state.items():
-        rows = tensor.double().tolist()
-        inside = ",\n      ".join(map(json.dumps, rows)) if tensor.dim() == 2 else ", ".join(map(json.dumps, rows))
-        tables.append(f"    {json.dumps(name)}: [{inside}]")
-    text = "{\n" + ",\n".join(lines) + ',\n  "weights": {\n' + ",\n".join(tables) + "\n  }\n}\n"
+    text = json.dumps(content, allow_nan=False)
     entries = text.count(",") + 1
     require(entries <= MAX_NUMBERS, f"{entries:,} entries", f"at most {MAX_NUMBERS:,}", "Save it as safetensors.")
-    write_text(path, text)
+    write_text(path, f"{text}\n")
 
 
 def require_place(path: Path) -> None:
@@ -153,8 +129,7 @@ def load_program(path: Path | str) -> CompiledProgram:
         require(isinstance(content, dict), "JSON that is not an object", 'an object {"format": ...}', _FIX)
         got = f"format = {short(str(content.get('format')))}"
         require(content.get("format") == FORMAT, got, f"{FORMAT!r}", _FIX)
-        with torch.random.fork_rng(devices=[]):  # layers are made with random weights
-            return _made(_File(**content))
+        return _made(_File(**content))
 
 
 def is_program_file(path: Path) -> bool:
@@ -169,65 +144,52 @@ def is_program_file(path: Path) -> bool:
 
 def _made(file: _File) -> CompiledProgram:
     domains = Domains(tuple(map(_value, file.vocabulary)), file.max_len, file.causal)
-    tensors = {name: _tensor(name, rows) for name, rows in file.weights.items()}
-    # The sizes are those of weights in memory, so the model is not much larger than the file.
-    _, width = _shape(tensors, "embedding.weight", rows=len(domains.vocabulary))
-    _shape(tensors, "positions.weight", file.max_len, width)
-    blocks = []
-    for layer, num_heads in enumerate(file.num_heads):
-        name = f"layers.{layer}"
-        rows, _ = _shape(tensors, f"{name}.attention.query.weight", columns=width)
-        got = f"num_heads = {num_heads} in layer {layer} with queries of {rows} numbers"
-        require(rows % num_heads == 0, got, "a divisor", _FIX)
-        network = f"{name}.ffn.up.weight"
-        units = _shape(tensors, network, columns=width)[0] if network in tensors else 0
-        sinks = f"{name}.attention.sinks" in tensors
-        blocks.append(make_block(width, num_heads, rows // num_heads, units, causal=file.causal, sinks=sinks))
-    model = CompiledProgram(None, domains, width, blocks).to(_DTYPES[file.dtype])
+    tensors = {name: _tensor(name, rows).to(_DTYPES[file.dtype]) for name, rows in file.weights.items()}
+
+    def size(name: str, axis: int) -> int:
+        matrix = tensors.get(name)
+        return matrix.shape[axis] if matrix is not None and matrix.dim() == 2 else 0
+
+    width, blocks = size("embedding.weight", 1), []
+    require(width > 0, "no matrix embedding.weight", "the weights of a program", _FIX)
+    with torch.device("meta"):  # sizes take no memory before they are compared with those of the weights
+        for layer, num_heads in enumerate(file.num_heads):
+            rows = size(f"layers.{layer}.attention.query.weight", 0)
+            got = f"num_heads = {num_heads} in layer {layer} with {rows} rows of layers.{layer}.attention.query.weight"
+            require(rows > 0 and rows % num_heads == 0, got, "a divisor", _FIX)
+            units, sinks = size(f"layers.{layer}.ffn.up.weight", 0), f"layers.{layer}.attention.sinks" in tensors
+            blocks.append(make_block(width, num_heads, rows // num_heads, units, causal=file.causal, sinks=sinks))
+        model = CompiledProgram(None, domains, width, blocks)
     expected = {name: list(each.shape) for name, each in model.state_dict().items()}
-    shapes = {name: list(each.shape) for name, each in tensors.items()}
-    for name in sorted({*expected, *shapes}):
-        found, wanted = shapes.get(name), expected.get(name)
+    for name in sorted({*expected, *tensors}):
+        found = list(tensors[name].shape) if name in tensors else None
+        wanted = expected.get(name)
         require(found == wanted, f"{short(name)} of shape {found}", f"{wanted or 'no such weight'}", _FIX)
-    model.load_state_dict(tensors)
+    model.load_state_dict(tensors, assign=True)
     codes = None if file.codes is None else [(number, _value(value)) for number, value in file.codes]
     numbers = [number for number, _ in codes or ()]
     require(codes != [] and numbers == sorted(set(numbers)), "codes", "a value for each of ascending numbers", _FIX)
-    named = [(len(names), most) for names, most in zip(file.heads, file.num_heads, strict=False)]
-    fits = len(file.heads) == len(blocks) and all(count <= most for count, most in named)
+    fits = len(file.heads) == len(blocks) and all(
+        len(names) <= most for names, most in zip(file.heads, file.num_heads, strict=True)
+    )
     require(fits, f"heads = {short(str(file.heads))}", f"names for at most {file.num_heads} heads", _FIX)
+    coordinates = []
+    for index, name, variable, born, read, values in file.coordinates:
+        fits = index < width and born <= read <= 2 * len(blocks) + 1
+        got = f"the coordinate {index} from time {born} to {read}"
+        require(fits, got, f"one of {width}, and times from 0 to {2 * len(blocks) + 1}", _FIX)
+        listed = None if values is None else tuple((_value(value), number) for value, number in values)
+        coordinates.append(Coordinate(index, name, variable, born, read, listed))
     model.name, model.codes, model.heads = file.name, codes, tuple(map(tuple, file.heads))
-    model.coordinates = tuple(_coordinate(each, width, 2 * len(blocks) + 1) for each in file.coordinates)
+    model.coordinates = tuple(coordinates)
     return model.eval()
-
-
-def _coordinate(entry: _Coordinate, width: int, last: int) -> Coordinate:
-    fits = entry["index"] < width and entry["born"] <= entry["read"] <= last
-    got = f"the coordinate {entry['index']} from time {entry['born']} to {entry['read']}"
-    require(fits, got, f"one of {width}, and times from 0 to {last}", _FIX)
-    values = entry["values"]
-    listed = None if values is None else tuple((_value(value), number) for value, number in values)
-    return Coordinate(entry["index"], entry["name"], entry["variable"], entry["born"], entry["read"], listed)
 
 
 def _tensor(name: str, rows: list[float] | list[list[float]]) -> Float64[Tensor, "*shape"]:
     lengths = {len(row) if isinstance(row, list) else 1 for row in rows}
-    require(
-        len(lengths) == 1 and 0 not in lengths, f"{short(name)} with rows of {sorted(lengths)[:3]}", "equal rows", _FIX
-    )
+    got = f"{short(name)} with rows of {sorted(lengths)[:3]}"
+    require(len(lengths) == 1 and 0 not in lengths, got, "equal rows", _FIX)
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def _shape(
-    tensors: dict[str, Tensor], name: str, rows: int | None = None, columns: int | None = None
-) -> tuple[int, int]:
-    """Rows and columns of a matrix, which may have to be these."""
-    require(name in tensors, f"no {name}", "the weights of all layers", _FIX)
-    found = list(tensors[name].shape)
-    fits = len(found) == 2 and rows in (None, found[0]) and columns in (None, found[1])
-    wanted = f"[{rows or 'any number'}, {columns or 'any number'}]"
-    require(fits, f"{name} of shape {found}", wanted, _FIX)
-    return found[0], found[1]
 
 
 def _plain(value: Value) -> Any:

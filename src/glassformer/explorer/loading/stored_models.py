@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.checkpoints import bert, decoders
-from glassformer.checkpoints.families import FAMILIES
-from glassformer.checkpoints.gpt_oss_config import layout_of
+from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data.recurrence import RecurrenceConfig
@@ -37,10 +36,6 @@ _BYTES_OF = "Once upon a time"
 OPENING = "When Mary and John went to the store, John gave a drink to"
 """The initial text of language models: it ends with the name that does not return (Wang et al. 2022)."""
 _TOKENS = "1 2 3", "token numbers between spaces"
-_DECODERS = {family.model_type: family.name for family in FAMILIES} | {
-    "gpt_oss": "gpt-oss",
-    decoders.OWN: "glassformer",
-}
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 
 
@@ -85,10 +80,11 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         help_text = "a text in the language of the training texts"
         card = model_card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
-    if kind in _DECODERS or layout_of(config) is not None:
+    family = family_in(config)
+    if family is not None or kind == decoders.OWN:
         experts = config.get("num_experts", config.get("num_local_experts"))
-        dense = experts is None and kind not in ("mixtral", "gpt_oss")
-        return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"), dense)
+        dense = experts is None and (family is None or "num_experts" not in family.keys)
+        return _decoder(place, "glassformer" if family is None else family.name, dense)
     return _encoder(place) if kind in _ENCODERS else None
 
 
@@ -125,7 +121,7 @@ def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
     views: list[View] = ["attention", "sampling", "whatif"]
     if not dense:
         views.insert(2, "experts")
-    own = family == _DECODERS[decoders.OWN]
+    own = family == "glassformer"
     files = [folder / name for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES]
     has_tokenizer = any(file.is_file() for file in files) or (own and _has_tokenizer(place.path))
     text, help_text = (_BYTES_OF, "any text") if has_tokenizer else _TOKENS
