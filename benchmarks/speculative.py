@@ -6,7 +6,7 @@ A reply is given, and the time is taken that a model takes to write it: every ch
 that acceptance is that of a model which writes this text, and weights may be random. Plain decoding and speculation run
 in turns. Texts: a play that goes on, reviews, a source file that goes on, and the same file with one name changed.
 
-``--model``: a directory, such as that of ``glassformer random-model DIR --size eighth``; otherwise a small mixture.
+``--model``: a directory, such as that of ``tools/random_gpt_oss.py DIR --size eighth``; otherwise a small mixture.
 ``--run``: a run of ``glassformer train`` on a text. It writes by itself then, greedily and by sampling, and the texts
 of both ways are compared.
 """

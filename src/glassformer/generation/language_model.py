@@ -30,10 +30,9 @@ from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
-from glassformer.data.harmony import Message, Role, Setting, renderer
+from glassformer.data.harmony import Message, Role, Setting, render_prompt
 from glassformer.data.released_tokenizer import (
     ReleasedTokenizer,
-    installed_tokenizer,
     named_tokenizer,
     tokenizer_beside,
 )
@@ -226,11 +225,11 @@ class LanguageModel:
             return self.chat_template.tokens(text, self.tokenizer)
         has_harmony = "<|channel|>" in self.tokenizer.specials
         require(has_harmony, f"messages for {self.name}, which has no chat template", "a text", "Pass a string.")
-        render, _ = renderer(self.tokenizer)
         roles = [each.get("role") for each in text]
         known = get_args(Role)
         require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
-        return render(Setting(), [Message(each["role"], str(each.get("content", ""))) for each in text])
+        messages = [Message(each["role"], str(each.get("content", ""))) for each in text]
+        return render_prompt(Setting(), messages, self.tokenizer)
 
     def stream(
         self,
@@ -335,7 +334,7 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     Args:
         source: As for :func:`load`.
         tokenizer: What names the tokenizer, see :func:`~glassformer.data.released_tokenizer.named_tokenizer`; None: the
-            model's own, or for a model with gpt-oss's vocabulary an installed one.
+            model's own.
     """
     place = find_place(source)
     own = named_tokenizer(tokenizer) if tokenizer is not None else None
@@ -350,8 +349,6 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     )
     decoder = read_decoder_config(place)
     found = own or tokenizer_beside(place)
-    if found is None and decoder.vocab_size == _HARMONY_VOCAB:
-        found = installed_tokenizer()
     template = template_from_directory(place)
     name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
     size = sum(each.stat().st_size for each in place.glob("*.safetensors"))
@@ -386,7 +383,7 @@ def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
     if found.tokenizer is None:
         advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
         if found.config.vocab_size == _HARMONY_VOCAB:
-            advice += " (openai/gpt-oss-20b), or pip install 'glassformer[harmony]' with a connection"
+            advice += " (openai/gpt-oss-20b)"
         numbers = "'glassformer generate' works without one: --tokenizer numbers --prompt \"1 2 3\""
         raise InputError(f"{found.path} without a tokenizer", "one with the weights", f"{advice}. {numbers}.")
     return found.tokenizer
