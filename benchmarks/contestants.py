@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from transformers import GptOssConfig, GptOssForCausalLM, MixtralConfig, MixtralForCausalLM
 
-from glassformer.checkpoints.mixtral import decoder_from_mixtral
 from glassformer.generation import generate
 from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.kernels.options import Clamp
@@ -95,7 +95,9 @@ def mixtral_pair() -> tuple[Contestant, Contestant]:
     torch.manual_seed(0)
     config = MixtralConfig(**SIZES, rms_norm_eps=1e-5, attn_implementation="sdpa")
     peer = MixtralForCausalLM(config).eval()
-    decoder = decoder_from_mixtral(config.to_dict(), peer.state_dict()).eval()
+    with tempfile.TemporaryDirectory() as directory:
+        peer.save_pretrained(directory)
+        decoder = Decoder.from_pretrained(directory).eval()
     return ours("glassformer", decoder), theirs("Mixtral", peer)
 
 

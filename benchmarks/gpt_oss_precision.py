@@ -33,11 +33,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import GptOssForCausalLM
 
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.layers.experts import Router
 from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tools"))
+
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss  # noqa: E402
+
 WIDE = dataclasses.replace(GPT_OSS_TINY, hidden_dim=256, ff_dim=256)
 # The form, the length of a text, and how many seeds.
 CASES: dict[str, tuple[DecoderConfig, int, int]] = {

@@ -25,7 +25,7 @@ from glassformer.kernels.native import Library
 ROOT = Path(__file__).resolve().parent.parent
 
 # What several directories of tests share is imported from here.
-sys.path.append(str(ROOT / "tests"))
+sys.path += [str(ROOT / "tests"), str(ROOT / "tools")]
 
 HARMONY_SPECIALS = (
     *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>"),

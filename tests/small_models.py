@@ -1,4 +1,4 @@
-"""One small model of each kind that can be described and drawn."""
+"""One small model of each kind."""
 
 from __future__ import annotations
 
@@ -79,12 +79,3 @@ def run(model: Model, batch: int, length: int) -> None:
         model.hidden(tokens)
     else:
         model(tokens)
-
-
-def called(model: Model) -> list[str]:
-    """The modules of a model in the order in which a forward pass calls them."""
-    order: list[str] = []
-    for name, module in model.named_modules():
-        module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
-    run(model, 1, 3)
-    return order

@@ -1,17 +1,32 @@
+"""Modules and packages: no name hides a module, and what each extra brings is needed for its part alone."""
+
 from __future__ import annotations
 
+import ast
 import importlib
+import os
 import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import glassformer
 
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = [
     "glassformer",
     *(found.name for found in pkgutil.walk_packages(glassformer.__path__, "glassformer.") if found.ispkg),
 ]
+# Names of packages to install that differ from the modules', and what packages of ours bring along.
+INSTALLED_AS = {"sklearn": "scikit-learn", "starlette": "fastapi", "anyio": "fastapi", "traitlets": "anywidget"}
+INSTALLED_AS |= {"pydantic_core": "pydantic"}
+OF_OTHERS = {"transformers"}  # read only where the model is one of it
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -23,3 +38,106 @@ def test_no_name_of_a_package_hides_one_of_its_modules(name: str) -> None:
             attribute = getattr(package, found.name.rpartition(".")[2])
             assert isinstance(attribute, ModuleType), f"{found.name} is hidden by {attribute!r}"
             assert attribute is module
+
+
+def named(requirements: list[str]) -> set[str]:
+    """The packages of a list of requirements."""
+    return {re.split(r"[<>=!~\[; ]", each, maxsplit=1)[0] for each in requirements} - {"glassformer"}
+
+
+def imported() -> set[str]:
+    """The packages that src imports, by the names they are installed by."""
+    names = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import():
+                    names |= {each.name for each in node.names}
+                case ast.ImportFrom(module=str(module), level=0):
+                    names.add(module)
+                case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(module))]):
+                    names.add(module)
+    names = {name.split(".")[0] for name in names} - {*sys.stdlib_module_names, "glassformer"} - OF_OTHERS
+    return {INSTALLED_AS.get(name, name).replace("_", "-") for name in names}
+
+
+def test_src_imports_what_the_project_names() -> None:
+    extras = PROJECT["optional-dependencies"]
+    every = named(PROJECT["dependencies"]).union(*(named(extras[name]) for name in extras if name != "dev"))
+    # torch.utils imports it.
+    assert every - {"tensorboard"} == imported() - {"tensorboard"}
+    assert not every & named(extras["dev"])
+    (listed,) = extras["all"]
+    assert listed == f"glassformer[{','.join(sorted(set(extras) - {'all', 'dev'}))}]"
+
+
+def run(code: str, *flags: str) -> str:
+    """What ``code`` prints in a process that finds this source."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, *flags, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_checkout_that_is_not_installed_can_be_imported() -> None:
+    assert run("import glassformer; print(glassformer.__version__)", "-S") == f"{glassformer.__version__}\n"
+
+
+WITHOUT_EXTRAS = """
+import importlib, pkgutil, sys
+from glassformer.errors import _EXTRAS, InputError
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {*_EXTRAS} - {"huggingface_hub"}:  # which tokenizers brings
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+import glassformer
+for found in pkgutil.walk_packages(glassformer.__path__, "glassformer.", onerror=lambda name: None):
+    if found.name in ("glassformer.__main__", "glassformer.labs", "glassformer.figures"):
+        continue
+    try:
+        importlib.import_module(found.name)
+    except (ModuleNotFoundError, InputError) as error:
+        print(found.name, "|", error)
+"""
+
+
+def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
+    lacking = dict(line.split(" | ") for line in run(WITHOUT_EXTRAS).splitlines())
+    assert {name.split(".")[1] for name in lacking} <= {"explorer", "training", "figures", "labs", "cli"}, lacking
+    assert {name for name in lacking if ".cli." in name} <= {f"glassformer.cli.{name}" for name in ("train", "explore")}
+    drives = ("loop", "stepper", "loaders", "in_context_lookup", "programs")
+    assert {name for name in lacking if ".training." in name} <= {f"glassformer.training.{name}" for name in drives}
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "code"),
+    [
+        ("accelerate", "train", "from glassformer.training import train"),
+        ("accelerate", "train", "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))"),
+        ("matplotlib", "figures", "import glassformer.figures.attention_maps"),
+        ("matplotlib", "figures", "glassformer.explore('identity').figure()"),
+        ("fastapi", "explore", "from glassformer.explorer import import_extra; import_extra('server')"),
+        ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
+    ],
+)
+def test_a_missing_extra_is_named(package: str, extra: str, code: str) -> None:
+    wanted = f"got no module {package}; expected the packages of the extra {extra}. "
+    wanted += f"Run: pip install 'glassformer[{extra}]'."
+    found = run(
+        f"""
+import contextlib, io, sys
+import glassformer
+from glassformer.cli.main import main
+sys.modules[{package!r}] = None
+said = io.StringIO()
+try:
+    with contextlib.redirect_stderr(said):
+        {code}
+except (ValueError, SystemExit) as error:
+    print(error, said.getvalue())
+"""
+    )
+    assert wanted in found

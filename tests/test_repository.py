@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-import glassformer
 from glassformer.explorer.messages import View
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,12 +50,19 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
     assert [in_root(module) for module in MODULES if UNPICKLES.search(module.read_text(encoding="utf-8"))] == []
 
 
-def test_the_version_is_the_project_files() -> None:
-    assert glassformer.__version__ == PROJECT["version"]
-
-
 def test_the_changelog_knows_what_comes_next() -> None:
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def make_targets(path: str) -> set[str]:
+    """The targets of make that a file calls."""
+    return set(re.findall(r"\bmake ([a-z][a-z-]+)", (ROOT / path).read_text(encoding="utf-8")))
+
+
+def test_pull_requests_are_held_to_what_a_change_must_pass() -> None:
+    wanted = make_targets(".ci/run")
+    assert make_targets(".github/workflows/pull-request.yml") == wanted
+    assert wanted <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def test_the_constraints_pin_every_dependency() -> None:
@@ -64,7 +70,7 @@ def test_the_constraints_pin_every_dependency() -> None:
         *PROJECT["dependencies"],
         *(name for extra in PROJECT["optional-dependencies"].values() for name in extra),
     ]
-    named = {re.split(r"[<>=!~\[; ]", requirement, maxsplit=1)[0].lower() for requirement in listed}
+    named = {re.split(r"[<>=!~\[; ]", requirement, maxsplit=1)[0].lower() for requirement in listed} - {"glassformer"}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert named <= {pin.split("==")[0] for pin in pins}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.explorer.exploration import Exploration
     from glassformer.generation.language_model import LanguageModel
 
-__version__ = version("glassformer")
+__version__ = "0.1.0"
 
 
 def explore(

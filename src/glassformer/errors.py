@@ -1,7 +1,20 @@
 """The errors that public functions raise for arguments they cannot use."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 # Characters of the argument, which may be a file of megabytes, that a message repeats.
 _LONGEST = 10_000
+
+# The extra of pyproject.toml that brings a package; glassformer does without it elsewhere.
+_EXTRAS = {
+    **dict.fromkeys(("anywidget", "cachetools", "fastapi", "starlette", "uvicorn"), "explore"),
+    **dict.fromkeys(("datasets", "huggingface_hub"), "hub"),
+    "accelerate": "train",
+    "matplotlib": "figures",
+    "sklearn": "labs",
+    "tensorboard": "tensorboard",
+}
 
 
 class InputError(ValueError):
@@ -23,6 +36,19 @@ class InputError(ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
         return type(self), (self.got, self.expected, self.fix)
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Raise :class:`InputError` for an import in the block that fails, naming the extra that brings the package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        fix = f"Run: pip install 'glassformer[{extra}]'."
+        raise InputError(f"no module {error.name}", f"the packages of the extra {extra}", fix) from error
 
 
 class CheckpointError(InputError):

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.decoders import load_decoder, open_decoder
 from glassformer.checkpoints.description import describe
-from glassformer.checkpoints.gpt_oss import stored_model
-from glassformer.checkpoints.tensor_files import read_json
+from glassformer.checkpoints.families.files import in_family
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS
 from glassformer.errors import CheckpointError, InputError
 
 SECONDS, BYTES = 2.0, 2**28
@@ -94,10 +94,9 @@ def attempt(directory: str) -> dict[str, Any]:
 
 def look_at_each(directory: Path) -> None:
     """As a conversion does."""
-    with stored_model(directory, read_json(directory / "config.json")) as model:
-        for tensor in model.in_layout("huggingface").values():
-            for part in tensor.parts():
-                assert part.numel() >= 0
+    with open_decoder(directory) as stored:
+        for tensor in in_family(GPT_OSS, stored)[1].values():
+            assert tensor.make().numel() >= 0
 
 
 def main() -> None:

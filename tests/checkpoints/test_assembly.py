@@ -17,7 +17,6 @@ from glassformer.checkpoints.assembly import (
     empty_decoder,
     fill,
     machine_memory,
-    read_decoder,
     require_memory,
 )
 from glassformer.checkpoints.tensor_files import StoredTensor
@@ -59,21 +58,6 @@ def test_an_empty_decoder_needs_no_compiler() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-
-
-def test_the_dtype_is_the_stored_one_or_the_one_asked_for() -> None:
-    decoder = Decoder(CONFIG)
-
-    def read(dtype: torch.dtype | None) -> Decoder:
-        def state(dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
-            return {name: tensor.to(device, dtype) for name, tensor in decoder.state_dict().items()}
-
-        return read_decoder(CONFIG, HERE, state, stored_dtype=torch.bfloat16, dtype=dtype, device=CPU)
-
-    assert read(None).output.weight.dtype == torch.bfloat16
-    assert read(torch.float32).output.weight.dtype == torch.float32
-    with refused(r"dtype = torch\.int64"):
-        read(torch.int64)
 
 
 @pytest.mark.parametrize(

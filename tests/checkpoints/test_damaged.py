@@ -18,9 +18,9 @@ from damaged_checkpoint import Damage, Damaged
 from damages import DAMAGES
 from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer.checkpoints.decoders import save_decoder
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.models import Decoder, DecoderConfig
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured as on Linux")

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from random_gpt_oss import GPT_OSS_TINY, SIZES, random_gpt_oss, write_random_gpt_oss
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.description import describe, describe_decoder
-from glassformer.checkpoints.gpt_oss_writing import write_openai_config
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, SIZES, plan_random_gpt_oss, write_random_gpt_oss
+from glassformer.checkpoints.families.files import in_family
+from glassformer.checkpoints.families.gpt_oss import OPENAI
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
@@ -26,10 +27,11 @@ DENSE = DecoderConfig(
 
 def header_of(size: str, directory: Path) -> None:
     """The files of a released size, whose weights take no room: the file has a hole."""
-    model = plan_random_gpt_oss(SIZES[size])
-    (directory / "config.json").write_text(json.dumps(write_openai_config(model.config)))
+    model = random_gpt_oss(SIZES[size])
+    written, planned = in_family(OPENAI, model)
+    (directory / "config.json").write_text(json.dumps(written))
     header, end = {}, 0
-    for name, tensor in model.in_layout("openai").items():
+    for name, tensor in planned.items():
         kind = "U8" if tensor.dtype == torch.uint8 else "BF16"
         header[name] = {"dtype": kind, "shape": tensor.shape, "data_offsets": [end, end + tensor.nbytes]}
         end += tensor.nbytes

@@ -16,13 +16,13 @@ import family_models
 import pytest
 import torch
 from family_models import FAMILIES, VOCAB, stored_model
+from random_gpt_oss import write_random_gpt_oss
 
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.checkpoints.families import family_of
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import read_gguf
 from glassformer.checkpoints.gguf_writing import write_gguf
-from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
 from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
 from glassformer.errors import InputError
 from glassformer.layers.experts import MixtureOfExperts

@@ -9,7 +9,9 @@ import torch
 from released_20b import OPENAIS_20B
 from transformers import GptOssConfig
 
-from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
+from glassformer.checkpoints.assembly import config_errors
+from glassformer.checkpoints.families import family_in
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
 from glassformer.errors import CheckpointError
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
@@ -76,9 +78,10 @@ HUGGINGFACE = {
 
 
 def read(config: dict[str, Any]) -> DecoderConfig:
-    layout = layout_of(config)
-    assert layout is not None
-    return read_gpt_oss_config(config, layout, FILE)
+    family = family_in(config)
+    assert family is not None
+    with config_errors(FILE):
+        return family.read_config(config)
 
 
 @pytest.mark.parametrize("config", [HUGGINGFACE, OPENAIS_20B])
@@ -87,10 +90,10 @@ def test_the_released_configurations(config: dict[str, Any]) -> None:
 
 
 def test_whose_configuration_it_is() -> None:
-    assert layout_of(HUGGINGFACE) == "huggingface"
-    assert layout_of(OPENAIS_20B) == "openai"
-    for other in ({}, {"model_type": "mixtral"}, {"model_type": None, **OPENAIS_20B}, {"num_hidden_layers": 2}):
-        assert layout_of(other) is None
+    assert family_in(HUGGINGFACE) is GPT_OSS
+    assert family_in(OPENAIS_20B) is OPENAI
+    for other in ({}, {"model_type": "gpt"}, {"model_type": None, **OPENAIS_20B}, {"num_hidden_layers": 2}):
+        assert family_in(other) is None
 
 
 @pytest.mark.parametrize(
@@ -150,22 +153,23 @@ def test_openais_without_stretch_and_without_window() -> None:
         ({"hidden_size": 0}, "hidden_dim = 0"),
         ({"vocab_size": True}, "vocab_size = True"),
         ({"num_hidden_layers": None}, "num_hidden_layers = None"),
-        ({"num_experts_per_tok": 33}, "top_k = 33 with num_experts = 32"),
+        ({"num_experts_per_tok": 33}, "experts_per_token = 4 and num_experts_per_tok = 33"),
+        ({"num_local_experts": 3}, "top_k = 4 with num_experts = 3"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps = inf"),
         ({"swiglu_limit": [7]}, r"swiglu_limit = \[7\]"),
         ({"swiglu_limit": 0}, "limit = 0"),
         ({"attention_bias": 1}, "attention_bias = 1"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization by 'gptq'"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quant_method = 'gptq'"),
         ({"quantization_config": "fp8"}, "quantization_config = 'fp8'"),
-        ({"layer_types": ["full_attention"]}, "1 layer_types"),
-        ({"layer_types": ["chunked_attention"] * 24}, "layer_types.0 = 'chunked_attention'"),
+        ({"layer_types": ["full_attention"]}, "layer_types = "),
+        ({"layer_types": ["chunked_attention"] * 24}, "layer_types = .*chunked_attention"),
         ({"sliding_window": None}, "sliding_window = None with"),
         ({"sliding_window": 0}, "window = 0"),
         ({"rope_scaling": "yarn"}, "rope_scaling = 'yarn'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type = 'llama3'"),
         ({"rope_scaling": {"rope_type": ["yarn"]}}, r"rope_type = \['yarn'\]"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "'yarn' without factor"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "no rope_scaling.factor"),
         ({"rope_scaling": {**HUGGINGFACE["rope_scaling"], "factor": 0.5}}, "factor = 0.5"),
         ({"rope_scaling": {**HUGGINGFACE["rope_scaling"], "mscale": 1.0}}, "mscale = 1.0"),
         ({"rope_scaling": {**HUGGINGFACE["rope_scaling"], "attention_factor": 1.0}}, "attention_factor = 1.0"),
@@ -176,7 +180,7 @@ def test_openais_without_stretch_and_without_window() -> None:
         ),
         (
             {"rope_scaling": {**HUGGINGFACE["rope_scaling"], "original_max_position_embeddings": 0}},
-            "original_max_position_embeddings = 0",
+            "original_max_seq_len = 0",
         ),
         ({"rope_theta": "1e5"}, "rope_theta = '1e5'"),
         ({"rope_theta": 1}, "rope_base = 1.0"),
@@ -208,7 +212,7 @@ def test_what_openais_program_would_refuse_is_refused() -> None:
 )
 def test_what_is_written_is_read_again_by_both(change: dict[str, Any]) -> None:
     config = dataclasses.replace(RELEASED, **change)
-    written = write_gpt_oss_config(config, torch.bfloat16)
+    written = GPT_OSS.write_config(config, torch.bfloat16)
     assert read(written) == config
     theirs = GptOssConfig(**written)
     assert read(theirs.to_dict()) == config
@@ -216,13 +220,8 @@ def test_what_is_written_is_read_again_by_both(change: dict[str, Any]) -> None:
 
 
 def test_what_was_released_is_written_as_it_was() -> None:
-    written = write_gpt_oss_config(dataclasses.replace(RELEASED, expert_format="mxfp4"), torch.bfloat16)
+    written = GPT_OSS.write_config(dataclasses.replace(RELEASED, expert_format="mxfp4"), torch.bfloat16)
     for name, value in HUGGINGFACE.items():
         if name not in ("eos_token_id", "quantization_config"):
             assert written[name] == value, name
     assert written["quantization_config"]["quant_method"] == "mxfp4"
-
-
-def test_a_model_without_windows_has_one_that_hides_nothing() -> None:
-    written = write_gpt_oss_config(dataclasses.replace(RELEASED, window=None), torch.float32)
-    assert (written["sliding_window"], written["layer_types"][:2]) == (131072, ["sliding_attention", "full_attention"])

@@ -13,12 +13,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import huggingface_hub
 import pytest
 from huggingface_hub.utils import SafetensorsFileMetadata, TensorInfo
+from random_gpt_oss import write_random_gpt_oss
 
 from glassformer.checkpoints import hub
 from glassformer.checkpoints.bert import load_encoder, save_encoder
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.hub import find_directory, hub_tensors, minilm
-from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
 from glassformer.errors import CheckpointError
 from glassformer.models import Encoder, EncoderConfig
 from refusals import refused

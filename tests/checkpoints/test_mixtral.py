@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM
 
+from glassformer.checkpoints.families.files import decoder_in_memory, in_family
+from glassformer.checkpoints.families.mixtral import MIXTRAL
 from glassformer.checkpoints.families.table import canonical
-from glassformer.checkpoints.mixtral import decoder_from_mixtral, mixtral_from_decoder
 from glassformer.errors import InputError
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
@@ -37,6 +39,19 @@ FORM = DecoderConfig(
     windowed_layers="all",
 )
 TINY = dataclasses.replace(FORM, vocab_size=32, num_layers=2, hidden_dim=16, ff_dim=32, num_heads=4, head_dim=8)
+
+
+def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    written, planned = in_family(MIXTRAL, decoder_in_memory(decoder))
+    return written, {name: each.make() for name, each in planned.items()}
+
+
+def decoder_from_mixtral(config: dict[str, Any], tensors: dict[str, Tensor]) -> Decoder:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "config.json").write_text(json.dumps({"model_type": "mixtral", **config}))
+        save_file({name: each.contiguous().clone() for name, each in tensors.items()}, directory / "model.safetensors")
+        return Decoder.from_pretrained(directory)
 
 
 def peer(hf_config: dict[str, Any]) -> MixtralForCausalLM:
@@ -114,15 +129,6 @@ def test_both_layouts_give_the_same_decoder(tmp_path: Path) -> None:
         assert read.config == canonical(TINY)
         for name, weight in read.state_dict().items():
             assert torch.equal(weight, decoder.state_dict()[name]), name
-
-
-def test_weights_are_copied_when_read() -> None:
-    hf_config, tensors = mixtral_from_decoder(Decoder(TINY))
-    read = decoder_from_mixtral(hf_config, tensors)
-    before = read(torch.arange(8)[None])
-    for tensor in tensors.values():
-        tensor.zero_()
-    assert torch.equal(read(torch.arange(8)[None]), before)
 
 
 def test_tied_output(tmp_path: Path) -> None:
@@ -223,7 +229,6 @@ def test_no_tensors_at_all() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "qwen3_moe"}, "model_type = 'qwen3_moe'"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type = 'yarn'"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
@@ -243,15 +248,15 @@ def test_configurations_that_are_refused(change: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"expert_format": "mxfp4", "hidden_dim": 32}, "packed experts"),
-        ({"sinks": True}, "sinks"),
-        ({"attention_bias": True}, "biases in attention"),
-        ({"ff_bias": True}, "biases in the experts"),
-        ({"clamp": Clamp()}, "clamped"),
-        ({"rope_scaling": Yarn()}, "YaRN"),
-        ({"window": 4, "windowed_layers": "odd"}, "window on some layers"),
-        ({"ff_dim": 0, "num_experts": None}, "attention-only"),
-        ({"sinks": True, "ff_bias": True, "clamp": Clamp()}, "sinks, biases in the experts, a clamped activation"),
+        ({"expert_format": "mxfp4", "hidden_dim": 32}, "expert_format = 'mxfp4'"),
+        ({"sinks": True}, "sinks = True"),
+        ({"attention_bias": True}, "attention_bias = True"),
+        ({"ff_bias": True}, "ff_bias = True"),
+        ({"clamp": Clamp()}, "clamp = Clamp"),
+        ({"rope_scaling": Yarn()}, "rope_type = 'yarn'"),
+        ({"window": 4, "windowed_layers": "odd"}, "windowed_layers = 'odd'"),
+        ({"ff_dim": 0, "num_experts": None}, "num_local_experts = None"),
+        ({"sinks": True, "ff_bias": True, "clamp": Clamp()}, "sinks = True, ff_bias = True, clamp = Clamp"),
     ],
 )
 def test_decoders_that_mixtral_cannot_express_are_refused(change: dict[str, Any], message: str) -> None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from tokenizers import Tokenizer
-
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer.checkpoints.decoders import load_decoder
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.cli import generate as command
 from glassformer.cli.main import main
 from glassformer.cli.runs import read_run

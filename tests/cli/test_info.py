@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from random_gpt_oss import GPT_OSS_20B, GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_20B, GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.checkpoints.tensor_files import stored_tensors
 from glassformer.cli import info
 from glassformer.cli.info import Machine

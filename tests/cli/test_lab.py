@@ -95,12 +95,3 @@ def test_a_negative_seed_is_refused_in_code_too() -> None:
 def test_every_lab_named_is_a_module() -> None:
     missing = [module for module in lab.LABS.values() if importlib.util.find_spec(module) is None]
     assert missing == []
-
-
-def test_a_missing_library_of_the_labs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> ModuleType:
-        raise ModuleNotFoundError(f"No module named 'sklearn' in {name}", name="sklearn.linear_model")
-
-    monkeypatch.setattr(lab.importlib, "import_module", fail)
-    with refused("sklearn", fix=r"glassformer\[labs\]"):
-        lab.run(lab.LabFlags("sentiment"))

@@ -102,7 +102,7 @@ def test_a_missing_tensorboard_says_how_to_get_it(tmp_path: Path, monkeypatch: p
 
     def without(name: str, *rest: object) -> object:
         if "tensorboard" in name:
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name="tensorboard")
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor, require_finite
+from glassformer.checkpoints.shards import Planned
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
@@ -26,26 +27,6 @@ FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
 """A whole number in a ``config.json``, small enough for arithmetic on shapes."""
 FileSize = Annotated[int, Field(ge=1, lt=2**40)]
 """The same, at least 1."""
-
-SIZES = {
-    "vocab_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "hidden_dim": "hidden_size",
-    "ff_dim": "intermediate_size",
-    "num_heads": "num_attention_heads",
-    "head_dim": "head_dim",
-    "num_kv_heads": "num_key_value_heads",
-}
-"""Fields of :class:`DecoderConfig`, and their names in every ``config.json``."""
-HUGGING_FACE = SIZES | {
-    "num_experts": "num_local_experts",
-    "top_k": "num_experts_per_tok",
-    "dropout": "attention_dropout",
-    "max_seq_len": "max_position_embeddings",
-    "norm_eps": "rms_norm_eps",
-    "tied_output": "tie_word_embeddings",
-}
-"""The same for Hugging Face's."""
 
 _HELD: dict[DenseFormat, tuple[type[int8.Int8Linear | lossless.LosslessLinear], tuple[str, str]]] = {
     "int8": (int8.Int8Linear, ("integers", "scales")),
@@ -75,22 +56,6 @@ def config_errors(file: Path) -> Iterator[None]:
 def known_fields(cls: type, config: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a file that are fields of the dataclass ``cls``."""
     return {field.name: config[field.name] for field in fields(cls) if field.name in config}
-
-
-def fields_read(read: object, names: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a :class:`DecoderConfig` from those of a file, by a table such as :data:`SIZES`."""
-    return {ours: getattr(read, theirs) for ours, theirs in names.items()}
-
-
-def fields_written(config: DecoderConfig, names: Mapping[str, str]) -> dict[str, Any]:
-    """The opposite of :func:`fields_read`. A dense feed-forward network is one expert."""
-    explicit = replace(
-        config,
-        num_kv_heads=config.num_kv_heads or config.num_heads,
-        num_experts=config.num_experts or 1,
-        top_k=config.top_k if config.num_experts else 1,
-    )
-    return {theirs: getattr(explicit, ours) for ours, theirs in names.items()}
 
 
 def check_sizes(
@@ -125,6 +90,20 @@ class _Undrawn(TorchFunctionMode):
         return kwargs["tensor"] if drawing else func(*args, **(kwargs or {}))
 
 
+class StoredDecoder(NamedTuple):
+    """A decoder whose tensors are read when they are made."""
+
+    config: DecoderConfig
+    state: dict[str, Planned]
+    """By the decoder's names."""
+    dtype: torch.dtype
+    """Of the weights that are made; norms may have more digits."""
+    file_dtype: torch.dtype
+    """Of the embedding in the files."""
+    family: str | None = None
+    """Its ``model_type``."""
+
+
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
     """A decoder whose parameters have shapes and no memory."""
     try:
@@ -137,27 +116,15 @@ def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> 
 
 
 def read_decoder(
-    config: DecoderConfig,
-    directory: Path,
-    state: Callable[[torch.dtype, torch.device], Mapping[str, Tensor]],
-    *,
-    stored_dtype: torch.dtype,
-    dtype: torch.dtype | None,
-    device: torch.device,
-    dense: DenseFormat | None = None,
+    stored: StoredDecoder, directory: Path, *, device: torch.device, dense: DenseFormat | None = None
 ) -> Decoder:
-    """Read a decoder whose configuration and tensors have been checked against each other.
-
-    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. With
-    ``dense``, its :func:`convertible` layers become ones of this format.
-    """
-    dtype = stored_dtype if dtype is None else dtype
-    known = ", ".join(map(str, FLOATS.values()))
-    require(dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
+    """Read a decoder; with ``dense``, its :func:`convertible` layers become ones of this format."""
+    config, state, dtype = stored.config, stored.state, stored.dtype
     decoder = empty_decoder(config, dtype)
+    decoder.family = stored.family
     if dense is None:
         require_memory(decoder, device, directory)
-        return fill(decoder, state(dtype, device))
+        return fill(decoder, {name: each.make() for name, each in state.items()})
     kind, names = _HELD[dense]
     converted = convertible(decoder)
     for name, linear in converted.items():
@@ -167,7 +134,7 @@ def read_decoder(
             layer.bias.data = layer.bias.data.to(dtype)
         decoder.set_submodule(name, layer)
     require_memory(decoder, device, directory)
-    tensors = dict(state(dtype, device))
+    tensors = {name: each.make() for name, each in state.items()}
     for name in converted:
         weight = tensors.pop(f"{name}.weight")
         if dense == "int8":
@@ -175,7 +142,7 @@ def read_decoder(
         else:
             # A file in bfloat16 may be read in another dtype.
             narrow = weight.bfloat16()
-            same = stored_dtype == torch.bfloat16 and (weight.is_meta or torch.equal(narrow.to(weight), weight))
+            same = stored.file_dtype == torch.bfloat16 and (weight.is_meta or torch.equal(narrow.to(weight), weight))
             got = f"dense = 'lossless' with {name} of {directory}, which is not stored in bfloat16"
             require(same, got, "weights stored in bfloat16", "Leave dense out, or take 'int8'.")
             encoded = lossless.encode(narrow)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,20 +18,26 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
+    StoredDecoder,
     check_sizes,
     config_errors,
     empty_decoder,
     known_fields,
     read_decoder,
     require_no_nan,
+    require_room,
 )
-from glassformer.checkpoints.families import FAMILIES, Family, family_of
-from glassformer.checkpoints.families.files import family_for, family_from_decoder, load_family
-from glassformer.checkpoints.gpt_oss import load_gpt_oss
-from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
-from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
+from glassformer.checkpoints.families import FAMILIES, Family, family_in, family_of
+from glassformer.checkpoints.families.files import (
+    decoder_in_memory,
+    family_for,
+    in_family,
+    open_family,
+    with_experts,
+)
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI, particulars
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
+from glassformer.checkpoints.shards import SHARD_BYTES, Planned, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     DTYPES,
@@ -44,18 +52,20 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import new_directory, write_text
-from glassformer.layers.blocks import Block
-from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.quantized import DenseFormat
 from glassformer.layers.quantized.int8 import Int8Linear
 from glassformer.layers.quantized.lossless import LosslessLinear
-from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.models.decoder_config import renamed
 
+Experts = Literal["dense", "mxfp4"]
+_CPU = torch.device("cpu")
+# Settings of the released models' files that a decoder does not have.
+_RELEASED = {"eos_token_id": 200002, "pad_token_id": 199999}
+_RELEASED_VOCABULARY = 201088
 OWN = "glassformer-decoder"
 """The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
-LAYOUTS = ("gpt_oss", "glassformer", *(family.model_type for family in FAMILIES))
+LAYOUTS = ("glassformer", *(family.model_type for family in FAMILIES))
 """What :func:`save_decoder` writes."""
 
 
@@ -63,7 +73,7 @@ def load_decoder(
     source: str | Path,
     *,
     dtype: torch.dtype | None = None,
-    experts: Literal["dense", "mxfp4"] | None = None,
+    experts: Experts | None = None,
     dense: DenseFormat | None = None,
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
@@ -96,31 +106,30 @@ def load_decoder(
         InputError: No such directory and no such model or no connection; an option that does not exist; weights that
             ``dense`` cannot hold; or a device that torch does not know or this machine does not have.
     """
-    require(
-        experts in (None, "dense", "mxfp4"), f"experts = {experts!r}", "'dense', 'mxfp4' or None", "Use one of these."
-    )
-    require(
-        dense in (None, *get_args(DenseFormat)),
-        f"dense = {dense!r}",
-        f"one of {get_args(DenseFormat)} or None",
-        "Use one of these.",
-    )
+    for name, value, known in (("experts", experts, get_args(Experts)), ("dense", dense, get_args(DenseFormat))):
+        require(value in (None, *known), f"{name} = {value!r}", f"one of {known} or None", "Use one of these.")
+    dtypes = ", ".join(map(str, FLOATS.values()))
+    fix = "Leave it out to keep what is stored."
+    require(dtype is None or dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {dtypes}", fix)
     place = require_device(device)
     directory = find_directory(source)
-    config = read_json(directory / CONFIG_FILE)
-    layout = layout_of(config)
-    if layout is not None:
-        with nonfinite_weights(allow_nonfinite):
-            return load_gpt_oss(directory, config, dtype=dtype, experts=experts, dense=dense, device=place)
-    kind = _require_kind(config, directory)
-    with nonfinite_weights(allow_nonfinite):
-        if isinstance(kind, Family):
-            decoder = load_family(kind, directory, config, dtype=dtype, device=place, dense=dense)
-        else:
-            decoder = _load_own(directory, config, dtype, place, dense)
-    if experts is not None and experts != decoder.config.expert_format:
-        _convert_experts(decoder, experts)
-    return decoder
+    with nonfinite_weights(allow_nonfinite), open_decoder(directory, dtype, place) as stored:
+        if experts is not None:
+            with config_errors(directory / CONFIG_FILE):
+                stored = with_experts(stored, experts)
+        return read_decoder(stored, directory, device=place, dense=dense)
+
+
+@contextmanager
+def open_decoder(
+    directory: Path, dtype: torch.dtype | None = None, device: torch.device = _CPU
+) -> Iterator[StoredDecoder]:
+    """The decoder of a directory, checked; its tensors are read when they are made, within the context."""
+    content = read_json(directory / CONFIG_FILE)
+    kind = _require_kind(content, directory)
+    opened = _open_own if kind is None else partial(open_family, kind)
+    with opened(directory, content, dtype, device) as stored:
+        yield stored
 
 
 def read_decoder_config(directory: Path) -> DecoderConfig:
@@ -130,14 +139,9 @@ def read_decoder_config(directory: Path) -> DecoderConfig:
     of weights.
     """
     config = read_json(directory / CONFIG_FILE)
-    layout = layout_of(config)
-    if layout is not None:
-        return read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
     kind = _require_kind(config, directory)
-    if not isinstance(kind, Family):
-        return _own_config(directory, config)
     with config_errors(directory / CONFIG_FILE):
-        return kind.read_config(config)
+        return _own_config(config) if kind is None else kind.read_config(config)
 
 
 def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:
@@ -170,7 +174,7 @@ def save_decoder(
         decoder: On any device.
         directory: Where to: complete or, whatever happens, as it was before.
         layout: A ``model_type`` such as ``"llama"`` is a family's; ``"gpt_oss"`` is Hugging Face's as well, and parts
-            that it lacks are rewritten (:func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`);
+            that it lacks are rewritten (:mod:`~glassformer.checkpoints.families.gpt_oss`);
             ``"glassformer"`` keeps every part as it is. None: the family that the decoder was loaded from, or else the
             first that has exactly its parts, otherwise gpt-oss. A warning names values that programs which assume
             gpt-oss's released configuration would ignore.
@@ -191,30 +195,45 @@ def save_decoder(
         "weights as they were stored",
         "Load it without dense=...",
     )
-    layout = layout or layout_for(decoder.config, decoder.family)
+    write_decoder(decoder_in_memory(decoder), Path(directory), layout, extras, replace=replace, shard_bytes=shard_bytes)
+
+
+def write_decoder(
+    stored: StoredDecoder,
+    directory: Path,
+    layout: str | None,
+    extras: Mapping[str, Any],
+    *,
+    replace: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+    beside: Callable[[Path], None] = lambda directory: None,
+    progress: bool = False,
+) -> int:
+    """As :func:`save_decoder`, tensor by tensor, and what ``beside`` writes into the directory; the tensors' bytes."""
+    layout = layout or layout_for(stored.config, stored.family)
     family = family_of(layout)
     planned: dict[str, Planned]
     if family is not None:
-        written, planned = family_from_decoder(family, decoder)
-        # Programs would take those of the family's first model for them.
-        extras = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | extras
-    elif layout == "gpt_oss":
-        model = gpt_oss_from_decoder(decoder)
-        written = write_gpt_oss_config(model.config, decoder.embedding.weight.dtype)
-        planned = model.in_layout("huggingface")
-        if warning := remark(str(directory), written):
+        written, planned = in_family(family, stored)
+        if family is not OPENAI:  # whose program refuses other fields
+            # Programs would take those of the family's first model for them.
+            known = _RELEASED if family is GPT_OSS and stored.config.vocab_size == _RELEASED_VOCABULARY else {}
+            extras = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | known | dict(extras)
+        if family is GPT_OSS and (warning := particulars(written)):
             warnings.warn(warning, stacklevel=3)
     else:
-        written = {"model_type": OWN, **dataclasses.asdict(decoder.config)}
-        state = decoder.state_dict()
-        if decoder.config.tied_output:
-            del state["output.weight"]
-        planned = {name: plan(tensor) for name, tensor in state.items()}
+        written, planned = {"model_type": OWN, **dataclasses.asdict(stored.config)}, dict(stored.state)
+        if stored.config.tied_output:
+            planned.pop("output.weight", None)
     taken = ", ".join(sorted(extras.keys() & written.keys()))
     require(not taken, f"config_extras with {taken}", "settings that the decoder does not have", "Leave it out.")
-    with new_directory(Path(directory), replace=replace) as draft:
-        write_text(draft / CONFIG_FILE, json.dumps(written | extras, indent=2) + "\n")
-        write_tensors(draft, planned, shard_bytes=shard_bytes)
+    size = sum(tensor.nbytes for tensor in planned.values())
+    require_room(directory, size)
+    with new_directory(directory, replace=replace) as draft:
+        write_text(draft / CONFIG_FILE, json.dumps({**written, **extras}, indent=2) + "\n")
+        beside(draft)
+        write_tensors(draft, planned, shard_bytes=shard_bytes, progress=progress)
+    return size
 
 
 def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
@@ -235,19 +254,18 @@ def require_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _require_kind(config: Mapping[str, Any], directory: Path) -> str | Family:
-    """The family, or the ``model_type``, of a directory whose layout is not gpt-oss's."""
-    kind = config.get("model_type")
-    family = family_of(kind)
-    if family is None and kind != OWN:
+def _require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
+    """The family of a directory; None for our own layout."""
+    family = family_in(config)
+    if family is None and config.get("model_type") != OWN:
         remote = ", whose code in auto_map is not run" if "auto_map" in config else ""
-        known = ", ".join(sorted(layout for layout in LAYOUTS if layout != "glassformer"))
+        known = ", ".join(sorted(family.model_type for family in FAMILIES if family is not OPENAI))
         raise CheckpointError(
-            f"{directory / CONFIG_FILE} of the model_type {kind!r}{remote}",
+            f"{directory / CONFIG_FILE} of the model_type {config.get('model_type')!r}{remote}",
             f"one of {known}, {OWN}, or OpenAI's configuration of gpt-oss",
             "Other architectures are not supported.",
         )
-    return str(kind) if family is None else family
+    return family
 
 
 def _require_json(extras: Mapping[str, Any]) -> None:
@@ -265,44 +283,32 @@ def _require_json(extras: Mapping[str, Any]) -> None:
         )
 
 
-def _load_own(
-    directory: Path,
-    stored_config: Mapping[str, Any],
-    dtype: torch.dtype | None,
-    device: torch.device,
-    dense: DenseFormat | None,
-) -> Decoder:
-    config = _own_config(directory, stored_config)
+@contextmanager
+def _open_own(
+    directory: Path, content: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device
+) -> Iterator[StoredDecoder]:
+    with config_errors(directory / CONFIG_FILE):
+        config = _own_config(content)
     stored = stored_tensors(directory)
-    shapes, as_stored = own_tensors(config, stored, directory), dtype is None
+    shapes = own_tensors(config, stored, directory)
+    file_dtype = FLOATS[stored["embedding.weight"].kind]
+    kind = dtype or file_dtype
     with open_tensors(stored) as read:
 
-        def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-            found = {}
-            for name, tensor in shapes.items():
-                # Norms that were read as 1 + w have more digits than the embedding.
-                wide = DTYPES[stored[name].kind] if "norm" in name else dtype
-                kept = torch.promote_types(dtype, wide) if as_stored else dtype
-                found[name] = read(name).to(device, kept if tensor.is_floating_point() else tensor.dtype)
-                if name.endswith("_scales"):
-                    require_no_nan(found[name], stored[name])
-            return found
+        def make(name: str, dtype: torch.dtype) -> Tensor:
+            tensor = read(name).to(device, dtype)
+            if name.endswith("_scales"):
+                require_no_nan(tensor, stored[name])
+            return tensor
 
-        embedding = FLOATS[stored["embedding.weight"].kind]
-        return read_decoder(config, directory, state, stored_dtype=embedding, dtype=dtype, device=device, dense=dense)
-
-
-def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:
-    with config_errors(directory / CONFIG_FILE):
-        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, renamed(dict(stored_config)))))
+        state = {}
+        for name, tensor in shapes.items():
+            # Norms that were read as 1 + w have more digits than the embedding.
+            wide = DTYPES[stored[name].kind] if "norm" in name and dtype is None else kind
+            made = torch.promote_types(kind, wide) if tensor.is_floating_point() else tensor.dtype
+            state[name] = Planned(list(tensor.shape), made, partial(make, name, made))
+        yield StoredDecoder(config, state, kind, file_dtype)
 
 
-def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:
-    decoder.config = dataclasses.replace(decoder.config, expert_format=experts)
-    for block in decoder.layers:
-        assert isinstance(block, Block)
-        if isinstance(block.ffn, PackedMixture):
-            block.ffn = block.ffn.unpack(decoder.embedding.weight.dtype)
-        else:
-            assert isinstance(block.ffn, MixtureOfExperts)  # the configuration has experts
-            block.ffn = PackedMixture.pack(block.ffn)
+def _own_config(content: Mapping[str, Any]) -> DecoderConfig:
+    return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, renamed(dict(content)))))

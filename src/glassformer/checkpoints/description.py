@@ -11,12 +11,10 @@ from typing import Any, Literal
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder
-from glassformer.checkpoints.families import FAMILIES, family_of, files
+from glassformer.checkpoints.families import FAMILIES, family_in, files
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries
 from glassformer.checkpoints.gguf import gguf_config
 from glassformer.checkpoints.gguf_file import GgufFile
-from glassformer.checkpoints.gpt_oss import checked_config
-from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS
@@ -176,12 +174,9 @@ def _read_config(
     directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> tuple[str, str, DecoderConfig | EncoderConfig]:
     """Family, layout, and the configuration, checked against the files."""
-    kind, layout = content.get("model_type"), layout_of(content)
-    if layout is not None:
-        config = checked_config(directory, content, layout, stored)
-        return "gpt-oss", "Hugging Face" if layout == "huggingface" else "OpenAI", config
-    if (family := family_of(kind)) is not None:
-        return family.name, "Hugging Face", files.checked_config(family, directory, content, stored)
+    kind, family = content.get("model_type"), family_in(content)
+    if family is not None:
+        return family.name, family.layout, files.checked_config(family, directory, content, stored)
     if kind == decoders.OWN:
         config = decoders.read_decoder_config(directory)
         decoders.own_tensors(config, stored, directory)
@@ -190,10 +185,10 @@ def _read_config(
         with config_errors(directory / CONFIG_FILE):
             encoder = bert.read_encoder_config(content)
         return ("glassformer", "glassformer", encoder) if kind == bert.OWN else ("BERT", "Hugging Face", encoder)
-    names = ", ".join(family.name for family in FAMILIES)
+    names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
     raise CheckpointError(
         f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-        f"{names}, gpt-oss, the BERT family, or what glassformer wrote",
+        f"{names}, the BERT family, or what glassformer wrote",
         "Other architectures are not supported.",
     )
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from glassformer.checkpoints.assembly import config_errors, empty_decoder, require_memory
 from glassformer.checkpoints.families import FAMILIES, Family, family_of_gguf
 from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, known_architecture, read_gguf_config
-from glassformer.checkpoints.families.gpt_oss import GPT_OSS, packed_experts
+from glassformer.checkpoints.families.gpt_oss import packed_experts
 from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.gguf_file import FLOATS, GgufFile, read_gguf
 from glassformer.checkpoints.tensor_files import StoredTensor, Wanted, check_tensors, nonfinite_weights
@@ -120,7 +120,7 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
     with config_errors(file.path):
         family = family_of_gguf(file.metadata)
         if family is None:
-            known = ", ".join(sorted({each.gguf for each in (*FAMILIES, GPT_OSS) if each.gguf}))
+            known = ", ".join(sorted({each.gguf for each in FAMILIES if each.gguf}))
             raise CheckpointError(
                 f"{file.path} of the architecture {known_architecture(file.metadata)!r}", f"one of {known}", _FIX
             )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.families import FAMILIES, Family
-from glassformer.checkpoints.families.files import rewritten, rewritten_weights
+from glassformer.checkpoints.families.files import decoder_in_memory, rewrite, rewritten
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.table import canonical, differences
 from glassformer.checkpoints.families.tensor_names import Entry
@@ -230,17 +230,10 @@ def _tensors(
     for name, each in factors.items():
         yield name, torch.tensor(each)
 
-    changed = rewritten_weights(decoder)
-
-    def weight(name: str) -> Tensor:
-        if name in changed:
-            return changed[name]
-        module, _, part = name.rpartition(".")
-        found: Tensor = getattr(decoder.get_submodule(module), part)  # packed layers expand their weight here
-        return found.detach()
-
+    stored = decoder_in_memory(decoder)
+    state = rewrite(stored.config, stored.state)
     for entry in entries:
-        yield from zip(entry.theirs, entry.write({name: weight(name) for name in entry.ours}), strict=True)
+        yield from zip(entry.theirs, entry.write({name: state[name].make() for name in entry.ours}), strict=True)
 
 
 def _encoded(tensor: Tensor, kind: str, name: str) -> memoryview:

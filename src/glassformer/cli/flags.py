@@ -30,7 +30,6 @@ LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
 View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif"]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
-Layout = Literal["huggingface", "openai"]
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
 Experts = Literal["mxfp4", "bfloat16"]
 GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
@@ -93,7 +92,7 @@ class GenerateFlags:
     gemma-3-270m, gpt-oss-20b."""
 
     tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
-    """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
+    """For --model: a tokenizer.json, a directory with one, or a model on the hub; 'bytes' or
     'numbers' for a model whose tokens are bytes or numbers. None: the one next to the weights."""
 
     max_new_tokens: Size = 200
@@ -211,8 +210,8 @@ class ChatFlags:
     """Print the number of tokens per second after each reply."""
 
     tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
-    """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one next to the
-    weights, or an installed one."""
+    """A tokenizer.json, a directory with one, or a model on the hub. None: the one next to the
+    weights."""
 
     dense: DenseFormat | Literal["stored"] | None = None
     """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
@@ -399,8 +398,7 @@ class InterveneFlags:
 class DesignFlags:
     """Build the weights of an attention head that solves a task, prove that it does, and write them.
 
-    OUT ends in .json or .npz; without an extension it is a directory of Km.csv, Qm.csv, Vm.csv and, if the head uses
-    positions, pos.csv. 'glassformer verify OUT --task TASK' reads it again.
+    OUT ends in .json or .npz. 'glassformer verify OUT --task TASK' reads it again.
     """
 
     task: Positional[TaskName]
@@ -540,46 +538,6 @@ class ConvertFlags:
 
 
 @config
-class RandomModelFlags:
-    """Write a gpt-oss model with random weights in the format of the released ones. The size 20b takes 13.8 GB of disk,
-    some minutes, and less than 1 GiB of memory.
-    """
-
-    out: Annotated[Positional[Path], tyro.conf.arg(metavar="DIR")]
-    """Output directory. It is written completely or not at all."""
-
-    size: Literal["tiny", "eighth", "20b", "120b"] = "tiny"
-    """tiny: 1 MB. eighth: an eighth of the 20b. 20b, 120b: the released sizes."""
-
-    layout: Layout = "huggingface"
-    """Hugging Face's or OpenAI's."""
-
-    experts: Experts = "mxfp4"
-    """Packed as in the released files, or unpacked, which takes 3.8 times the space."""
-
-    num_layers: int | None = None
-    """Number of layers, instead of the size's."""
-
-    num_experts: int | None = None
-    """Number of experts, instead of the size's."""
-
-    hidden_dim: int | None = None
-    """Width of the residual stream, a multiple of 32, instead of the size's."""
-
-    ff_dim: int | None = None
-    """Width of the experts, a multiple of 32, instead of the size's."""
-
-    vocab_size: int | None = None
-    """Number of tokens, instead of the size's."""
-
-    seed: Seed = 0
-    """The same seed gives the same model, in both layouts."""
-
-    replace: FlagCreatePairsOff[bool] = False
-    """Replace DIR if it exists."""
-
-
-@config
 class VerifyFlags:
     """Check whether an attention head solves a task, on every sequence.
 
@@ -589,7 +547,6 @@ class VerifyFlags:
     WEIGHTS is one of
       head.json    {"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}
       head.npz     arrays of these names, as numpy.savez writes them
-      directory    with Km.csv, Qm.csv, Vm.csv and pos.csv: comma-separated numbers, no header
 
     pos may be left out. Km, Qm and Vm have a row for each letter, then one for CLS if the task has it, then one
     for each column of pos; pos has a row for each position, CLS's first. Vm has a column for each number of an output.
@@ -608,7 +565,7 @@ class VerifyFlags:
     """
 
     weights: Annotated[Positional[Path], tyro.conf.arg(metavar="WEIGHTS")]
-    """The head: a .json or .npz file, or a directory of .csv files."""
+    """The head: a .json or .npz file."""
 
     task: TaskName | None = None
     """A built-in task."""

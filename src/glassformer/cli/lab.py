@@ -6,7 +6,6 @@ import importlib
 from pathlib import Path
 
 from glassformer.cli.flags import LABS_WITH_DATA, LabFlags, LabName
-from glassformer.errors import InputError
 
 # Each module offers LAB; the settings of LABS_WITH_DATA have data.
 LABS: dict[LabName, str] = {
@@ -19,14 +18,9 @@ LABS: dict[LabName, str] = {
 
 def run(flags: LabFlags) -> Path:
     """Run the lab that ``flags`` names and return the path of its report."""
-    try:
-        from glassformer.labs.run import run as run_lab
+    from glassformer.labs.run import run as run_lab
 
-        lab = importlib.import_module(LABS[flags.name]).LAB
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "sklearn":
-            raise
-        raise InputError(f"no {error.name}", "the labs' libraries", "pip install 'glassformer[labs]'") from error
+    lab = importlib.import_module(LABS[flags.name]).LAB
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
     return run_lab(lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
 

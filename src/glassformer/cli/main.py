@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from glassformer import __version__
 from glassformer.allocator import keep_freed_memory
-from glassformer.errors import InputError, first_line
+from glassformer.errors import InputError, first_line, naming_extras
 from glassformer.text import known_name, one_line
 
 EXIT_FAILED = 1
@@ -50,7 +50,6 @@ COMMANDS: dict[str, Command] = {
         ("run-program", "flags.RunProgramFlags", "run a compiled program on a text"),
         ("info", "flags.InfoFlags", "print what a model's files contain and the memory they need"),
         ("convert", "flags.ConvertFlags", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
-        ("random-model", "flags.RandomModelFlags", "write a gpt-oss of any size with random weights"),
         ("verify", "flags.VerifyFlags", "check whether an attention head solves a task, on every sequence"),
     )
 }
@@ -96,7 +95,8 @@ def run(arguments: Sequence[str]) -> int:
     flags_class = getattr(importlib.import_module(module), name)
     parse = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
     flags = parse(args=rest, prog=f"glassformer {first}")
-    status: int = importlib.import_module(command.module).main(flags)
+    with naming_extras():
+        status: int = importlib.import_module(command.module).main(flags)
     return status
 
 

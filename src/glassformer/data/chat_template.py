@@ -164,7 +164,7 @@ def template_from_gguf(metadata: Mapping[str, Any], source: str, name: str | Non
 
 
 def template_from_directory(directory: Path, name: str | None = None) -> ChatTemplate | None:
-    """The chat template of a directory, ``chat_template.jinja`` or in ``tokenizer_config.json``; None without."""
+    """The template of a directory: ``chat_template.jinja`` or in ``tokenizer_config.json``; None without."""
     for place in tokenizer_places(directory):
         config = read_tokenizer_config(place)
         found = config.get("chat_template")

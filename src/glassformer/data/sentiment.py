@@ -14,7 +14,7 @@ from typing import Any
 
 from glassformer.data.examples import CLASSES, Example, SentimentData, leaked, split_by_text
 from glassformer.data.tables import Table, read_table
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, naming_extras, require
 
 _TEXT_NAMES = ("text", "sentence", "review")
 _LABEL_NAMES = ("label", "sentiment", "class")
@@ -131,11 +131,8 @@ def from_hub(
     handled as in :func:`from_files`. ``subset`` is one of the data set's configurations, if there are several. Columns
     are found by name as in :func:`read_examples`.
     """
-    try:
+    with naming_extras():
         datasets = importlib.import_module("datasets")
-    except ModuleNotFoundError as error:
-        fix = "pip install 'glassformer[hub]'"
-        raise InputError(f"the data set {name} without the package datasets", "datasets installed", fix) from error
     try:
         parts = datasets.load_dataset(name, subset)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:

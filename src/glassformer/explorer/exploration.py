@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from matplotlib.figure import Figure
-
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_extra
 from glassformer.explorer.loading.codecs import text_of, tokens_in, units_of
@@ -25,10 +23,10 @@ from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_en
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed, from_words, to_words
-from glassformer.figures.attention_maps import attention_map
-from glassformer.figures.heat_maps import MOST_NAMES
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from glassformer.explorer.widget import ExplorerWidget
 
 _DPI = 144
@@ -40,10 +38,6 @@ class Exploration:
     Args:
         explorer: Answers the calls.
         state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
-
-    Raises:
-        InputError: An invalid state.
-        UnknownName: Unknown model.
     """
 
     def __init__(self, explorer: Explorer, state: dict[str, Any] | None = None) -> None:
@@ -67,10 +61,6 @@ class Exploration:
         Changes of the model in the view What if are messages as dictionaries, such as
         ``set(view="whatif", removed=[{"part": "self", "layer": 2, "head": 1}])``; see
         :class:`~glassformer.explorer.state.State`.
-
-        Raises:
-            InputError: An unknown name, or a value that does not fit it.
-            UnknownName: Unknown model.
         """
         words = self._checked(changed(from_words(self.words), changes))
         self._words = words
@@ -82,18 +72,14 @@ class Exploration:
 
         Returns:
             The path of the file.
-
-        Raises:
-            InputError: The model refuses the text, or ``path`` is a directory or cannot be written to.
         """
         return save(self.explorer, from_words(self.words), path)
 
     def figure(self) -> Figure:
-        """The attention of the chosen head as a figure of matplotlib; of a long text in overview.
+        """The attention of the chosen head as a figure of matplotlib; of a long text in overview."""
+        from glassformer.figures.attention_maps import attention_map
+        from glassformer.figures.heat_maps import MOST_NAMES
 
-        Raises:
-            InputError: The model refuses the text or the edited weights, or has no attention to draw.
-        """
         shown = page_state(from_words(self.words), self.explorer.catalogue().models)
         run = self.explorer.answer("run", asks_of(self.explorer, shown)[0])
         assert isinstance(run, Run)
@@ -113,9 +99,6 @@ class Exploration:
         Args:
             port: The port, or else the next free one.
             browser: Whether to open it.
-
-        Raises:
-            InputError: No port is free, or the server's packages are not installed.
         """
         server = import_extra("server")
         listener = server.listen(port)
@@ -124,11 +107,7 @@ class Exploration:
         server.serve(self.explorer, listener, address, browser=browser)
 
     def widget(self) -> ExplorerWidget:
-        """The widget of anywidget, the same one at each call.
-
-        Raises:
-            InputError: anywidget is missing.
-        """
+        """The widget of anywidget, the same one at each call."""
         if self._widget is None:
             self._widget = import_extra("widget").ExplorerWidget(self.explorer, self._words)
         return self._widget
@@ -159,11 +138,7 @@ class Exploration:
 def explore(
     model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
 ) -> Exploration:
-    """See :func:`glassformer.explore`.
-
-    Raises:
-        InputError: A model that cannot be explored, a directory without a model, or an invalid state.
-    """
+    """See :func:`glassformer.explore`."""
     if model is None or isinstance(model, str | Path):
         return _by_name(model, text, tokenizer, source, state)
     if isinstance(model, ModelEntry | LoadedModel):

@@ -4,3 +4,8 @@
 text; ``single_heads`` a head's matrices and circuits; ``heat_maps`` any matrix. Functions return matplotlib figures,
 which ``style.save_figure`` writes; those with an argument ``ax`` draw there.
 """
+
+from glassformer.errors import naming_extras
+
+with naming_extras():
+    import matplotlib as matplotlib

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from glassformer.errors import naming_extras
+
 if TYPE_CHECKING:
     from glassformer.training.checkpoint import load_weights as load_weights
     from glassformer.training.checkpoint import save_weights as save_weights
@@ -38,4 +40,5 @@ def __getattr__(name: str) -> Any:
     # Imported on first use: the configuration needs no torch.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    with naming_extras():
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from accelerate.utils import extract_model_from_parallel
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
 from glassformer.checkpoints.tensor_files import nonfinite_weights, require_finite
@@ -32,7 +32,8 @@ _QUANTITIES = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer
 
 def plain_model(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of ``torch.compile`` and DistributedDataParallel."""
-    return extract_model_from_parallel(model, keep_torch_compile=False)
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from glassformer.errors import InputError, require
+from glassformer.errors import naming_extras, require
 from glassformer.files import write_text
 from glassformer.text import short
 from glassformer.untrusted import json_value, read_bytes, require_regular
@@ -86,14 +86,8 @@ class TensorBoard:
     """
 
     def __init__(self, directory: Path, from_step: int) -> None:
-        try:
+        with naming_extras():
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise InputError(
-                "tensorboard = True without TensorBoard installed",
-                "the package tensorboard",
-                "Install it with: pip install 'glassformer[tensorboard]'.",
-            ) from error
         self._writer = SummaryWriter(str(directory), purge_step=from_step + 1)
 
     def write(self, record: Record) -> None:

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from tokenizers import Tokenizer
 from torch import nn
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.checkpoints.mixtral import mixtral_from_decoder
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.classifier import Classifier, save_classifier
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
@@ -135,10 +133,8 @@ def test_an_encoder_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
 
 def test_a_mixtral_checkpoint(tmp_path: Path) -> None:
     decoder = _decoder(30, num_experts=3)
-    config, tensors = mixtral_from_decoder(decoder)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
-    run = _read(tmp_path)
+    decoder.save_pretrained(tmp_path / "mixtral", layout="mixtral")
+    run = _read(tmp_path / "mixtral")
     with torch.no_grad():
         wanted = decoder.eval()(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
     assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)

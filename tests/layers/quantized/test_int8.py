@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from torch import Tensor
 
 from glassformer.checkpoints import assembly
 from glassformer.checkpoints.description import describe
-from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.errors import CheckpointError
 from glassformer.generation.decoding import generate
 from glassformer.kernels import int8 as kernel

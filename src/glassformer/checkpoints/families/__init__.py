@@ -10,7 +10,7 @@ from glassformer.checkpoints.families.gemma3 import GEMMA3
 from glassformer.checkpoints.families.gpt2 import GPT2
 from glassformer.checkpoints.families.gpt_neo import GPT_NEO
 from glassformer.checkpoints.families.gpt_neox import GPT_NEOX
-from glassformer.checkpoints.families.gpt_oss import GPT_OSS
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
 from glassformer.checkpoints.families.llama import LLAMA
 from glassformer.checkpoints.families.mistral import MISTRAL
 from glassformer.checkpoints.families.mixtral import MIXTRAL
@@ -25,18 +25,24 @@ from glassformer.checkpoints.families.table import Family
 
 FAMILIES = (
     *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, PHI3, GEMMA2, GEMMA3),
-    *(OLMO2, OLMO3, GPT2, GPT_NEO, GPT_NEOX, NANOCHAT),
+    *(OLMO2, OLMO3, GPT2, GPT_NEO, GPT_NEOX, NANOCHAT, GPT_OSS, OPENAI),
 )
 """All rows; of those that can hold a decoder the first is taken to write it."""
 
 
 def family_of(model_type: object) -> Family | None:
-    """The family of a ``config.json`` with this ``model_type``; None for another."""
+    """The family of this ``model_type``; None for another."""
     return next((family for family in FAMILIES if family.model_type == model_type), None)
+
+
+def family_in(config: Mapping[str, Any]) -> Family | None:
+    """The family of the content of a ``config.json``; None for another."""
+    if "model_type" in config:
+        return family_of(config["model_type"])
+    return OPENAI if {"num_experts", "experts_per_token", "num_hidden_layers"} <= config.keys() else None
 
 
 def family_of_gguf(metadata: Mapping[str, Any]) -> Family | None:
     """The family of a GGUF file with this ``general.architecture``; None for another."""
     architecture = metadata.get("general.architecture")
-    rows = (*FAMILIES, GPT_OSS)
-    return next((family for family in rows if family.gguf == architecture and family.gguf is not None), None)
+    return next((family for family in FAMILIES if family.gguf == architecture and family.gguf is not None), None)

@@ -1,25 +1,26 @@
-"""A family's directories: read tensor by tensor, checked before memory is taken, and written in the same names."""
+"""A family's directories: all tensors are checked, each is read when it is asked for, and written in its names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from glassformer.checkpoints.assembly import check_sizes, config_errors, read_decoder
-from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections
+from glassformer.checkpoints.assembly import StoredDecoder, check_sizes, config_errors, require_no_nan
 from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.families.tensor_names import Entry, tensors_of_layer
-from glassformer.checkpoints.shards import Planned
+from glassformer.checkpoints.shards import Planned, plan
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
-    DTYPES,
+    FLOATS,
     StoredTensor,
     Wanted,
     check_tensors,
@@ -27,65 +28,92 @@ from glassformer.checkpoints.tensor_files import (
     stored_tensors,
 )
 from glassformer.errors import CheckpointError, InputError
-from glassformer.kernels.experts import Experts
-from glassformer.layers.blocks import Block
-from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.quantized import DenseFormat
+from glassformer.kernels.rotation import convert_rows
+from glassformer.layers.quantized import mxfp4
+from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.models import Decoder, DecoderConfig
 
+_CPU = torch.device("cpu")
 # Masks and frequencies that older versions of transformers saved beside the weights.
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")
 
 
-def load_family(
+def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
+    """The same, of a decoder."""
+    state = {name: plan(tensor) for name, tensor in decoder.state_dict().items()}
+    dtype = torch.float32 if isinstance(decoder.embedding, BlockEmbedding) else decoder.embedding.weight.dtype
+    for name, module in decoder.named_modules():
+        if isinstance(module, BlockLinear):
+            size = [module.out_features, module.in_features]
+        elif isinstance(module, BlockEmbedding):
+            size = [module.num_embeddings, module.embedding_dim]
+        else:
+            continue
+        del state[f"{name}.blocks"]
+        state[f"{name}.weight"] = Planned(size, torch.float32, partial(_expanded, module))
+    return StoredDecoder(decoder.config, state, dtype, dtype, decoder.family)
+
+
+@contextmanager
+def open_family(
     family: Family,
     directory: Path,
     content: Mapping[str, Any],
-    *,
-    dtype: torch.dtype | None,
-    device: torch.device,
-    dense: DenseFormat | None = None,
-) -> Decoder:
-    """The decoder of a directory with this content of ``config.json``; options as
-    :func:`~glassformer.checkpoints.decoders.load_decoder`."""
+    dtype: torch.dtype | None = None,
+    device: torch.device = _CPU,
+) -> Iterator[StoredDecoder]:
+    """The decoder of a directory with this content of ``config.json``; its tensors are read within the context.
+
+    ``dtype`` None is the embedding's. When read, a tensor raises :class:`CheckpointError` for weights that are not
+    finite, or for an output projection that should be the embedding and differs from it.
+    """
     stored = _named(family, stored_tensors(directory))
     config = checked_config(family, directory, content, stored)
-    entries = family.entries(config, stored)
-    embedding = f"{family.names['embedding']}.weight"
+    embedding, output = (f"{family.names[name]}.weight" for name in ("embedding", "output"))
+    file_dtype = FLOATS[stored[embedding].kind]
+    kind = dtype or file_dtype
     with open_tensors(stored) as read:
 
-        def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-            return family_state(family, config, entries, stored, lambda name: read(name).to(device, dtype))
+        def get(name: str) -> Tensor:
+            tensor = read(name)
+            if name == embedding and config.tied_output and output in stored and not torch.equal(read(output), tensor):
+                raise CheckpointError(
+                    f"{stored[output].file} with an {output} that differs from {embedding}, and tie_word_embeddings = "
+                    f"True in {CONFIG_FILE}",
+                    "one tensor for both",
+                    "Set tie_word_embeddings to False to keep both.",
+                )
+            if tensor.is_floating_point():
+                return tensor.to(device, kind)
+            if name.endswith("scales"):
+                require_no_nan(tensor, stored[name])
+            return tensor.to(device)
 
-        kind = DTYPES[stored[embedding].kind]
-        decoder = read_decoder(config, directory, state, stored_dtype=kind, dtype=dtype, device=device, dense=dense)
-    decoder.family = family.model_type
-    return decoder
+        state: dict[str, Planned] = {}
+        for entry in family.entries(config, stored):
+            pieces = _Pieces(partial(_read, entry, get, kind, device))
+            for name, size in zip(entry.ours, entry.sizes, strict=True):
+                made = torch.uint8 if name.endswith(("_blocks", "_scales")) else kind
+                state[name] = Planned(list(size), made, partial(pieces.take, name))
+        yield StoredDecoder(config, state, kind, file_dtype, family.model_type)
 
 
-def family_state(
-    family: Family,
-    config: DecoderConfig,
-    entries: Sequence[Entry],
-    stored: Mapping[str, StoredTensor],
-    get: Callable[[str], Tensor],
-) -> dict[str, Tensor]:
-    """The decoder's state dict, from a function that gives the tensors in its dtype on its device."""
-    state: dict[str, Tensor] = {}
-    for entry in entries:
-        state |= entry.read(get)
-    like, output = state["embedding.weight"], f"{family.names['output']}.weight"
-    if config.tied_output and output in stored and not like.is_meta and not torch.equal(get(output), like):
-        embedding = f"{family.names['embedding']}.weight"
-        raise CheckpointError(
-            f"{stored[output].file} with an {output} that differs from {embedding}, and tie_word_embeddings = True in "
-            f"{CONFIG_FILE}",
-            "one tensor for both",
-            "Set tie_word_embeddings to False to keep both.",
-        )
-    # A weight that is no part of the files is made here; others have their dtype, shifted ones that of their sum.
-    made = {name for entry in entries if not entry.theirs for name in entry.ours}
-    return {name: tensor.to(like) if name in made else tensor for name, tensor in state.items()}
+def _read(entry: Entry, get: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    read = entry.read(get)
+    return read if entry.theirs else {name: tensor.to(device, dtype) for name, tensor in read.items()}
+
+
+@dataclass
+class _Pieces:
+    """Tensors that are made together; each is kept until it is taken."""
+
+    make: Callable[[], dict[Any, Tensor]]
+    found: dict[Any, Tensor] = field(default_factory=dict)
+
+    def take(self, name: Any) -> Tensor:
+        if name not in self.found:
+            self.found = dict(self.make())
+        return self.found.pop(name)
 
 
 def checked_config(
@@ -97,8 +125,14 @@ def checked_config(
         config = family.read_config(content)
     check_sizes(config, stored, directory, tensors_of_layer(family.names, config))
     with config_errors(directory / CONFIG_FILE):
+        if family.packs and any(name.endswith("blocks") for name in stored):
+            config = replace(config, expert_format="mxfp4")
         entries = family.entries(config, stored)
-        wanted = {name: Wanted(shape) for entry in entries for name, shape in entry.shapes().items()}
+        wanted = {
+            name: Wanted(shape, ("U8",) if entry.ours[0].endswith(("_blocks", "_scales")) else tuple(FLOATS))
+            for entry in entries
+            for name, shape in entry.shapes().items()
+        }
     output = f"{family.names['output']}.weight"
     if config.tied_output and output in stored:
         wanted[output] = Wanted([config.vocab_size, config.hidden_dim])
@@ -106,11 +140,71 @@ def checked_config(
     return config
 
 
+def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Tensors by the names of the table, which some files cut, without masks and frequencies."""
+    kept = (family.base, f"{family.names['output']}.")
+    named = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
+    if len(named) < len(stored):
+        twice = next(name for name in stored if not name.startswith(kept) and f"{family.base}{name}" in stored)
+        raise CheckpointError(f"{twice} twice, also after {family.base}", "unique names", "Download the files again.")
+    return {name: tensor for name, tensor in named.items() if not _BUFFERS.fullmatch(name)}
+
+
+def with_experts(stored: StoredDecoder, experts: Literal["dense", "mxfp4"]) -> StoredDecoder:
+    """The same decoder with its experts packed, which rounds, or as numbers in the embedding's dtype."""
+    if experts == stored.config.expert_format:
+        return stored
+    config, state = replace(stored.config, expert_format=experts), dict(stored.state)
+    for layer in range(config.num_layers):
+        start = f"layers.{layer}.ffn."
+        ours = {name.removeprefix(start): state.pop(name) for name in list(state) if name.startswith(start)}
+        made = _unpacked(ours, stored.dtype) if experts == "dense" else _packed(ours)
+        state |= {f"{start}{name}": each for name, each in made.items()}
+    return stored._replace(config=config, state=state)
+
+
+def _unpacked(packed: dict[str, Planned], dtype: torch.dtype) -> dict[str, Planned]:
+    found = {name: each for name, each in packed.items() if name.startswith("router")}
+    pairs = {"gate": ("gate_up", 0, 2), "up": ("gate_up", 1, 2), "down": ("down", 0, 1)}
+    for name, (source, first, step) in pairs.items():
+        blocks, scales = packed[f"{source}_blocks"], packed[f"{source}_scales"]
+        experts, rows, groups = scales.shape
+
+        def rows_of(blocks: Planned = blocks, scales: Planned = scales, first: int = first, step: int = step) -> Tensor:
+            codes, exponents = (each.make()[:, first::step].contiguous() for each in (blocks, scales))
+            return mxfp4.decode(codes, exponents, dtype)
+
+        found[name] = Planned([experts, rows // step, groups * mxfp4.GROUP], dtype, rows_of)
+        if (bias := packed.get(f"{source}_bias")) is not None:
+            make = lambda bias=bias, first=first, step=step: bias.make()[:, first::step].contiguous()  # noqa: E731
+            found[f"{name}_bias"] = Planned([experts, rows // step], bias.dtype, make)
+    return found
+
+
+def _packed(dense: dict[str, Planned]) -> dict[str, Planned]:
+    found = {name: each for name, each in dense.items() if name.startswith("router") or name == "down_bias"}
+    gate, down = dense["gate"], dense["down"]
+    for name, parts in (("gate_up", (gate, dense["up"])), ("down", (down,))):
+        experts, rows, width = parts[0].shape
+        shape = [experts, rows * len(parts), width // mxfp4.GROUP]
+        for index, (kind, last) in enumerate((("blocks", [mxfp4.GROUP_BYTES]), ("scales", []))):
+
+            def encoded(parts: tuple[Planned, ...] = parts, index: int = index) -> Tensor:
+                return torch.stack([mxfp4.encode(each.make())[index] for each in parts], dim=2).flatten(1, 2)
+
+            found[f"{name}_{kind}"] = Planned([*shape, *last], torch.uint8, encoded)
+    if "gate_bias" in dense:
+        biases = dense["gate_bias"], dense["up_bias"]
+        both = lambda: torch.stack([each.make() for each in biases], dim=2).flatten(1)  # noqa: E731
+        found["gate_up_bias"] = Planned([gate.shape[0], 2 * gate.shape[1]], biases[0].dtype, both)
+    return found
+
+
 def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
     """The first family that can hold a decoder of this configuration, the one that it was loaded from before others;
     None: none can."""
-    first = [family for family in FAMILIES if family.model_type == loaded]
-    for family in (*first, *FAMILIES):
+    rows = [family for family in FAMILIES if family.layout == "Hugging Face"]
+    for family in sorted(rows, key=lambda family: family.model_type != loaded):
         try:
             family.write_config(rewritten(config), torch.float32)
             family.entries(rewritten(config))
@@ -125,62 +219,86 @@ def rewritten(config: DecoderConfig) -> DecoderConfig:
     return config if config.qk_norm else replace(config, key_weights=False, rope_layout="half-split")
 
 
-def rewritten_weights(decoder: Decoder) -> dict[str, Tensor]:
-    """The projections of the rewritten configuration, where it differs."""
-    if rewritten(decoder.config) == decoder.config:
-        return {}
-    found: dict[str, Tensor] = {}
-    for layer, block in enumerate(decoder.layers):
-        assert isinstance(block, Block)
-        assert isinstance(block.attention, GroupedQueryAttention)
-        projections = half_split_projections(block.attention, decoder.config.rope_layout)
-        found |= {f"layers.{layer}.{name}": tensor.detach() for name, tensor in projections.items()}
+def rewrite(config: DecoderConfig, state: Mapping[str, Planned]) -> dict[str, Planned]:
+    """The state of the rewritten configuration, with the same logits.
+
+    ``q . (w k) = (w q) . k``, and a factor per head commutes with the rotation: key weights go into the query.
+    """
+    found = dict(state)
+    if rewritten(config) == config:
+        return found
+    for layer in range(config.num_layers):
+        start = f"layers.{layer}.attention."
+        factors = found.pop(f"{start}key_weights").make() if config.key_weights else None
+        for part, heads in (("query", config.num_heads), ("key", config.num_kv_heads or config.num_heads)):
+            for name in (f"{start}{part}.weight", f"{start}{part}.bias"):
+                if name not in found:
+                    continue
+                tensor = found[name].make()
+                if part == "query" and factors is not None:
+                    by_row = factors.repeat_interleave(len(tensor) // heads)
+                    tensor = tensor * by_row.view(-1, *[1] * (tensor.dim() - 1))
+                turned = config.rope_layout == "interleaved"
+                found[name] = plan(convert_rows(tensor, heads, to="half-split") if turned else tensor)
     return found
 
 
-def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
+def equivalent(family: Family, stored: StoredDecoder) -> StoredDecoder:
+    """The same decoder with the parts that a family always has, and without those that can be rewritten."""
+    config, state = rewritten(stored.config), rewrite(stored.config, stored.state)
+    if config.tied_output:
+        state.pop("output.weight", None)
+    if "num_experts" in family.keys and config.num_experts is None and config.ff_dim:
+        config = replace(config, num_experts=1, top_k=1)
+        for layer in range(config.num_layers):
+            _become_only_expert(f"layers.{layer}.ffn.", state)
+    if family.complete is not None:
+        config = family.complete(config, state)
+    return stored._replace(config=config, state=state)
+
+
+def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], dict[str, Planned]]:
     """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
 
     Key weights are multiplied into the query projections, an interleaved rotary layout is rewritten as half-split, and
-    where a family has experts, a dense feed-forward network becomes the only one.
+    where a family has experts, a dense feed-forward network becomes the only one. gpt-oss's other parts are added.
+
+    Raises:
+        InputError: A decoder with parts that the family lacks: all of them are named.
     """
-    config = rewritten(decoder.config)
-    state = {name: each.detach() for name, each in decoder.state_dict().items()} | rewritten_weights(decoder)
-    dtype = decoder.embedding.weight.dtype
-    if "num_experts" in family.keys and config.num_experts is None and config.ff_dim:
-        config = replace(config, num_experts=1, top_k=1)
-        for layer, block in enumerate(decoder.layers):
-            assert isinstance(block, Block)
-            state |= _only_expert(f"layers.{layer}.ffn.", as_experts(block.ffn))
-    written = family.write_config(config, dtype)
+    config, state, *_ = stored = equivalent(family, stored)
+    written = family.write_config(config, stored.dtype)
     planned: dict[str, Planned] = {}
     for entry in family.entries(config):
+
+        def write(entry: Entry = entry) -> dict[int, Tensor]:
+            return dict(enumerate(entry.write({name: state[name].make() for name in entry.ours})))
+
         if not entry.theirs:
-            entry.write(state)  # refuses a weight that the file cannot hold
+            write()  # refuses what the file cannot hold
+        pieces, dtype = _Pieces(write), stored.dtype
+        if state[entry.ours[0]].dtype == torch.uint8:
+            dtype = torch.uint8
         for index, (name, shape) in enumerate(entry.shapes().items()):
-            planned[name] = _planned(entry, index, shape, state, dtype)
+            make = lambda index=index, each=pieces, dtype=dtype: each.take(index).to(dtype)  # noqa: E731
+            planned[name] = Planned(shape, dtype, make)
     return written, planned
 
 
-def _only_expert(prefix: str, experts: Experts) -> dict[str, Tensor]:
-    """The state of a mixture of one expert, whose router has no choice."""
-    router = experts.gate.new_zeros(1, experts.gate.shape[-1])
-    matrices = {"gate": experts.gate, "up": experts.up, "down": experts.down, "router.score.weight": router}
-    return {f"{prefix}{name}": tensor.detach() for name, tensor in matrices.items()}
+def _expanded(layer: nn.Module) -> Tensor:
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    return weight.detach()
 
 
-def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Tensors by the names of the table, which some files cut, without masks and frequencies."""
-    kept = (family.base, f"{family.names['output']}.")
-    named = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
-    if len(named) < len(stored):
-        twice = next(name for name in stored if not name.startswith(kept) and f"{family.base}{name}" in stored)
-        raise CheckpointError(f"{twice} twice, also after {family.base}", "unique names", "Download the files again.")
-    return {name: tensor for name, tensor in named.items() if not _BUFFERS.fullmatch(name)}
+def _stacked(matrix: Planned) -> Tensor:
+    return matrix.make()[None]
 
 
-def _planned(entry: Entry, index: int, shape: list[int], state: Mapping[str, Tensor], dtype: torch.dtype) -> Planned:
-    def made() -> Tensor:
-        return entry.write(state)[index].to(dtype)
-
-    return Planned(shape, dtype, lambda: [made()], made, entry.theirs[index])
+def _become_only_expert(ffn: str, state: dict[str, Planned]) -> None:
+    """A mixture of one expert, whose router has no choice."""
+    for part in ("gate", "up", "down"):
+        for ours, theirs in ((f"{ffn}{part}.weight", f"{ffn}{part}"), (f"{ffn}{part}.bias", f"{ffn}{part}_bias")):
+            if (each := state.pop(ours, None)) is not None:
+                state[theirs] = Planned([1, *each.shape], each.dtype, partial(_stacked, each))
+    gate = state[f"{ffn}gate"]
+    state[f"{ffn}router.score.weight"] = plan(torch.zeros(1, gate.shape[2], dtype=gate.dtype))

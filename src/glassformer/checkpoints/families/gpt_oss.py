@@ -1,12 +1,15 @@
-"""gpt-oss in GGUF files; directories of it have readers of their own (:mod:`glassformer.checkpoints.gpt_oss`).
+"""gpt-oss, in Hugging Face's layout, OpenAI's (two rows of the table) and GGUF files.
 
-Its ``post_attention_norm`` is the norm before the experts. No key says that the borders of YaRN are not rounded.
+All hold the same network. In safetensors, rows of an expert's gate and up are in turns; experts in MXFP4 are two
+tensors of bytes, ``[expert, row, group, 16]`` codes and ``[expert, row, group]`` exponents. OpenAI's layout has query,
+key and value in one tensor, and a ``config.json`` with words of its own.
 
-Source: OpenAI 2025, gpt-oss model card; llama.cpp, ``conversion/gpt_oss.py``.
+Source: OpenAI 2025, gpt-oss model card, and ``gpt_oss/torch``; llama.cpp, ``conversion/gpt_oss.py``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,15 +18,183 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.gguf_names import GGUF_NAMES
-from glassformer.checkpoints.families.table import Family
+from glassformer.checkpoints.families.rotation import Rope, write_scaling
+from glassformer.checkpoints.families.table import KEYS, NAMES, Family
+from glassformer.checkpoints.families.tensor_names import IN_TURNS, IN_TURNS_OUT_LAST, OUT_LAST
+from glassformer.checkpoints.shards import Planned, plan
+from glassformer.errors import require
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
+from glassformer.models import DecoderConfig
+
+NO_SINK = -1e30
+"""The logit of a sink without effect: its weight is exp(-1e30) = 0, and unlike -inf it is safe in other programs.
+
+In float16 its lowest number is written instead, -65504.
+"""
+_UNREACHED = 1e29
+"""A limit of a clamp without effect; in float16 its greatest number."""
+
+
+def _experts(gate_up: str, down: str, mark: str, bias: tuple[str, str]) -> dict[str, str]:
+    """Names of experts, dense and packed; a decoder has the one or the other."""
+    names = {"gate": gate_up, "up": gate_up, "down": down, "gate_bias": bias[0], "up_bias": bias[0]}
+    names |= {"gate_up_bias": bias[0], "down_bias": bias[1]}
+    packed = {"gate_up": gate_up, "down": down}
+    names |= {f"{ours}_{part}": f"{each}{mark}{part}" for ours, each in packed.items() for part in ("blocks", "scales")}
+    return {f"ffn.{ours}": theirs for ours, theirs in names.items()}
+
+
+_THEIRS = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+_NAMES = {ours: theirs for ours, theirs in NAMES.items() if not ours.startswith("ffn.")}
+_NAMES |= {"attention.sinks": "self_attn.sinks", "ffn.router.score": "mlp.router"}
+_NAMES |= _experts(*_THEIRS, "_", (f"{_THEIRS[0]}_bias", f"{_THEIRS[1]}_bias"))
+_OPENAIS = {
+    "embedding": "embedding",
+    "attention_norm.weight": "attn.norm.scale",
+    **dict.fromkeys(("attention.query", "attention.key", "attention.value"), "attn.qkv"),
+    "attention.sinks": "attn.sinks",
+    "attention.output": "attn.out",
+    "ffn_norm.weight": "mlp.norm.scale",
+    "ffn.router.score": "mlp.gate",
+    **_experts("mlp.mlp1_weight", "mlp.mlp2_weight", ".", ("mlp.mlp1_bias", "mlp.mlp2_bias")),
+    "final_norm.weight": "norm.scale",
+    "output": "unembedding",
+}
+
+
+def _read_as(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As transformers: a ``rope_scaling`` takes precedence unless it is empty; with neither, the released model's."""
+    if content.get("rope_scaling"):
+        return {name: value for name, value in content.items() if name != "rope_parameters"}
+    if content.get("rope_parameters") is None:
+        return {**content, "rope_scaling": write_scaling(Yarn())}
+    return content
+
+
+def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    if (packing := file.part("quantization_config")) is not None:
+        packing.only("quant_method", "mxfp4")
+    clamp = Clamp(file.number("swiglu_alpha", 1.702), file.number("swiglu_limit", 7.0))
+    return {"attention_bias": file.flag("attention_bias", True), "clamp": clamp}
+
+
+def _write(config: DecoderConfig) -> dict[str, Any]:
+    clamp, yarn = config.clamp or Clamp(), config.rope_scaling
+    written = {
+        "attention_bias": config.attention_bias,
+        "experts_per_token": config.top_k,
+        "initial_context_length": yarn.original_max_seq_len if isinstance(yarn, Yarn) else config.max_seq_len,
+        "rope_scaling": write_scaling(yarn) or {"rope_type": "default"},
+        "swiglu_alpha": clamp.alpha,
+        "swiglu_limit": clamp.limit,
+    }
+    if config.expert_format == "mxfp4":
+        kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+        written["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": kept}
+    return written
+
+
+def _complete(config: DecoderConfig, state: dict[str, Planned]) -> DecoderConfig:
+    """Add what gpt-oss has and a decoder may lack: sinks of :data:`NO_SINK`, biases of 0, and its SwiGLU.
+
+    A plain ``gate sigmoid(gate) up`` is ``gate sigmoid(alpha gate) ((up - 1) + 1)`` with ``alpha`` 1, biases of ``up``
+    smaller by 1, and a limit that no input reaches.
+    """
+    plain, packed = config.clamp is None, config.expert_format == "mxfp4"
+    fix = "Keep it in glassformer's own layout."
+    require(config.ff_dim > 0, "ff_dim = 0", "feed-forward networks", fix)
+    require(not (plain and packed), "packed experts with the plain SwiGLU", "gpt-oss's, or dense experts", fix)
+    dtype = state["embedding.weight"].dtype
+    limits = torch.finfo(dtype)
+    for layer in range(config.num_layers):
+        start = f"layers.{layer}."
+        no_sinks = torch.full((config.num_heads,), max(NO_SINK, limits.min), dtype=dtype)
+        state.setdefault(f"{start}attention.sinks", plan(no_sinks))
+        for part in ("query", "key", "value", "output"):
+            weight = state[f"{start}attention.{part}.weight"]
+            state.setdefault(f"{start}attention.{part}.bias", plan(torch.zeros(weight.shape[0], dtype=dtype)))
+        ffn = f"{start}ffn."
+        router = state[f"{ffn}router.score.weight"]
+        state.setdefault(f"{ffn}router.score.bias", plan(torch.zeros(router.shape[0], dtype=dtype)))
+        for part in ("gate", "up", "gate_up", "down"):
+            rows = state.get(f"{ffn}{part}") or state.get(f"{ffn}{part}_scales")
+            if rows is not None:
+                state.setdefault(f"{ffn}{part}_bias", plan(torch.zeros(rows.shape[:2], dtype=dtype)))
+        if plain:
+            state[f"{ffn}up_bias"] = plan(state[f"{ffn}up_bias"].make() - 1)
+    clamp = config.clamp or Clamp(1.0, min(_UNREACHED, limits.max))
+    return replace(config, sinks=True, attention_bias=True, ff_bias=True, clamp=clamp)
+
+
+def particulars(written: Mapping[str, Any]) -> str:
+    """A warning about values of a ``config.json`` that programs which assume the released ones' ignore; or empty."""
+    kinds = written["layer_types"]
+    even = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(len(kinds))]
+    shape = f"swiglu_alpha = {written['swiglu_alpha']}, swiglu_limit = {written['swiglu_limit']}"
+    found = {
+        "windows on other than the even layers (layer_types)": kinds not in (even, ["full_attention"] * len(kinds)),
+        f"a SwiGLU of another form ({shape})": (written["swiglu_alpha"], written["swiglu_limit"]) != (1.702, 7.0),
+        "positions without YaRN (rope_scaling)": written["rope_scaling"]["rope_type"] != "yarn",
+        f"rms_norm_eps = {written['rms_norm_eps']}": written["rms_norm_eps"] != 1e-5,
+    }
+    differing = ", ".join(part for part, present in found.items() if present)
+    return differing and (
+        f"It has {differing}. Transformers asks for these; programs that take the released gpt-oss's for granted "
+        "compute other logits."
+    )
+
+
+_SAME = (
+    *("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "head_dim", "rope_theta"),
+    *("num_attention_heads", "num_key_value_heads", "swiglu_limit", "sliding_window"),
+)
+_OTHERS = {"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
+
+
+def _from_openai(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Their own words for the stretch of positions; their program refuses other fields."""
+    file = Fields(content)
+    factor, original = file.number("rope_scaling_factor", 32.0), file.whole("initial_context_length", 4096)
+    yarn = {"factor": factor, "original_max_position_embeddings": original, "truncate": False, "rope_type": "yarn"}
+    yarn |= {"beta_fast": file.number("rope_ntk_beta", 32.0), "beta_slow": file.number("rope_ntk_alpha", 1.0)}
+    window = file.whole("sliding_window", 128) or None
+    read = {
+        "max_position_embeddings": math.floor(original * factor) if factor > 1 else original,
+        "rope_scaling": yarn if factor > 1 else {"rope_type": "default"},
+    }
+    known = (*_SAME, *_OTHERS, "rope_scaling_factor", "initial_context_length", "rope_ntk_beta", "rope_ntk_alpha")
+    unknown = [name for name in content if name not in known]
+    require(not unknown, f"{', '.join(unknown)}", "fields of OpenAI's configuration", "Remove them.")
+    kept = {name: content[name] for name in _SAME if name in content}
+    return (
+        kept
+        | {theirs: content[ours] for ours, theirs in _OTHERS.items() if ours in content}
+        | read
+        | {"sliding_window": window}
+    )
+
+
+def _to_openai(written: dict[str, Any]) -> dict[str, Any]:
+    scaling = written["rope_scaling"]
+    windows = "sliding_attention" in written["layer_types"]
+    return {name: written[name] for name in _SAME} | {
+        **{ours: written[theirs] for ours, theirs in _OTHERS.items()},
+        "sliding_window": written["sliding_window"] if windows else 0,
+        "initial_context_length": written["initial_context_length"],
+        "rope_scaling_factor": scaling.get("factor", 1.0),
+        "rope_ntk_alpha": scaling.get("beta_slow", 1.0),
+        "rope_ntk_beta": scaling.get("beta_fast", 32.0),
+    }
+
 
 _BIASES = {f"ffn.{part}_bias": f"ffn_{part}_exps.bias" for part in ("gate", "up", "down")}
 
 
-def _read(keys: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def _read_gguf(keys: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """No key says that the borders of YaRN are not rounded."""
     scaling = found.get("rope_scaling")
     return {"rope_scaling": replace(scaling, truncate=False)} if isinstance(scaling, Yarn) else {}
 
@@ -32,12 +203,44 @@ GPT_OSS = Family(
     name="gpt-oss",
     model_type="gpt_oss",
     architecture="GptOssForCausalLM",
+    keys=KEYS | {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"},
+    aliases={"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"},
+    defaults={
+        **{"num_hidden_layers": 36, "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880},
+        **{"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128},
+        **{"num_experts_per_tok": 4, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5},
+    },
+    ignored=("initial_context_length",),
     parts={"sinks": True, "attention_bias": True, "ff_bias": True, "clamp": Clamp()},
+    rope=Rope(base=150000.0, kinds=("default", "yarn")),
     windows="types",
+    window=128,
     period=2,
+    read=_read,
+    write=_write,
+    read_as=_read_as,
+    complete=_complete,
+    names=_NAMES,
+    forms={
+        "mlp.experts.gate_up_proj": IN_TURNS_OUT_LAST,
+        "mlp.experts.gate_up_proj_bias": IN_TURNS_OUT_LAST,
+        "ffn.down": OUT_LAST,
+    },
     gguf="gpt-oss",
+    # Its post_attention_norm is the norm before the experts.
     gguf_names=GGUF_NAMES | _BIASES | {"attention.sinks": "attn_sinks.weight", "ffn_norm": "post_attention_norm"},
-    gguf_read=_read,
+    gguf_read=_read_gguf,
+)
+OPENAI = replace(
+    GPT_OSS,
+    model_type="openai",
+    layout="OpenAI",
+    read_as=_from_openai,
+    write_as=_to_openai,
+    names=_OPENAIS,
+    prefix="block.{}.",
+    forms={"mlp.mlp1_weight": IN_TURNS, "mlp.mlp1_bias": IN_TURNS},
+    gguf=None,
 )
 
 

@@ -84,7 +84,7 @@ class Rope:
 
     def write(self, config: DecoderConfig) -> dict[str, Any]:
         """The fields of a ``config.json``, in the words that both versions read."""
-        written: dict[str, Any] = {self.base_key: config.rope_base, "rope_scaling": _written(config.rope_scaling)}
+        written: dict[str, Any] = {self.base_key: config.rope_base, "rope_scaling": write_scaling(config.rope_scaling)}
         if self.fraction is not None:
             written[self.fraction_key] = (config.rotary_dim or config.head_dim) / config.head_dim
         if isinstance(config.rope_scaling, LongRope):
@@ -136,7 +136,8 @@ def _longrope(part: Fields, original: int, width: int, longest: int) -> LongRope
     return LongRope(short, long, original, given)
 
 
-def _written(scaling: Any) -> dict[str, Any] | None:
+def write_scaling(scaling: Any) -> dict[str, Any] | None:
+    """The object in a ``config.json``; None without a scaling."""
     if isinstance(scaling, Linear):
         return {"rope_type": "linear", "factor": scaling.factor}
     if isinstance(scaling, Llama3):

@@ -17,7 +17,7 @@ from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.gguf_names import GGUF_NAMES
 from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.tensor_names import Entry, Form
-from glassformer.checkpoints.gpt_oss_config import windows
+from glassformer.checkpoints.shards import Planned
 from glassformer.errors import InputError, require
 from glassformer.models import DecoderConfig
 
@@ -81,6 +81,8 @@ class Family:
     """In ``config.json``."""
     architecture: str
     """The class of transformers."""
+    layout: str = "Hugging Face"
+    """Whose files these are."""
     keys: Mapping[str, str] = field(default_factory=lambda: KEYS)
     """Our fields and theirs."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -110,6 +112,12 @@ class Family:
     """More fields of ours, from their file and the fields found so far."""
     write: Callable[[DecoderConfig], dict[str, Any]] = _nothing
     """The opposite."""
+    read_as: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    """Their content in the words of this row, where it has others."""
+    write_as: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """The opposite."""
+    complete: Callable[[DecoderConfig, dict[str, Planned]], DecoderConfig] | None = None
+    """Adds parts that the family always has to a decoder without them, so that its logits stay."""
     names: Mapping[str, str] = field(default_factory=lambda: NAMES)
     """Our modules and theirs; see :mod:`~glassformer.checkpoints.families.tensor_names`."""
     in_memory: Mapping[str, str] = field(default_factory=dict)
@@ -131,7 +139,7 @@ class Family:
 
     def read_config(self, content: Mapping[str, Any]) -> DecoderConfig:
         """The decoder's configuration for the content of a ``config.json``."""
-        file = Fields(content, aliases=self.aliases)
+        file = Fields(self.read_as(content), aliases=self.aliases)
         found = self._sizes(file)
         for name, value in self.fixed.items():
             file.only(name, value)
@@ -150,14 +158,19 @@ class Family:
     def write_config(self, config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
         """The content of a ``config.json`` from which :meth:`read_config` reads ``config``."""
         config = canonical(config)
-        lacking = self._lacking(config)
+        lacking = self._lacking(replace(config, expert_format="dense") if self.packs else config)
         require(not lacking, f"a decoder with {', '.join(lacking)}", f"what {self.name} has", "Choose another layout.")
-        return self._written(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
+        return self.write_as(self._written(config) | {"torch_dtype": str(dtype).removeprefix("torch.")})
+
+    @property
+    def packs(self) -> bool:
+        """Whether its files can have experts in MXFP4; the files say whether they do."""
+        return "ffn.gate_up_blocks" in self.names
 
     def _lacking(self, config: DecoderConfig) -> list[str]:
         """The fields of a configuration that are not read back."""
         try:
-            return differences(config, self.read_config(self._written(config)))
+            return differences(config, self.read_config(self.write_as(self._written(config))))
         except InputError as error:
             others = self._lacking(replace(config, rope_scaling=None)) if config.rope_scaling else []
             return [*others, error.got]
@@ -230,8 +243,13 @@ _MOST_LAYERS = 2**16
 
 def windowed(layers: Sequence[bool], window: int | None) -> dict[str, Any]:
     """Our fields for windows in these layers."""
-    seen, places = windows(len(layers), [KINDS[not each] for each in layers], window)
-    return {"window": seen, "windowed_layers": places}
+    places = tuple(layer for layer, has in enumerate(layers) if has)
+    if not places:
+        return {"window": None, "windowed_layers": "even"}
+    require(window is not None, "sliding_window = None with sliding_attention", "a window", "Download the file again.")
+    named = {tuple(range(0, len(layers), 2)): "even", tuple(range(1, len(layers), 2)): "odd"}
+    every = "all" if len(places) == len(layers) else places
+    return {"window": window, "windowed_layers": named.get(places, every)}
 
 
 def canonical(config: DecoderConfig) -> DecoderConfig:

@@ -58,6 +58,19 @@ def _into_heads(rows: Tensor, config: DecoderConfig) -> Tensor:
     return rows.reshape(3, -1, config.head_dim, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
 
 
+def _apart(rows: Tensor, config: DecoderConfig) -> Tensor:
+    return torch.cat([rows[:, 0::2], rows[:, 1::2]], 1)
+
+
+def _in_turns(rows: Tensor, config: DecoderConfig) -> Tensor:
+    return torch.stack(rows.chunk(2, 1), 2).flatten(1, 2)
+
+
+def _by_rows(tensor: Tensor) -> Tensor:
+    """Matrices transposed; biases, ``[expert, out]``, stay."""
+    return tensor.mT if tensor.dim() == 3 else tensor
+
+
 TRANSPOSED = Form(_transposed, _transposed)
 """``[in, out]`` in the file, as in GPT-2's Conv1D; vectors stay."""
 SHIFTED = Form(lambda w, _: w.to(torch.promote_types(w.dtype, torch.float32)) + 1, lambda w, _: w - 1)
@@ -70,6 +83,12 @@ NEIGHBOURS = Form(lambda w, c: _turned(w, c.head_dim, c.head_dim // 2), lambda w
 """Coordinates that rotate together are neighbours in the file; ours are half a head apart."""
 HEAD_BY_HEAD = Form(_by_head, _into_heads)
 """Query, key and value of the first head, then of the second ... (GPT-NeoX); of a packed tensor as a whole."""
+OUT_LAST = Form(lambda w, _: w.mT, lambda w, _: w.mT)
+"""Experts' matrices are ``[expert, in, out]`` in the file."""
+IN_TURNS = Form(_apart, _in_turns)
+"""Of gate and up as a whole: a row of the one, a row of the other."""
+IN_TURNS_OUT_LAST = Form(lambda w, c: _apart(_by_rows(w), c), lambda w, c: _by_rows(_in_turns(w, c)))
+"""Both of these."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +113,7 @@ class Entry:
         read = [get(name) for name in self.theirs]
         whole = torch.stack(read) if self.by_expert else read[0]
         whole = whole if self.whole is None else self.whole.read(whole, self.config)
-        axis = _axis(self.sizes[0])
+        axis = _axis(self.ours[0], self.sizes[0])
         pieces = whole.split([size[axis] for size in self.sizes], axis) if len(self.ours) > 1 else [whole]
         return {
             name: (piece if form is None else form.read(piece, self.config)).contiguous()
@@ -113,7 +132,7 @@ class Entry:
             piece if form is None else form.write(piece, self.config)
             for piece, form in zip(ours, self.parts, strict=True)
         ]
-        whole = torch.cat(pieces, _axis(self.sizes[0])) if len(pieces) > 1 else pieces[0]
+        whole = torch.cat(pieces, _axis(self.ours[0], self.sizes[0])) if len(pieces) > 1 else pieces[0]
         whole = whole if self.whole is None else self.whole.write(whole, self.config)
         return list(whole) if self.by_expert else [whole]
 
@@ -130,9 +149,9 @@ def _constant(name: str) -> float:
     return 0.0 if name.endswith("bias") else 1.0
 
 
-def _axis(size: Sequence[int]) -> int:
+def _axis(name: str, size: Sequence[int]) -> int:
     """The axis of rows: tensors of all experts have the expert before it."""
-    return 1 if len(size) == 3 else 0
+    return 1 if len(size) == 3 or name.endswith(("gate_bias", "up_bias")) else 0
 
 
 def entries(
@@ -178,7 +197,8 @@ def entries(
         parts = tuple(forms.get(name) or forms.get(name.rpartition(".")[0]) for name in modules)
         theirs = names[modules[0] if modules[0] in names else modules[0].rpartition(".")[0]]
         sizes = tuple(shapes[name] for name in group)
-        entry = Entry((), (), sizes, config, forms.get(theirs), parts, "{expert}" in template)
+        whole = forms.get(theirs) if len(group) > 1 else None
+        entry = Entry((), (), sizes, config, whole, parts, "{expert}" in template)
         for layer in range(config.num_layers if in_layer else 1):
             at = tuple(name.replace("layers.0.", f"layers.{layer}.", 1) for name in group)
             found.append(replace(entry, ours=at, theirs=_expanded(template, layer, config) if theirs else ()))

@@ -48,11 +48,7 @@ def program_model(
 
 
 def stored_program(path: Path, name: str, title: str) -> LoadedProgram:
-    """A compiled program in a file, without its definition.
-
-    Raises:
-        InputError: A file that cannot be used.
-    """
+    """A compiled program in a file, without its definition."""
     return program_model(load_program(path), name, title, origin="run")
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.checkpoints import bert, decoders
-from glassformer.checkpoints.families import FAMILIES
-from glassformer.checkpoints.gpt_oss_config import layout_of
+from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.released_tokenizer import TOKENIZER_FILES, ReleasedTokenizer, tokenizer_beside, tokenizer_places
+from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, tokenizer_beside, tokenizer_places
 from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.errors import InputError, first_line, require
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
@@ -37,10 +36,6 @@ _BYTES_OF = "Once upon a time"
 OPENING = "When Mary and John went to the store, John gave a drink to"
 """The initial text of language models: it ends with the name that does not return (Wang et al. 2022)."""
 _TOKENS = "1 2 3", "token numbers between spaces"
-_DECODERS = {family.model_type: family.name for family in FAMILIES} | {
-    "gpt_oss": "gpt-oss",
-    decoders.OWN: "glassformer",
-}
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 
 
@@ -85,19 +80,16 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         help_text = "a text in the language of the training texts"
         card = model_card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
-    if kind in _DECODERS or layout_of(config) is not None:
+    family = family_in(config)
+    if family is not None or kind == decoders.OWN:
         experts = config.get("num_experts", config.get("num_local_experts"))
-        dense = experts is None and kind not in ("mixtral", "gpt_oss")
-        return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"), dense)
+        dense = experts is None and (family is None or "num_experts" not in family.keys)
+        return _decoder(place, "glassformer" if family is None else family.name, dense)
     return _encoder(place) if kind in _ENCODERS else None
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name.
-
-    Raises:
-        InputError: As there.
-    """
+    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
     found = find_model(source)
     tokenizer = require_tokenizer(found)
     place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
@@ -125,8 +117,8 @@ def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
     views: list[View] = ["attention", "sampling", "whatif"]
     if not dense:
         views.insert(2, "experts")
-    own = family == _DECODERS[decoders.OWN]
-    files = [folder / name for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES]
+    own = family == "glassformer"
+    files = [folder / TOKENIZER_FILE for folder in tokenizer_places(place.path)]
     has_tokenizer = any(file.is_file() for file in files) or (own and _has_tokenizer(place.path))
     text, help_text = (_BYTES_OF, "any text") if has_tokenizer else _TOKENS
     card = model_card(place, "decoder", about, views, text, help_text)
@@ -175,11 +167,7 @@ def decoder_card(place: Place, config: DecoderConfig, about: str, text: str, hel
 
 
 def described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
-    """A configuration from its description in a file.
-
-    Raises:
-        InputError: Unknown fields, or values of other types.
-    """
+    """A configuration from its description in a file."""
     try:
         return kind(**values)
     except (InputError, TypeError, AttributeError) as error:
@@ -193,11 +181,7 @@ def damaged(path: Path, error: Exception) -> InputError:
 
 
 def run_weights(run: Path) -> Path:
-    """The directory of a run's best weights; before its first evaluation, of its latest ones.
-
-    Raises:
-        InputError: There are none yet, or the file's header shows that they are damaged.
-    """
+    """The directory of a run's best weights; before its first evaluation, of its latest ones."""
     # Imported here because training loads accelerate, which the bundled models do not need.
     from glassformer.training.run_directory import RunDirectory
 
@@ -227,11 +211,7 @@ def stamp_of(directory: Path) -> Hashable:
 
 
 def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
-    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number that its configuration names.
-
-    Raises:
-        InputError: Weights that are missing, damaged, or do not fit the configuration.
-    """
+    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number that its configuration names."""
     weights, config = run_weights(run), run / CONFIG_FILE
     stored = len(stored_tensors(weights))
     require(

@@ -1,11 +1,12 @@
-"""Diagrams of a loaded model, or of one block with its residual paths."""
+"""Diagrams of an encoder, or of one of its blocks with its residual paths."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,9 +14,14 @@ from matplotlib.patches import Circle, FancyBboxPatch
 from torch import nn
 
 from glassformer.errors import require
-from glassformer.figures.style import BLUE, RED, in_style, new_figure
-from glassformer.observe.model_summary import Kind, Part, StackName, describe, describe_block, stack_of
+from glassformer.figures.style import RED, in_style, new_figure
+from glassformer.layers.blocks import EncoderBlock
+from glassformer.models.encoder import Encoder
 
+Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", "head"]
+
+_ACTIVATIONS = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu": "ReLU"}
+_POOLED = {"mean": "mean over real tokens", "cls": "first token", "max": "largest of each coordinate over real tokens"}
 _GROUND: dict[Kind, str] = {
     "data": "#ffffff",
     "embedding": "#d4ebf8",
@@ -29,79 +35,154 @@ _WIDTH, _LEFT, _GAP, _CAPTION, _LINE = 4.3, 0.75, 0.36, 0.3, 0.165
 """Inches: of a box, left of it, between two boxes, above boxes in a frame, and of a line of details."""
 
 _ROUND = "round,pad=0,rounding_size=0.06"
+_SEES = "every token sees every real token"
 
 
-def architecture(model: nn.Module) -> Figure:
-    """The whole model from tokens to logits with its sizes; equal blocks are drawn once.
+@dataclass(frozen=True)
+class Part:
+    """One step of a model's computation: a box, or a residual sum over the last ``skips`` boxes."""
 
-    The two stacks of an encoder-decoder are side by side, with an arrow from the memory to the cross-attention.
+    name: str
+    kind: Kind
+    details: tuple[str, ...] = ()  # lines below the name
+    parameters: int = 0  # of all repetitions together
+    output_shape: str = ""
+    skips: int = 0
+    times: int = 1  # the number of blocks that have it
+    block: str = ""  # the caption of its block's frame, which neighbours share; "" for none
 
-    Raises:
-        InputError: A module that is no Encoder, Decoder or EncoderDecoder.
-    """
-    parts = describe(model)
+
+def architecture(model: Encoder) -> Figure:
+    """The whole encoder from tokens to logits with its sizes; equal blocks are drawn once."""
+    parts = whole(model)
     return draw(parts, f"{type(model).__name__}: {sum(part.parameters for part in parts):,} parameters")
 
 
-def block(model: nn.Module, layer: int = 0, *, stack: StackName | None = None) -> Figure:
-    """Block ``layer``, from 0, part by part, with its residual paths and the shapes between parts.
+def block(model: Encoder, layer: int = 0) -> Figure:
+    """Block ``layer``, from 0, part by part, with its residual paths and the shapes between parts."""
+    parts, count = one_block(model, layer), len(model.layers)
+    total = sum(part.parameters for part in parts)
+    return draw(parts, f"Block {layer + 1} of {count}: {total:,} parameters", every_shape=True)
 
-    ``stack`` is "encoder" or "decoder" for an encoder-decoder; its decoder when None.
 
-    Raises:
-        InputError: A module of another kind, a layer out of range, or a stack for a model of one stack.
-    """
-    parts = describe_block(model, layer, stack=stack)
-    found, total = stack_of(model, stack), sum(part.parameters for part in parts)
-    name = f"{found.name} block" if found.name else "Block"
-    return draw(parts, f"{name} {layer + 1} of {len(found.layers)}: {total:,} parameters", every_shape=True)
+def whole(model: Encoder) -> list[Part]:
+    """The parts of an encoder in order; their parameters add up to the model's."""
+    layers, config, width = _blocks(model), model.config, model.config.hidden_dim
+    stream, vector = f"[batch, position, {width}]", f"[batch, {width}]"
+    scale = f", times sqrt({width})" if config.scale_embeddings else ""
+    size = f"{config.vocab_size:,} x {width}{scale}"
+    parts = [
+        Part("Tokens", "data", (f"at most {config.max_seq_len:,}",), output_shape="[batch, position]"),
+        Part("Token embedding", "embedding", (size,), _count(model.embedding), stream),
+    ]
+    if model.positions is not None:
+        kind = "learned" if isinstance(model.positions, nn.Embedding) else "sines and cosines"
+        size = f"{kind}, {config.max_seq_len:,} x {width}, added"
+        parts.append(Part("Positions", "embedding", (size,), _count(model.positions), stream))
+    if model.token_types is not None:
+        size = f"{config.token_types} x {width}, added"
+        parts.append(Part("Token types", "embedding", (size,), _count(model.token_types), stream))
+    parts += _norm([model.embedding_norm], stream, "Embedding ")
+    if layers:
+        first, times = layers[0], len(layers)
+        heads = f"{first.attention.num_heads} heads of {first.attention.head_dim}"
+        counts = (_count(*(layer.attention for layer in layers)), _count(*(layer.ffn for layer in layers)))
+        ffn = (f"{width} → {config.ff_dim} → {width}, {_ACTIVATIONS[config.activation]}",)
+        halves = [
+            [Part("Attention", "attention", (heads, _SEES), counts[0], stream)],
+            [Part("Feed-forward", "feed-forward", ffn, counts[1], stream)],
+        ]
+        caption = f"{times} blocks, one after another" if times > 1 else "1 block"
+        parts += [replace(part, times=times, block=caption) for part in _with_residuals(layers, halves)]
+    parts += _norm([model.final_norm], stream, "Last ")
+    parts.append(Part("Pooling", "head", (_POOLED[config.pooling],), output_shape=vector))
+    if model.classifier is None:
+        return [*parts, Part("Text vector", "data", ("no classification head",))]
+    classes = model.classifier.out_features
+    head = Part("Head", "head", (f"{width} → {classes} classes",), _count(model.classifier), f"[batch, {classes}]")
+    return [*parts, head, Part("Logits", "data")]
+
+
+def one_block(model: Encoder, layer: int = 0) -> list[Part]:
+    """The parts of block ``layer``, from 0, in order; their parameters add up to the block's."""
+    layers = _blocks(model)
+    require(0 <= layer < len(layers), f"layer = {layer}", f"0 to {len(layers) - 1}", "The first block is 0.")
+    attention, ffn, width, ff = layers[layer].attention, layers[layer].ffn, model.config.hidden_dim, model.config.ff_dim
+    heads, size = attention.num_heads, attention.head_dim
+    maps, stream = _count(attention.query, attention.key, attention.value), f"[batch, position, {width}]"
+    details, formula = f"{width} → {heads} x {size}", f"softmax(query · key / {math.sqrt(size):.4g})"
+    each = (f"query {details}", f"key and value each {details}")
+    inside = f"[batch, position, {ff}]"
+    halves = [
+        [
+            Part("Query, key, value", "attention", each, maps, f"{heads} x [batch, position, {size}]"),
+            Part("Weights", "attention", (formula, _SEES), 0, f"[batch, {heads}, query, key]"),
+            Part("Weighted sums of values", "attention", ("heads side by side",), 0, stream),
+            Part("Output", "attention", (f"{width} → {width}",), _count(attention.output), stream),
+        ],
+        [
+            Part("Up", "feed-forward", (f"{width} → {ff}",), _count(ffn.up), inside),
+            Part(_ACTIVATIONS[model.config.activation], "feed-forward", (), 0, inside),
+            Part("Down", "feed-forward", (f"{ff} → {width}",), _count(ffn.down), stream),
+        ],
+    ]
+    begin = Part("Residual stream", "data", output_shape=stream)
+    return [begin, *_with_residuals([layers[layer]], halves), replace(begin, output_shape="")]
+
+
+def _blocks(model: Encoder) -> list[Any]:
+    require(isinstance(model, Encoder), f"a {type(model).__name__}", "an Encoder", "Use print(model).")
+    return list(model.layers)
+
+
+def _with_residuals(layers: Sequence[EncoderBlock], halves: Iterable[list[Part]]) -> list[Part]:
+    """The two halves of a block with their norms and sums."""
+    parts = []
+    for half, inner in zip(("attention_norm", "ffn_norm"), halves, strict=True):
+        norm = _norm([getattr(layer, half) for layer in layers], inner[-1].output_shape)
+        within = [*norm, *inner] if layers[0].norm_first else inner
+        total = Part("+", "sum", output_shape=inner[-1].output_shape, skips=len(within))
+        parts += [*within, total, *([] if layers[0].norm_first else norm)]
+    return parts
+
+
+def _norm(norms: Sequence[nn.Module | None], stream: str, before: str = "") -> list[Part]:
+    found = [norm for norm in norms if norm is not None]
+    return [Part(f"{before}{type(found[0]).__name__}", "norm", (), _count(*found), stream)] if found else []
+
+
+def _count(*modules: nn.Module) -> int:
+    return sum(weight.numel() for module in modules for weight in module.parameters())
 
 
 @in_style
 def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Figure:
-    """Boxes from top to bottom, a column for each stack, with residual paths on the left and frames around blocks.
+    """Boxes from top to bottom, with residual paths on the left and frames around blocks.
 
     ``every_shape`` writes every shape, not only those that differ from the previous one.
     """
-    require(len(parts) > 0, "no parts", "at least one", "Describe the model.")
     places = _places(parts)
-    columns, height = max(part.stack for part in parts) + 1, max(bottom for _, bottom in places) + 0.3
-    width = columns * (_LEFT + _WIDTH) + 0.35
+    width, height = _LEFT + _WIDTH + 0.35, places[-1][1] + 0.3
     figure, (ax,) = new_figure(width, height)
     figure.set_layout_engine("none")
     ax.set(position=(0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
     ax.text(0.3, 0.3, title, weight="bold", size=11, va="center")
-    for stack in range(columns):
-        column = [(part, place) for part, place in zip(parts, places, strict=True) if part.stack == stack]
-        _draw_column(ax, column, _LEFT + stack * (_LEFT + _WIDTH), every_shape)
-    for part, (top, bottom) in zip(parts, places, strict=True):
-        if part.reads is not None:
-            end = max(place[1] for other, place in zip(parts, places, strict=True) if other.stack == part.reads)
-            left, source = (_LEFT + stack * (_LEFT + _WIDTH) for stack in (part.stack, part.reads))
-            # Down from the end of the source stack, and up again on the left of the reading one.
-            path = [source + _WIDTH / 2] * 2 + [left - 0.55] * 2, [end, end + 0.15, end + 0.15, (top + bottom) / 2]
-            ax.plot(*path, color=BLUE, lw=1.4)
-            _arrow(ax, (left - 0.55, (top + bottom) / 2), (left, (top + bottom) / 2), BLUE)
+    _draw_column(ax, list(zip(parts, places, strict=True)), _LEFT, every_shape)
     return figure
 
 
 def _places(parts: Sequence[Part]) -> list[tuple[float, float]]:
     """Top and bottom of each part, in inches from the top."""
     places: list[tuple[float, float]] = []
-    ends: dict[int, tuple[float, str]] = {}
+    top, frame = 0.6, ""
     for part in parts:
-        top, frame = ends.get(part.stack, (0.6, ""))
         if part.block != frame:
             top += _CAPTION if part.block else 0.16
-        bottom = top + (0.26 if part.kind == "sum" else 0.3 + _LINE * len(_lines(part)))
+        bottom = top + (0.26 if part.kind == "sum" else 0.3 + _LINE * len(part.details))
         places.append((top, bottom))
-        ends[part.stack] = bottom + _GAP, part.block
+        top, frame = bottom + _GAP, part.block
     return places
-
-
-def _lines(part: Part) -> list[str]:
-    return [line for text in part.details for line in textwrap.wrap(text, 56)]
 
 
 def _draw_column(ax: Axes, column: list[tuple[Part, tuple[float, float]]], left: float, every_shape: bool) -> None:
@@ -139,7 +220,7 @@ def _draw_part(ax: Axes, part: Part, left: float, top: float, bottom: float) -> 
         each = f"{part.parameters // part.times:,} parameters"
         count = f"{part.times} x {each}" if part.times > 1 else each
         ax.text(left + _WIDTH - 0.12, top + 0.15, count, ha="right", size=8.5, **text)
-    for number, line in enumerate(_lines(part)):
+    for number, line in enumerate(part.details):
         ax.text(left + 0.12, top + 0.15 + _LINE * (number + 1), line, size=8.5, **text)
 
 

@@ -27,6 +27,7 @@ from glassformer.labs.sentiment.experiments.recipes import (
     FROM_MINILM,
     FROM_SCRATCH,
     RIVALS,
+    Epoch,
     PretrainedRecipe,
     RivalRecipe,
     ScratchRecipe,
@@ -34,11 +35,9 @@ from glassformer.labs.sentiment.experiments.recipes import (
     train_recipe,
     train_rival,
 )
+from glassformer.labs.sentiment.rivals import TfidfRecipe, fit_counts
 from glassformer.labs.sentiment.sources import find_data, kind_examples
-from glassformer.labs.sentiment.text_recipe import Epoch
-from glassformer.labs.sentiment.word_counts import TfidfRecipe, fit_counts
 from glassformer.labs.wording import alike, standard_error
-from glassformer.observe.model_summary import count_parameters
 from glassformer.training.classification import scores, wilson
 
 Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
@@ -206,10 +205,12 @@ def measure_model(
         probabilities = partial(counts.probabilities, num_classes=len(data.classes))
     elif isinstance(recipe, RivalRecipe):
         rival = train_rival(recipe, data, directory, seed or 0)
-        epochs, size, probabilities = rival.epochs, count_parameters([rival.model]), rival.probabilities
+        size = sum(weight.numel() for weight in rival.model.parameters())
+        epochs, probabilities = rival.epochs, rival.probabilities
     else:
         classifier, epochs = train_recipe(recipe, data, directory, seed or 0)
-        size, probabilities = count_parameters([classifier.encoder]), classifier.probabilities
+        size = sum(weight.numel() for weight in classifier.encoder.parameters())
+        probabilities = classifier.probabilities
 
     def predicted(examples: Sequence[Example]) -> Tensor:
         return torch.as_tensor(probabilities([example.text for example in examples]))

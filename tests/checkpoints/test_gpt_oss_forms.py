@@ -1,0 +1,385 @@
+"""gpt-oss in its two layouts, with experts packed or as numbers, and other decoders written as gpt-oss."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import GptOssConfig, GptOssForCausalLM
+
+from glassformer.checkpoints.decoders import open_decoder, write_decoder
+from glassformer.checkpoints.families.files import decoder_in_memory, in_family, with_experts
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS as ROW
+from glassformer.checkpoints.families.gpt_oss import NO_SINK, OPENAI, particulars
+from glassformer.errors import CheckpointError
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
+from glassformer.models import Decoder, DecoderConfig
+from refusals import refused
+
+SMALL = dataclasses.replace(GPT_OSS_TINY, vocab_size=96, num_layers=2, num_experts=4)
+DENSE = dataclasses.replace(SMALL, expert_format="dense")
+GPT_OSS = dataclasses.replace(
+    GPT_OSS_TINY,
+    vocab_size=48,
+    num_layers=3,
+    hidden_dim=32,
+    num_heads=4,
+    head_dim=8,
+    window=7,
+    num_experts=6,
+    top_k=2,
+    expert_format="dense",
+    max_seq_len=1024,
+    rope_scaling=Yarn(original_max_seq_len=64),
+)
+COURSE = DecoderConfig(
+    vocab_size=48,
+    num_layers=4,
+    hidden_dim=32,
+    ff_dim=64,
+    num_heads=4,
+    head_dim=8,
+    num_kv_heads=2,
+    window=8,
+    windowed_layers="odd",
+    num_experts=4,
+    key_weights=True,
+)
+
+
+def drawn(config: DecoderConfig) -> Decoder:
+    """A decoder every part of which tells in its logits."""
+    decoder = Decoder(config).eval()
+    with torch.no_grad():
+        for name, weight in decoder.named_parameters():
+            if weight.dim() == 1 or name.endswith("bias"):
+                weight.add_(torch.randn_like(weight) * 0.3)
+    return decoder
+
+
+def peer_of(decoder: Decoder, directory: Path) -> GptOssForCausalLM:
+    decoder.save_pretrained(directory, layout="gpt_oss")
+    model, told = GptOssForCausalLM.from_pretrained(directory, dtype="auto", output_loading_info=True)
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model.eval()
+
+
+def configuration(config: DecoderConfig) -> dict[str, Any]:
+    """What Hugging Face's ``config.json`` says of what is written."""
+    return in_family(ROW, decoder_in_memory(Decoder(config)))[0]
+
+
+@torch.no_grad()
+def differences(decoder: Decoder, model: GptOssForCausalLM, tokens: Tensor) -> float:
+    ours = decoder(tokens)
+    assert ours.std() > 0.3
+    return (ours - model(tokens).logits).abs().max().item()
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"window": None}, {"dropout": 0.1}, {"rope_scaling": Yarn(8.0, 64, 16.0, 2.0, truncate=True)}]
+)
+@pytest.mark.filterwarnings("error::UserWarning")  # such a model is right for whoever knows the released ones
+def test_gpt_oss_is_written_as_it_is(tmp_path: Path, change: dict[str, Any]) -> None:
+    decoder = drawn(dataclasses.replace(GPT_OSS, **change))
+    model = peer_of(decoder, tmp_path / "written")
+    assert differences(decoder, model, torch.randint(48, (2, 100))) <= 1e-5
+    read = Decoder.from_pretrained(tmp_path / "written")
+    for name, weight in decoder.state_dict().items():
+        assert torch.equal(weight, read.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        COURSE,
+        dataclasses.replace(COURSE, num_experts=None),
+        dataclasses.replace(COURSE, num_experts=None, ff_bias=True, sinks=True),
+        dataclasses.replace(COURSE, windowed_layers="all", ff_bias=True),
+        dataclasses.replace(COURSE, window=None, rope_layout="interleaved", attention_bias=True),
+        dataclasses.replace(COURSE, tied_output=True, norm_eps=1e-3),
+        dataclasses.replace(
+            GPT_OSS, clamp=Clamp(1.0, 2.0), sinks=False, attention_bias=False, ff_bias=False, rope_scaling=None
+        ),
+    ],
+)
+def test_what_gpt_oss_lacks_is_rewritten(tmp_path: Path, config: DecoderConfig) -> None:
+    decoder = drawn(config)
+    with pytest.warns(UserWarning, match=r"programs that take the released gpt-oss's for granted compute other logits"):
+        model = peer_of(decoder, tmp_path / "written")
+    assert differences(decoder, model, torch.randint(48, (2, 60))) <= 1e-4
+    assert differences(Decoder.from_pretrained(tmp_path / "written").eval(), model, torch.randint(48, (2, 60))) <= 1e-4
+
+
+@pytest.mark.parametrize("config", [GPT_OSS, dataclasses.replace(GPT_OSS, sinks=False), COURSE])
+@pytest.mark.filterwarnings("ignore:.*compute other logits")
+def test_half_precision_is_written(tmp_path: Path, config: DecoderConfig) -> None:
+    decoder = drawn(config)
+    decoder.layers[0].ffn_norm.weight.data.mul_(1e4)  # what the gate may reach is then beyond float16
+    decoder.to(torch.float16).save_pretrained(tmp_path / "written", layout="gpt_oss")
+    read = Decoder.from_pretrained(tmp_path / "written").eval()
+    assert read.output.weight.dtype == torch.float16
+    assert read.config.clamp is not None
+    assert read.config.clamp.limit == (65504.0 if config.clamp is None else 7.0)
+    if not config.sinks:
+        assert torch.equal(read.layers[0].attention.sinks.float(), torch.full((config.num_heads,), -65504.0))
+    tokens = torch.randint(48, (1, 60))
+    with torch.no_grad():
+        ours, theirs = decoder.float()(tokens), read.float()(tokens)
+        assert ours.std() > 0.3
+        assert (ours - theirs).abs().max() <= 1e-3
+
+
+def test_the_dtype_is_kept(tmp_path: Path) -> None:
+    decoder = drawn(GPT_OSS).bfloat16()
+    model = peer_of(decoder, tmp_path / "written")
+    assert model.dtype == torch.bfloat16
+    assert model.lm_head.weight.equal(decoder.output.weight)
+
+
+def test_packed_experts_are_written_packed(tmp_path: Path) -> None:
+    config = dataclasses.replace(GPT_OSS, expert_format="mxfp4")
+    decoder = drawn(config)
+    for block in decoder.layers:
+        for name, low, high in (("blocks", 0, 256), ("scales", 120, 126)):
+            for matrix in ("gate_up", "down"):
+                packed = getattr(block.ffn, f"{matrix}_{name}")
+                packed.copy_(torch.randint(low, high, packed.shape))
+    written, planned = in_family(ROW, decoder_in_memory(decoder))
+    assert written["quantization_config"]["quant_method"] == "mxfp4"
+    blocks = planned["model.layers.2.mlp.experts.gate_up_proj_blocks"]
+    assert (blocks.shape, blocks.dtype) == ([6, 128, 1, 16], torch.uint8)
+    assert planned["model.layers.2.mlp.experts.down_proj_scales"].shape == [6, 32, 2]
+    model = peer_of(decoder, tmp_path / "written")  # which expands them, for want of a GPU
+    assert differences(decoder, model.float(), torch.randint(48, (2, 50))) <= 1e-4
+    read = Decoder.from_pretrained(tmp_path / "written")
+    assert read.config == config
+    for name, weight in decoder.state_dict().items():
+        assert torch.equal(weight, read.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("config", "layout", "message"),
+    [
+        (dataclasses.replace(GPT_OSS, expert_format="mxfp4", clamp=None), "gpt_oss", "packed experts with the plain"),
+        (dataclasses.replace(COURSE, num_experts=None, ff_dim=0), "gpt_oss", "ff_dim = 0"),
+        (dataclasses.replace(GPT_OSS, norm_eps=1e-6), "openai", "norm_eps = 1e-06"),
+        (dataclasses.replace(GPT_OSS, clamp=Clamp(alpha=1.0)), "openai", r"Clamp\(alpha=1.0"),
+        (dataclasses.replace(GPT_OSS, windowed_layers="odd"), "openai", "windowed_layers = 'odd'"),
+        (dataclasses.replace(GPT_OSS, tied_output=True), "openai", "tied_output = True"),
+        (dataclasses.replace(GPT_OSS, rope_scaling=Yarn(truncate=True)), "openai", "rope_scaling = Yarn"),
+        (dataclasses.replace(GPT_OSS, rope_scaling=None, max_seq_len=99, qk_norm="head"), "openai", "qk_norm"),
+    ],
+)
+def test_what_a_layout_lacks_is_refused_and_nothing_is_left(
+    tmp_path: Path, config: DecoderConfig, layout: str, message: str
+) -> None:
+    with refused(message):
+        Decoder(config).save_pretrained(tmp_path / "out", layout=layout)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_sink_weighs_nothing() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        scores = torch.tensor([-50.0, -60.0, NO_SINK], dtype=dtype)
+        assert scores.softmax(0)[2] == 0
+        assert scores.isfinite().all()
+
+
+def test_what_other_programs_may_take_for_granted_is_told() -> None:
+    assert particulars(configuration(GPT_OSS)) == ""
+    assert "layer_types" not in particulars(configuration(dataclasses.replace(GPT_OSS, window=None)))
+    told = particulars(configuration(dataclasses.replace(COURSE, norm_eps=1e-6)))
+    for part in ("layer_types", "swiglu_alpha = 1.0", "without YaRN", "rms_norm_eps = 1e-06"):
+        assert part in told
+
+
+@pytest.mark.parametrize("changes", [{}, {"attention_bias": False}, {"tie_word_embeddings": True}])
+def test_names_and_shapes_are_hugging_faces(changes: dict[str, Any]) -> None:
+    form = {"vocab_size": 11, "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 32, "head_dim": 6}
+    form |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2}
+    with torch.device("meta"):
+        state = GptOssForCausalLM(GptOssConfig(**form | changes)).state_dict()
+    if "tie_word_embeddings" in changes:
+        del state["lm_head.weight"]  # which a file lacks
+    config = ROW.read_config(form | changes)
+    ours = {name: shape for entry in ROW.entries(config) for name, shape in entry.shapes().items()}
+    assert ours == {name: list(t.shape) for name, t in state.items()}
+
+
+def test_names_and_shapes_of_packed_files() -> None:
+    """As the 20b's two releases have them, here with 3 experts of widths 64 and 32."""
+    config = dataclasses.replace(GPT_OSS, vocab_size=11, num_layers=2, hidden_dim=64, ff_dim=32, head_dim=6)
+    config = dataclasses.replace(config, num_kv_heads=2, num_experts=3, expert_format="mxfp4")
+    theirs, openai = (
+        {name: shape for entry in row.entries(config) for name, shape in entry.shapes().items()}
+        for row in (ROW, OPENAI)
+    )
+    moe = "model.layers.1.mlp.experts."
+    assert theirs[f"{moe}gate_up_proj_blocks"] == [3, 64, 2, 16]
+    assert theirs[f"{moe}gate_up_proj_scales"] == [3, 64, 2]
+    assert theirs[f"{moe}down_proj_blocks"] == [3, 64, 1, 16]
+    assert theirs[f"{moe}down_proj_bias"] == [3, 64]
+    layer = {name.removeprefix("block.1."): shape for name, shape in openai.items() if name.startswith("block.1.")}
+    assert layer == {
+        "attn.norm.scale": [64],
+        "attn.qkv.weight": [48, 64],
+        "attn.qkv.bias": [48],
+        "attn.sinks": [4],
+        "attn.out.weight": [64, 24],
+        "attn.out.bias": [64],
+        "mlp.norm.scale": [64],
+        "mlp.gate.weight": [3, 64],
+        "mlp.gate.bias": [3],
+        "mlp.mlp1_weight.blocks": [3, 64, 2, 16],
+        "mlp.mlp1_weight.scales": [3, 64, 2],
+        "mlp.mlp1_bias": [3, 64],
+        "mlp.mlp2_weight.blocks": [3, 64, 1, 16],
+        "mlp.mlp2_weight.scales": [3, 64, 1],
+        "mlp.mlp2_bias": [3, 64],
+    }
+    outside = {name: shape for name, shape in openai.items() if not name.startswith("block.")}
+    assert outside == {"embedding.weight": [11, 64], "norm.scale": [64], "unembedding.weight": [11, 64]}
+
+
+def test_experts_as_numbers_by_hand(tmp_path: Path) -> None:
+    """Rows of gate and up in turns; Hugging Face's experts are transposed, OpenAI's are not."""
+    decoder = drawn(dataclasses.replace(GPT_OSS, max_seq_len=2048))
+    state, ffn = decoder.state_dict(), "layers.0.ffn."
+    both = torch.stack([state[ffn + "gate"], state[ffn + "up"]], 2).flatten(1, 2)
+    biases = torch.stack([state[ffn + "gate_bias"], state[ffn + "up_bias"]], 2).flatten(1)
+    for layout in ("gpt_oss", "openai"):
+        decoder.save_pretrained(tmp_path / layout, layout=layout)
+        for name, tensor in Decoder.from_pretrained(tmp_path / layout).state_dict().items():
+            assert torch.equal(tensor, state[name]), name
+    theirs, openai = (load_file(tmp_path / layout / "model.safetensors") for layout in ("gpt_oss", "openai"))
+    assert torch.equal(theirs["model.layers.0.mlp.experts.gate_up_proj"], both.mT)
+    assert torch.equal(theirs["model.layers.0.mlp.experts.down_proj"], state[f"{ffn}down"].mT)
+    assert torch.equal(openai["block.0.mlp.mlp1_weight"], both)
+    assert torch.equal(openai["block.0.mlp.mlp2_weight"], state[f"{ffn}down"])
+    for written in (theirs["model.layers.0.mlp.experts.gate_up_proj_bias"], openai["block.0.mlp.mlp1_bias"]):
+        assert torch.equal(written, biases)
+    for end in ("weight", "bias"):
+        rows = torch.cat([state[f"layers.0.attention.{name}.{end}"] for name in ("query", "key", "value")])
+        assert torch.equal(openai[f"block.0.attn.qkv.{end}"], rows)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    yarn=st.none() | st.builds(Yarn, st.integers(2, 64).map(float), st.integers(1, 10**4)),
+    window=st.none() | st.integers(1, 500),
+    limit=st.floats(0.5, 50),
+    kv=st.sampled_from([1, 2, 4]),
+    experts=st.integers(2, 200),
+)
+def test_openais_configuration_is_read_back(
+    yarn: Yarn | None, window: int | None, limit: float, kv: int, experts: int
+) -> None:
+    length = 777 if yarn is None else int(yarn.factor * yarn.original_max_seq_len)
+    changes = {"rope_scaling": yarn, "window": window, "num_kv_heads": kv, "num_experts": experts}
+    config = dataclasses.replace(GPT_OSS, **changes, clamp=Clamp(limit=limit), max_seq_len=length)
+    assert OPENAI.read_config(OPENAI.write_config(config, torch.float32)) == config
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """One network in both layouts and with both kinds of experts."""
+    root = tmp_path_factory.mktemp("made")
+    found = {}
+    for (kind, config), layout in itertools.product((("mxfp4", SMALL), ("dense", DENSE)), ("gpt_oss", "openai")):
+        found[layout, kind] = root / f"{layout}-{kind}"
+        write_random_gpt_oss(found[layout, kind], config, layout=layout)
+    return found
+
+
+def convert(source: Path, out: Path, layout: str, experts: Any = None) -> None:
+    with open_decoder(source) as stored:
+        write_decoder(stored if experts is None else with_experts(stored, experts), out, layout, {})
+
+
+@pytest.mark.parametrize("to", ["gpt_oss", "openai"])
+@pytest.mark.parametrize("source", ["gpt_oss", "openai"])
+@pytest.mark.parametrize(("experts", "kind"), [("mxfp4", None), ("dense", None), ("mxfp4", "dense")])
+def test_each_form_becomes_what_was_drawn_in_the_other(
+    made: dict[tuple[str, str], Path], tmp_path: Path, source: str, to: str, experts: str, kind: str | None
+) -> None:
+    convert(made[source, experts], tmp_path / "out", to, kind)
+    expected = made[to, kind or experts]
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+    written, wanted = (json.loads((path / "config.json").read_text()) for path in (tmp_path / "out", expected))
+    assert written.items() <= wanted.items()
+
+
+def test_packing_gives_the_same_numbers_where_they_came_from_packed_ones(
+    made: dict[tuple[str, str], Path], tmp_path: Path
+) -> None:
+    convert(made["openai", "dense"], tmp_path / "out", "gpt_oss", "mxfp4")
+    before, after = (
+        Decoder.from_pretrained(path, experts="dense") for path in (made["openai", "mxfp4"], tmp_path / "out")
+    )
+    assert load_file(tmp_path / "out" / "model.safetensors")["model.layers.0.mlp.experts.down_proj_scales"].max() < 255
+    for name, tensor in after.state_dict().items():
+        assert torch.equal(tensor, before.state_dict()[name]), name
+
+
+def test_a_tied_output_and_missing_biases_stay(tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "in", DENSE)
+    config = json.loads((tmp_path / "in" / "config.json").read_text())
+    config |= {"tie_word_embeddings": True, "attention_bias": False}
+    tensors = load_file(tmp_path / "in" / "model.safetensors")
+    gone = ("lm_head.weight", "_proj.bias")
+    kept = {name: tensor for name, tensor in tensors.items() if not (name.endswith(gone) and "experts" not in name)}
+    save_file(kept, tmp_path / "in" / "model.safetensors", {"format": "pt"})
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    tokens = torch.randint(96, (1, 40))
+    logits = Decoder.from_pretrained(tmp_path / "in", dtype=torch.float32).eval()(tokens)
+    convert(tmp_path / "in", tmp_path / "out", "gpt_oss")
+    assert torch.equal(Decoder.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()(tokens), logits)
+    theirs = GptOssForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()(tokens).logits
+    assert torch.allclose(theirs, logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["gpt_oss", "openai"])
+@pytest.mark.parametrize("experts", ["dense", "mxfp4"])
+def test_a_decoder_is_written_in_either_layout(tmp_path: Path, layout: str, experts: Any) -> None:
+    decoder = Decoder(dataclasses.replace(DENSE, rope_layout="interleaved", key_weights=True))
+    with torch.no_grad():
+        for weight in decoder.parameters():
+            weight.copy_((weight + 0.1 * torch.randn_like(weight)).bfloat16())
+    write_decoder(with_experts(decoder_in_memory(decoder), experts), tmp_path / "out", layout, {})
+    read = Decoder.from_pretrained(tmp_path / "out")
+    assert read.config.expert_format == experts
+    tokens = torch.randint(96, (1, 40))
+    with torch.no_grad():
+        ours, theirs = decoder.eval()(tokens), read.eval()(tokens)
+    if experts == "dense":
+        assert torch.allclose(ours, theirs, atol=1e-4)
+    else:  # 4 bits a weight
+        assert 0.9 < torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1].item() < 0.9999
+
+
+def test_an_exponent_of_nan_stops_it_and_leaves_nothing(tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "in", SMALL)
+    file = tmp_path / "in" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.1.mlp.experts.down_proj_scales"][2, 3, 1] = 255
+    save_file(tensors, file, {"format": "pt"})
+    with refused(r"layers\.1\.mlp\.experts\.down_proj_scales .*NaN.*model\.safetensors", error=CheckpointError):
+        convert(tmp_path / "in", tmp_path / "out", "openai")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_widths_that_do_not_pack_are_refused() -> None:
+    with refused(expected="multiples of 32"):
+        with_experts(decoder_in_memory(Decoder(dataclasses.replace(DENSE, ff_dim=48))), "mxfp4")
