@@ -79,8 +79,8 @@ def test_a_head_that_fails_is_status_1_with_its_first_failing_sequence(
 
 
 def test_letters_and_length_are_the_tasks_or_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_head(design(identity("XY", 3)).weights, tmp_path / "head")
-    path = str(tmp_path / "head")
+    write_head(design(identity("XY", 3)).weights, tmp_path / "head.npz")
+    path = str(tmp_path / "head.npz")
     assert main(["verify", path, "--task", "identity", "--letters", "XY", "--max-len", "3"]) == 0
     assert "every sequence: 14 of 14 run" in capsys.readouterr().out
     assert main(["verify", path, "--task", "identity"]) == 2
@@ -277,7 +277,6 @@ def test_help_tells_formats_tasks_and_why_python_is_asked_for(capsys: pytest.Cap
     for words in (
         ".json",
         "numpy.savez",
-        "Km.csv, Qm.csv, Vm.csv and pos.csv",
         "a table of examples; only these are checked",
         "a Python file that defines letters, max_len and target(sequence)",
         "A Python file can do anything on this computer",

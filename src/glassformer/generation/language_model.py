@@ -151,10 +151,6 @@ class FoundModel:
         they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with the C++ library, which computes
         the same faster, and ``"stored"`` for others and for weights that cannot be held so. ``hold`` and
         ``allow_nonfinite`` are those of :func:`~glassformer.checkpoints.gguf.load_gguf`.
-
-        Raises:
-            CheckpointError: Files that are missing, damaged, or of another architecture.
-            InputError: An unknown device, or ``dense`` for a GGUF file or for weights that it cannot hold.
         """
         place = chosen_device(device)
         if sys.stderr.isatty():
@@ -208,9 +204,6 @@ class LanguageModel:
         """The tokens of ``text`` on the model's device, after the token that the model expects before every text.
 
         With ``special``, the names of special tokens in ``text`` stand for these tokens.
-
-        Raises:
-            InputError: A ``text`` that is not a string, or without any token.
         """
         encoder = self.tokenizer
         found = encoder.encode_prompt(text) if special else [*encoder.begin, *encoder.encode(text)]
@@ -226,11 +219,7 @@ class LanguageModel:
         return self.tokenizer.decode(_listed(tokens))
 
     def prompt(self, text: str | Messages) -> list[int]:
-        """The tokens that a reply continues: of a text, or of a conversation by the model's chat template.
-
-        Raises:
-            InputError: Messages for a model without a template, or that its template refuses; an empty text.
-        """
+        """The tokens that a reply continues: of a text, or of a conversation by the model's chat template."""
         if isinstance(text, str):
             return self.tokens(text)[0].tolist()
         if self.chat_template is not None:
@@ -264,9 +253,6 @@ class LanguageModel:
             top_p: See there.
             seed: See there.
             stop: Tokens that end the text, besides the model's.
-
-        Raises:
-            InputError: As for :meth:`prompt`, or more tokens than the model reads.
         """
         ends = {*self.stop_tokens, *stop}
         rule = SamplingRule(temperature, top_k, top_p, seed)
@@ -350,10 +336,6 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
         source: As for :func:`load`.
         tokenizer: What names the tokenizer, see :func:`~glassformer.data.released_tokenizer.named_tokenizer`; None: the
             model's own.
-
-    Raises:
-        CheckpointError: Damaged files, or those of another architecture.
-        InputError: No such model or tokenizer, or a tokenizer with more tokens than the model.
     """
     place = find_place(source)
     own = named_tokenizer(tokenizer) if tokenizer is not None else None
@@ -376,11 +358,7 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
 
 
 def find_place(source: str | Path) -> Path | GgufFile:
-    """The directory or the GGUF file of a model, which is downloaded if it is on the hub only.
-
-    Raises:
-        InputError: No such directory, file or model; no connection; or a file of another size than the model's.
-    """
+    """The directory or the GGUF file of a model, which is downloaded if it is on the hub only."""
     path, name = Path(source).expanduser(), str(source)
     if path.is_file():
         return read_gguf(path)
@@ -414,11 +392,7 @@ def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
 
 
 def chosen_device(name: str) -> torch.device:
-    """The device of this name; ``"auto"``: a GPU if there is one.
-
-    Raises:
-        InputError: A device that torch does not know or this machine does not have.
-    """
+    """The device of this name; ``"auto"``: a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     require(name != "meta", f"device = {name!r}, which computes nothing", "'cpu', or 'cuda' with a GPU", "Use 'cpu'.")

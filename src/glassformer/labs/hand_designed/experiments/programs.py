@@ -17,13 +17,14 @@ from glassformer.layers.blocks import initialise
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.interchange import agreement, exchange_in_program, most_agreeing, places
+from glassformer.labs.hand_designed.addition_task import AdditionTask
 from glassformer.programs import compile_program, tokens
 from glassformer.programs.adder import Adder
 from glassformer.programs.language import Value, Variable
 from glassformer.programs.library import count, follower, parity, sort
 from glassformer.programs.model import CompiledProgram
 from glassformer.training import TrainingConfig, mix_seed, train
-from glassformer.training.programs import AdditionTask, ProgramTask
+from glassformer.training.program_task import ProgramTask
 
 ALONE = "addition (Decoder)"
 """The adder's task for a network that is only trained."""
