@@ -13,10 +13,13 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import json
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,12 +29,14 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import pandas
 import torch
+from timing import keep
 from torch import Tensor
 from transformer_lens import patching
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glassformer.observe.capture import capture
+from glassformer.observe.complexity_measured import peak_bytes
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import add, forbid
 from glassformer.observe.intervene import intervene
