@@ -1,10 +1,10 @@
 """The tasks of a study of a real model beside TransformerLens: seconds of both in turns, and their answers.
 
     pip install "transformer-lens>=4.3"          (the peer; in an environment of its own)
-    python benchmarks/interpretability.py [--model HuggingFaceTB/SmolLM2-135M-Instruct] [--rounds 3] [--tasks heads lens]
+    python benchmarks/interpretability.py [--rounds 3] [--tasks heads lens]
 
 One process and one thread, CPU seconds, as the two libraries then disturb each other least. TransformerLens receives a
-copy of the weights. Where it runs the model once for each place, it runs some places, from which its seconds are scaled.
+copy of the weights. Where it runs the model once for each place, it runs some places, and its seconds are scaled.
 Results of tasks that are not run are kept in the file.
 """
 
@@ -13,13 +13,10 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
-import json
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,14 +26,12 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import pandas
 import torch
-from timing import keep
 from torch import Tensor
 from transformer_lens import patching
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glassformer.observe.capture import capture
-from glassformer.observe.complexity_measured import peak_bytes
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import add, forbid
 from glassformer.observe.intervene import intervene
@@ -178,10 +173,12 @@ def tasks(study: Study) -> dict[str, Task]:
 
             kept: list[Tensor] = []
             hooks: Any = [(name, functools.partial(frozen, name=name)) for name in theirs]
-            hooks.append(("blocks.23.attn.hook_q", lambda values, hook: kept.append(values[:, :, 3].clone())))
+            hooks.append(
+                ("blocks.23.attn.hook_q", lambda values, hook, kept=kept: kept.append(values[:, :, 3].clone()))
+            )
             study.hooked(four_flipped, hooks)
 
-            def put(values: Tensor, hook: Any) -> Tensor:
+            def put(values: Tensor, hook: Any, kept: list[Tensor] = kept) -> Tensor:
                 values = values.clone()
                 values[:, :, 3] = kept[-1]
                 return values
