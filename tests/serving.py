@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import uvicorn
 
@@ -23,13 +22,11 @@ class Served:
     Args:
         explorer: Who answers.
         port: Where; 0 is any free one, at which it stays.
-        bounds: Seconds that :func:`~glassformer.explorer.server.make_server` takes.
         at_once: Whether it ends without waiting for those who are connected.
     """
 
     explorer: Explorer
     port: int = 0
-    bounds: Mapping[str, float] = field(default_factory=dict)
     at_once: bool = False
     _running: tuple[uvicorn.Server, threading.Thread] | None = None
 
@@ -40,7 +37,7 @@ class Served:
     def start(self) -> None:
         listener = listen(self.port)
         self.port = listener.getsockname()[1]
-        server = make_server(self.explorer, listener, **self.bounds)
+        server = make_server(self.explorer, listener)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         self._running = server, thread
         thread.start()

@@ -161,9 +161,9 @@ def small_explorer(loaded_models: list[LoadedModel]) -> Explorer:
 
 
 @contextmanager
-def _serving(explorer: Explorer, **bounds: float) -> Iterator[int]:
+def _serving(explorer: Explorer) -> Iterator[int]:
     """The port at which ``explorer`` is served by a real server, in another thread."""
-    served = Served(explorer, bounds=bounds)
+    served = Served(explorer)
     served.start()
     try:
         yield served.port

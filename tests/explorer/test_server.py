@@ -11,17 +11,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from glassformer.explorer import PAGE
 from glassformer.explorer.answers import attention
@@ -59,38 +56,6 @@ def client(small_explorer: Explorer) -> Iterator[TestClient]:
     app = Guard(create_api(small_explorer), hosts_of(8017))
     with TestClient(app, base_url="http://127.0.0.1:8017") as opened:
         yield opened
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    opened = listen(0)
-    yield opened
-    opened.close()
-
-
-@contextmanager
-def running(server: uvicorn.Server, listener: socket.socket) -> Iterator[None]:
-    """The server in a thread."""
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def received(connection: socket.socket) -> bytes:
-    """What comes next; nothing once the connection has been reset."""
-    try:
-        return connection.recv(65536)
-    except ConnectionError:
-        return b""
-
-
-def read_all(connection: socket.socket) -> bytes:
-    return b"".join(iter(lambda: received(connection), b""))
 
 
 def post(port: int, name: str, asked: Any) -> tuple[int, bytes]:
@@ -345,76 +310,6 @@ def test_an_answer_that_is_abandoned_ends_at_its_next_part(
         assert post(port, call, body)[0] == 200
 
 
-@pytest.fixture
-def private_uvicorn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if uvicorn had renamed every attribute of its connections: this project's code does not find them."""
-    plain = H11Protocol.__getattribute__
-    internal = {"cycle", "conn", "flow", "transport", "scope", "connections", "tasks", "server_state", "client"}
-
-    def hidden(connection: H11Protocol, name: str) -> Any:
-        caller = sys._getframe(1).f_globals["__name__"]
-        if name in internal and caller.startswith("glassformer"):
-            raise AttributeError(name)
-        return plain(connection, name)
-
-    monkeypatch.setattr(H11Protocol, "__getattribute__", hidden)
-
-
-@pytest.mark.usefixtures("private_uvicorn")
-def test_a_slow_answer_is_not_cut_and_a_slow_request_is(
-    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
-) -> None:
-    explorer = Explorer(loaded_models)
-    slow = Slow(explorer)
-    monkeypatch.setattr(explorer, "answer", slow.answer)
-    with serving(explorer, request_within=0.2) as port, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(post, port, "run", {"model": "decoder", "text": "1"})
-        for head in (b"", b"P", b"POST /api/run HTTP/1.1\r\nHost: 127"):
-            with socket.create_connection((HOST, port), timeout=60) as dribbling:
-                dribbling.sendall(head)
-                assert received(dribbling) == b""
-        # By now three times as long has passed as a connection may take for its request.
-        slow.may_end.set()
-        assert waiting.result()[0] == 200
-
-
-def test_a_request_of_an_unknown_connection_stops_the_time_limits(
-    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, listener: socket.socket
-) -> None:
-    explorer = Explorer(loaded_models)
-    slow = Slow(explorer)
-    monkeypatch.setattr(explorer, "answer", slow.answer)
-    server = make_server(explorer, listener, request_within=0.1)
-    app = server.config.app
-
-    async def anonymous(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "client": None}, receive, send)  # type: ignore[operator,arg-type]
-
-    server.config.app = anonymous
-    port = listener.getsockname()[1]
-    with running(server, listener), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(post, port, "run", {"model": "decoder", "text": "1"})
-        while slow.running == 0:
-            threading.Event().wait(0.01)
-        threading.Event().wait(0.5)
-        slow.may_end.set()
-        assert waiting.result()[0] == 200
-
-
-def test_an_answer_that_is_not_read_is_not_kept_for_ever(small_explorer: Explorer, listener: socket.socket) -> None:
-    server = make_server(small_explorer, listener)
-    server.config.app.answer_within = 0.2  # type: ignore[union-attr]
-    port = listener.getsockname()[1]
-    page = f"GET /explorer.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-    with running(server, listener), socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((HOST, port))
-        connection.sendall(page.encode() * 60)
-        while server.server_state.connections or server.server_state.total_requests == 0:
-            threading.Event().wait(0.01)
-        assert len(read_all(connection)) < 60 * len((PAGE / "explorer.js").read_bytes())
-
-
 def test_a_taken_port_gives_way_to_the_next(small_explorer: Explorer) -> None:
     first = listen(0)
     assert first.proto == socket.IPPROTO_TCP  # otherwise asyncio leaves Nagle's algorithm on
@@ -422,7 +317,7 @@ def test_a_taken_port_gives_way_to_the_next(small_explorer: Explorer) -> None:
     second = listen(taken)
     assert second.getsockname()[0] == HOST
     assert taken < second.getsockname()[1] <= taken + 20
-    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_explorer, second).config.app.app.hosts  # type: ignore[union-attr]
+    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_explorer, second).config.app.hosts  # type: ignore[union-attr]
     first.close()
     second.close()
 

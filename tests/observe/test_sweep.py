@@ -80,6 +80,8 @@ def test_a_sweep_is_a_forward_pass_for_each_place(kind: str, site: Any) -> None:
             expected = naive(model, clean, corrupted, site, layer, **{axis: place})
             assert float(value) == pytest.approx(expected, abs=near * max(1, abs(expected)))
     assert found.restored.abs().max() > 1e-6
+    together = patch_sweep(model, clean, corrupted, metric, site=site, batch_size=64)  # several layers in a pass
+    torch.testing.assert_close(together.values, found.values, rtol=near, atol=near)
 
 
 def test_places_of_three_axes_and_chosen_layers() -> None:
@@ -480,6 +482,8 @@ def test_a_sweep_in_steps_is_the_sweep() -> None:
     assert not seen[1][0].any()  # layer 1 is first
     assert seen[-1].all()
     torch.testing.assert_close(sweep.values, whole.values, rtol=0, atol=1e-6)
+    passes = [sweep.values.isfinite().all(1).tolist() for sweep in ablation_steps(model, tokens, metric)]
+    assert passes == [4 * [False], 4 * [True], 4 * [True]]  # all layers of a short text together
     with refused("order"):
         next(ablation_steps(model, tokens, metric, order=[1]))
 

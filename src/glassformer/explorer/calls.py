@@ -69,12 +69,7 @@ class NotDescribed(InputError):
 
 
 def parse(call: str, asked: object) -> m.Message:
-    """The request ``asked``, a value from JSON, checked to be exactly of the type that :data:`CALLS` names.
-
-    Raises:
-        UnknownName: Unknown call.
-        NotDescribed: A value of another type.
-    """
+    """The request ``asked``, a value from JSON, checked to be exactly of the type that :data:`CALLS` names."""
     if call not in CALLS:
         raise UnknownName(f"the call {call[:40]!r}", f"one of {', '.join(CALLS)}", "Use one of these names.")
     try:

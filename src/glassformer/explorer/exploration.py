@@ -38,10 +38,6 @@ class Exploration:
     Args:
         explorer: Answers the calls.
         state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
-
-    Raises:
-        InputError: An invalid state.
-        UnknownName: Unknown model.
     """
 
     def __init__(self, explorer: Explorer, state: dict[str, Any] | None = None) -> None:
@@ -65,10 +61,6 @@ class Exploration:
         Changes of the model in the view What if are messages as dictionaries, such as
         ``set(view="whatif", removed=[{"part": "self", "layer": 2, "head": 1}])``; see
         :class:`~glassformer.explorer.state.State`.
-
-        Raises:
-            InputError: An unknown name, or a value that does not fit it.
-            UnknownName: Unknown model.
         """
         words = self._checked(changed(from_words(self.words), changes))
         self._words = words
@@ -80,18 +72,11 @@ class Exploration:
 
         Returns:
             The path of the file.
-
-        Raises:
-            InputError: The model refuses the text, or ``path`` is a directory or cannot be written to.
         """
         return save(self.explorer, from_words(self.words), path)
 
     def figure(self) -> Figure:
-        """The attention of the chosen head as a figure of matplotlib; of a long text in overview.
-
-        Raises:
-            InputError: The model refuses the text or the edited weights, or has no attention to draw.
-        """
+        """The attention of the chosen head as a figure of matplotlib; of a long text in overview."""
         from glassformer.figures.attention_maps import attention_map
         from glassformer.figures.heat_maps import MOST_NAMES
 
@@ -114,9 +99,6 @@ class Exploration:
         Args:
             port: The port, or else the next free one.
             browser: Whether to open it.
-
-        Raises:
-            InputError: No port is free, or the server's packages are not installed.
         """
         server = import_extra("server")
         listener = server.listen(port)
@@ -125,11 +107,7 @@ class Exploration:
         server.serve(self.explorer, listener, address, browser=browser)
 
     def widget(self) -> ExplorerWidget:
-        """The widget of anywidget, the same one at each call.
-
-        Raises:
-            InputError: anywidget is missing.
-        """
+        """The widget of anywidget, the same one at each call."""
         if self._widget is None:
             self._widget = import_extra("widget").ExplorerWidget(self.explorer, self._words)
         return self._widget
@@ -160,11 +138,7 @@ class Exploration:
 def explore(
     model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
 ) -> Exploration:
-    """See :func:`glassformer.explore`.
-
-    Raises:
-        InputError: A model that cannot be explored, a directory without a model, or an invalid state.
-    """
+    """See :func:`glassformer.explore`."""
     if model is None or isinstance(model, str | Path):
         return _by_name(model, text, tokenizer, source, state)
     if isinstance(model, ModelEntry | LoadedModel):

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
 from glassformer.explorer.calls import CALLS, Abandoned, Call, NotDescribed, UnknownName, abandoned, not_described
-from glassformer.explorer.guards import BODY_WITHIN, REQUEST_WITHIN, Deadlines, Guard, hosts_of, refusal
+from glassformer.explorer.guards import Guard, hosts_of, refusal
 from glassformer.explorer.messages import Refusal
 from glassformer.explorer.service import Explorer
 
@@ -43,12 +43,11 @@ REFUSALS = MappingProxyType(
         403: "The request comes from another site's page.",
         404: "There is no model or run of this name.",
         405: "Calls are made with POST.",
-        408: "The body did not arrive in time.",
         413: "The body is too long.",
         415: "The body is not declared as JSON, or is compressed.",
         421: "The request names another host than this server.",
         422: "The request is well formed but cannot be answered: a text that the model cannot read, for example.",
-        503: "Too many requests at once.",
+        503: "The server is ending.",
     }
 )
 """Why a request may be refused, by status; the answer is a :class:`~glassformer.explorer.messages.Refusal`."""
@@ -109,12 +108,7 @@ def create_api(explorer: Explorer) -> FastAPI:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any.
-
-    Raises:
-        InputError: No port from 0 to 65535; or this one and the 19 after it are in use, or reserved by the system.
-        OSError: The system cannot open another socket.
-    """
+    """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any."""
     require(0 <= port < 1 << 16, f"port {port}", "0 to 65535", f"Pass {PORT}, for example, or 0 for any.")
     candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
     reasons = set()
@@ -140,25 +134,16 @@ def listen(port: int) -> socket.socket:
     raise InputError(got, "a free one", "Pass --port 0 for any.")
 
 
-def make_server(
-    explorer: Explorer,
-    listener: socket.socket,
-    *,
-    request_within: float = REQUEST_WITHIN,
-    body_within: float = BODY_WITHIN,
-) -> uvicorn.Server:
+def make_server(explorer: Explorer, listener: socket.socket) -> uvicorn.Server:
     """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set.
 
     Args:
         explorer: Answers the calls.
         listener: From :func:`listen`.
-        request_within, body_within: See the constants of these names in :mod:`~glassformer.explorer.guards`.
     """
-    guard = Guard(create_api(explorer), hosts_of(listener.getsockname()[1]), body_within=body_within)
-    deadlines = Deadlines(guard, request_within)
     config = uvicorn.Config(
-        deadlines,
-        http=deadlines.protocol(),
+        Guard(create_api(explorer), hosts_of(listener.getsockname()[1])),
+        http="h11",
         ws="none",
         loop="asyncio",
         lifespan="off",

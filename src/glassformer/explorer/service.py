@@ -33,9 +33,6 @@ class Explorer:
 
     Args:
         models: The models in the order in which they are listed: loaded ones, or entries to be opened on demand.
-
-    Raises:
-        InputError: No models, or two of one name.
     """
 
     def __init__(self, models: Sequence[LoadedModel | ModelEntry]) -> None:
@@ -54,10 +51,6 @@ class Explorer:
         """The model of this name. Its weights are read on first use, and again when the stored ones have changed.
 
         If the stored weights are gone, the model stays as it was read.
-
-        Raises:
-            UnknownName: There is none.
-            InputError: Its weights are damaged.
         """
         if name not in self.entries:
             known = ", ".join(self.entries)
@@ -70,12 +63,7 @@ class Explorer:
             return self._open[name]
 
     def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
-        """The answer to a call, of the type that :data:`~glassformer.explorer.calls.CALLS` names.
-
-        Raises:
-            UnknownName: Unknown call, model or run.
-            InputError: A request of another type than the call's, or one that cannot be answered.
-        """
+        """The answer to a call, of the type that :data:`~glassformer.explorer.calls.CALLS` names."""
         if call not in CALLS:
             raise UnknownName(f"the call {call!r}", f"one of {', '.join(CALLS)}", "Use one of these names.")
         asked = CALLS[call].asked

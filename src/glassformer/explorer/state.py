@@ -168,9 +168,6 @@ def changed(state: State, values: Mapping[str, object]) -> State:
         state: The other fields.
         values: By name in Python or in an address. ``versus`` may be a pair (layer, head), the numbers of ``cells``
             may be numbers; NumPy's numbers and arrays are taken as Python's.
-
-    Raises:
-        InputError: An unknown name, or a value that does not fit its field.
     """
     fields = {address: name for name, address in NAMES.items()}
     given = {}

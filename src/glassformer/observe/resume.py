@@ -23,7 +23,7 @@ from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.seams import has_other_hooks, insert, is_changed, scope, standing_in
+from glassformer.observe.seams import Enough, has_other_hooks, insert, is_changed, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -34,10 +34,6 @@ Part = Literal["encoder", "decoder", "cross"]
 Stage = Literal["residual_before", "residual_between", "residual"]
 
 _NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
-
-
-class _Done(Exception):
-    """The logits are there."""
 
 
 class _Kept(Tensor):
@@ -131,7 +127,7 @@ class Runner:
         def note(values: Tensor, _: Any) -> None:
             found.append(values)
             if self.known:
-                raise _Done  # what the model does with so few logits is not needed
+                raise Enough  # what the model does with so few logits is not needed
 
         with ExitStack() as attached:
             attached.enter_context(evaluating(self.model))
@@ -139,7 +135,7 @@ class Runner:
             if not whole:
                 attached.callback(insert(self._head, "input", shorten, 9, here))
             attached.callback(insert(self._head, "output", note, 9, here))
-            attached.enter_context(suppress(_Done))
+            attached.enter_context(suppress(Enough))
             if start:
                 repeated = self._continued(repeated, start, before)
             made: Any = self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)
@@ -196,7 +192,8 @@ class Runner:
             stage: Of a post-norm block not ``residual_between``. None: a whole run, in which ``edits`` are made.
             stream: What the blocks before would give, at all positions or, if :meth:`first_needed` allows it, the last.
             options: ``memory``, the last residual stream of the encoder, where it is not resumed itself; ``before``,
-                keys and values of each layer in the unchanged run; ``edits``, what else is changed; ``added``, what is
+                keys and values of each layer in the unchanged run; ``brief``, whether the last network may compute only
+                the positions that the metric reads; ``edits``, what else is changed; ``added``, what is
                 added to the output of a module; ``skip`` False: the blocks before run too; ``copies``, without a
                 stream.
         """
@@ -219,6 +216,7 @@ class Runner:
         before: Mapping[int, KeysAndValues] = _NONE,
         edits: Sequence[Edit] = (),
         added: tuple[nn.Module, Tensor] | None = None,
+        brief: bool = False,
         skip: bool = True,
         copies: int = 1,
     ) -> Float[Tensor, "row position class"]:
@@ -239,7 +237,7 @@ class Runner:
                 foreign = type(point.module).__module__.startswith("transformers.")
                 adding = point.module if foreign or point.added is None else point.added
                 attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
-            if before:
+            if brief:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]
                 inside = any(edit.site == "neurons" for edit in edits)  # which names positions of the network

@@ -31,6 +31,9 @@ SWEPT: tuple[Site | Inner, ...] = (*get_args(Site), *get_args(Inner))
 
 Axis = Literal["layer", "head", "expert", "neuron", "position"]
 
+_TOKENS_TOGETHER = 512
+"""Layers are swept together up to as many tokens, from which on a pass takes time in proportion to its tokens."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
@@ -204,7 +207,7 @@ def ablation_steps(
 
     Args:
         model: As for :func:`ablation_sweep`, and so are the others.
-        order: All layers in the order in which they are swept; ascending when None.
+        order: All layers in the order in which they are swept, neighbours together; ascending when None.
 
     Raises:
         InputError: As there, or an order that is not of all layers.
@@ -292,20 +295,35 @@ def _steps(
     clean, corrupted = float(best.double().mean()), expected if len(given) == 2 else None
     sweep = Sweep(found, axes, chosen, clean, corrupted, by_text, unchanged[0].double())
     yield sweep
-    for layer in chosen if order is None else order:
-        point, row = points[layer], chosen.index(layer)
-        difference = _difference(site, point, base, ours, over)
-        starts = _starts(difference, axes, site)
-        for cell in set(product(*map(range, places))) - set(starts):
-            found[(row, *cell)], by_text[(row, *cell)] = expected, unchanged[0].double()
-        stage, projection = _stage(runner, point, site, base)
-        parts = difference if projection is None else added_by_heads(projection, difference)
-        for cells in _batches(starts, most, difference.shape[-2]):
-            flows = torch.cat([_at(parts, axes, site, cell, projection is not None) for cell in cells])
-            start = min(needed, starts[cells[0]])
-            values = _resumed(runner, given[-1], site, point, base, flows, start, stage)
+    tokens = max(math.prod(each.shape[:2]) for each in given[-1].values())
+    together = max(1, min(most, _TOKENS_TOGETHER // tokens) // max(1, math.prod(places)))
+    groups = [chosen[at : at + together] for at in range(0, len(chosen), together)]
+    first = {layer: at for at, layer in enumerate(chosen if order is None else order)}
+    for group in sorted(groups, key=lambda group: min(first[layer] for layer in group)):
+        parts: dict[int, tuple[Stage | None, Tensor, bool]] = {}
+        starts: dict[Cell, int] = {}
+        for layer in group:
+            difference = _difference(site, points[layer], base, ours, over)
+            differing = _starts(difference, axes, site)
+            for cell in set(product(*map(range, places))) - set(differing):
+                index = (chosen.index(layer), *cell)
+                found[index], by_text[index] = expected, unchanged[0].double()
+            stage, projection = _stage(runner, points[layer], site, base)
+            flows = difference if projection is None else added_by_heads(projection, difference)
+            parts[layer] = stage, flows, projection is not None
+            starts |= {(layer, *cell): start for cell, start in differing.items()}
+        for cells in _batches(starts, {layer: part[0] for layer, part in parts.items()}, most, difference.shape[-2]):
+            start = min(needed, *(starts[cell] for cell in cells))
+            changed: dict[int, Tensor] = {}
+            for layer in sorted({cell[0] for cell in cells}):
+                stage, flows, written = parts[layer]
+                own = [_at(flows, axes, site, cell[1:], written) for cell in cells if cell[0] == layer]
+                rest = torch.zeros_like(own[0])
+                changed[layer] = torch.cat([own.pop(0) if cell[0] == layer else rest for cell in cells])
+            values = _resumed(runner, given[-1], site, points, base, changed, start, stage, needed > 0)
             for cell, value in zip(cells, values.double(), strict=True):
-                found[(row, *cell)], by_text[(row, *cell)] = value.mean(), value
+                index = (chosen.index(cell[0]), *cell[1:])
+                found[index], by_text[index] = value.mean(), value
             yield sweep
     yield sweep
 
@@ -314,26 +332,34 @@ def _resumed(
     runner: Runner,
     texts: Mapping[str, Tensor],
     site: Site | Inner,
-    point: HookPoint,
+    points: Mapping[int, HookPoint],
     base: Captured,
-    flows: Tensor,
+    changed: Mapping[int, Tensor],
     start: int,
     stage: Stage | None,
+    brief: bool,
 ) -> Float[Tensor, "copy text"]:
-    """The metric with ``flows``, which are 0 before ``start``, added at a stage, or at the site of a block that runs
-    whole, of as many copies of the texts."""
-    block = runner.blocks[point.layer]
+    """The metric of as many copies of the texts with what is given for each layer added, which is 0 before ``start``:
+    at a stage, or at the site of the only layer, whose block then runs whole."""
+    first = min(changed)
+    block, flows = runner.blocks[first], changed[first][..., start:, :]
     copies = len(flows) // len(next(iter(texts.values())))
     stream = base.last(stage or "residual_before")[block.name]
-    options: dict[str, Any] = {"memory": base.last("residual")[runner.memory[-1].name] if runner.memory else None}
-    options["skip"] = runner.skips(texts, point.layer, base.last("residual_before")[block.name])
+    options: dict[str, Any] = {"brief": brief}
+    options["memory"] = base.last("residual")[runner.memory[-1].name] if runner.memory else None
+    options["skip"] = runner.skips(texts, first, base.last("residual_before")[block.name])
     if site not in ("k", "v") and start:
         keys, values = base.last("k"), base.last("v")
         options["before"] = {layer: (keys[at.name], values[at.name]) for layer, at in runner.places("k").items()}
     stream = stream[:, start:].repeat(copies, 1, 1)
-    flows = flows[..., start:, :]
     if stage is not None:
-        return runner.resumed(texts, point.layer, stage, stream + flows, **options)
+        options["edits"] = [
+            change(stage, partial(torch.add, flow[..., start:, :]), modules=[runner.blocks[layer].name])
+            for layer, flow in changed.items()
+            if layer != first
+        ]
+        return runner.resumed(texts, first, stage, stream + flows, **options)
+    point = points[first]
     flows = flows[..., 0].transpose(1, 2) if site == "neurons" else flows
     if site == "experts":
         options["added"] = point.module, flows
@@ -389,9 +415,16 @@ def _starts(difference: Tensor, axes: Sequence[Axis], site: Site | Inner) -> dic
     return found
 
 
-def _batches(starts: Mapping[Cell, int], most: int, length: int) -> Iterator[list[Cell]]:
-    """Places that are run together: at most ``most``, whose first positions lie in the same quarter of the text."""
-    for _, group in groupby(starts, key=lambda cell: 4 * starts[cell] // length):
+def _batches(
+    starts: Mapping[Cell, int], stages: Mapping[int, Stage | None], most: int, length: int
+) -> Iterator[list[Cell]]:
+    """Places that are run together, each with its layer: at most ``most``, whose first positions lie in the same
+    quarter of the text; of one layer, unless their layers have the same stage."""
+
+    def kind(cell: Cell) -> tuple[str, int]:
+        return stages[cell[0]] or f"layer {cell[0]}", 4 * starts[cell] // length
+
+    for _, group in groupby(sorted(starts, key=kind), key=kind):
         cells = list(group)
         yield from (cells[at : at + most] for at in range(0, len(cells), most))
 
@@ -481,8 +514,9 @@ def attribution_sweep(
 
         value = corrupted metric + sum over the place of  (clean - corrupted) * d metric / d corrupted
 
-    It costs two forward passes and one backward pass. With ``steps`` above 1 the gradient is the mean over as many runs
-    between the two texts, whose embeddings are interpolated (integrated gradients): better where the metric saturates.
+    It costs two forward passes (one for an ablation) and a backward pass. With ``steps`` above 1 the gradient is the
+    mean over as many runs between the two texts, whose embeddings are interpolated (integrated gradients): better where
+    the metric saturates.
     How good the estimate is depends on the model: :meth:`Sweep.agreement` compares it with an exact sweep.
 
     Args:
@@ -507,9 +541,12 @@ def attribution_sweep(
         changed = point.post_norm or is_changed(point.module, "output")
         got = f"an estimate for the experts of {point.name}, whose sum is normalised or changed before it is added"
         require(not changed, got, "experts that are added as they are", "Use patch_sweep(), or the site ffn.")
-    with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as base:
-        best = runner.run(given[0])
-    ours = None if clean is None else base
+    ours: Captured | None = None
+    ends: dict[Any, Any] = {None: None}
+    if clean is not None:
+        with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as ours:
+            best = runner.run(given[0])
+        ends = ours.last("embedding")
     if steps > 1:
         with torch.no_grad(), capture(model, what=_kinds(site)) as theirs:
             worst = runner.run(given[1])
@@ -518,8 +555,8 @@ def attribution_sweep(
         leaves: list[Tensor] = []
         along = (step + 0.5) / steps if steps > 1 else 0.0
         edits = [
-            change("embedding", partial(_interpolated, leaves, stop, along), modules=[name])
-            for name, stop in base.last("embedding").items()
+            change("embedding", partial(_interpolated, leaves, end, along), modules=None if name is None else [name])
+            for name, end in ends.items()
         ]
         with torch.enable_grad(), intervene(model, *edits):
             with capture(model, what=(*_kinds(site), target), retain_grad=True) as seen:
@@ -531,6 +568,7 @@ def attribution_sweep(
             means[point.name] = means.get(point.name, 0) + gradient / steps
     if steps == 1:
         theirs, worst = seen, values.detach()
+    best = worst if clean is None else best
     rows = []
     for _, point in sorted(points.items()):
         gradient = means[point.name][:, None] if site == "experts" else means[point.name]
@@ -542,8 +580,9 @@ def attribution_sweep(
     return Sweep(found, axes, layers, float(best.double().mean()), None if clean is None else expected)
 
 
-def _interpolated(leaves: list[Tensor], stop: Tensor, along: float, start: Tensor) -> Tensor:
-    leaves.append(torch.lerp(start.detach(), stop, along).requires_grad_())
+def _interpolated(leaves: list[Tensor], end: Tensor | None, along: float, start: Tensor) -> Tensor:
+    start = start.detach()
+    leaves.append((start if end is None else torch.lerp(start, end, along)).requires_grad_())
     return leaves[-1]
 
 

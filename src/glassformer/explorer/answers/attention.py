@@ -58,12 +58,7 @@ class Overview:
 
 
 def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
-    """The requested tile, in float32.
-
-    Raises:
-        UnknownName: Unknown run, part, layer or head.
-        InputError: A level or tile outside of the matrix.
-    """
+    """The requested tile, in float32."""
     kept = runs.of(ask.run)
     given = _head_given(kept, ask.part, ask.layer, ask.head)
     queries, keys = given.q.shape[2], given.k.shape[2]
@@ -98,11 +93,7 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
 
 
 def rows(runs: Runs, ask: AskRows) -> Float[np.ndarray, "layer head key"]:
-    """The attention weights of one query in all layers and heads, unless ``ask`` names one, in float32.
-
-    Raises:
-        UnknownName: Unknown run, part, query, layer or head.
-    """
+    """The attention weights of one query in all layers and heads, unless ``ask`` names one, in float32."""
     stack = runs.of(ask.run).layers(ask.part)
     _require_index("query", ask.query, stack[0].q.shape[2])
     layers = range(len(stack)) if ask.layer is None else [_require_index("layer", ask.layer, len(stack))]
@@ -118,11 +109,7 @@ def rows(runs: Runs, ask: AskRows) -> Float[np.ndarray, "layer head key"]:
 
 
 def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overview:
-    """The overview of a head, computed in one pass over its rows and then cached.
-
-    Raises:
-        UnknownName: Unknown run, part, layer or head.
-    """
+    """The overview of a head, computed in one pass over its rows and then cached."""
     kept = runs.of(run)
     _head_given(kept, part, layer, head)
     return _overviews(runs, kept, run, part, layer, [head])[0]
@@ -231,9 +218,6 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
     Entropy and distance are those of :mod:`glassformer.observe.attention_measures`: of each row divided by its sum, so
     that the sink is excluded. A head whose queries see no key has 0 in all, one with weights that are not finite None
     and an empty thumbnail.
-
-    Raises:
-        UnknownName: Unknown run or part.
     """
     run = runs.of(ask.run)
     stack = run.layers(ask.part)

@@ -13,11 +13,6 @@ def experts(runs: Runs, ask: AskExperts) -> Experts:
 
     With T tokens, L routers, E experts and k choices these are ``T * L * (E + 2 k)`` numbers. If there are more
     than ``MOST_EXPERT_NUMBERS``, the probabilities are omitted, and ``T * L * 2 k`` remain.
-
-    Raises:
-        UnknownName: Unknown run.
-        InputError: A run of a model without experts, more than ``MOST_EXPERT_NUMBERS`` choices and weights, or
-            probabilities that are not finite.
     """
     run = runs.of(ask.run)
     require(

@@ -102,11 +102,7 @@ class KeptRun:
         return sum(held.values()) + more + words + size_of_ask(self.message.ask)
 
     def layers(self, part: m.Part) -> Sequence[Attended]:
-        """The inputs of each layer's attention in a part.
-
-        Raises:
-            UnknownName: The model has no such part.
-        """
+        """The inputs of each layer's attention in a part."""
         if part not in self.stacks:
             known = ", ".join(self.stacks)
             raise UnknownName(f"part = {part!r} of {self.message.ask.model!r}", f"one of {known}", "Choose among them.")
@@ -132,12 +128,7 @@ def run_name(ask: m.Ask) -> str:
 
 @torch.no_grad()
 def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
-    """Run a model on a text. Hold ``loaded.lock``.
-
-    Raises:
-        InputError: A text or source that the model cannot read; weights for a model that is not a hand-designed head,
-            or with which a head's outputs exceed float64.
-    """
+    """Run a model on a text. Hold ``loaded.lock``."""
     require(
         ask.weights is None or isinstance(loaded, LoadedHead),
         f"weights for {loaded.card.name!r}, whose kind is {loaded.card.kind}",

@@ -32,11 +32,7 @@ _MOST_POSSIBLE = 10**300
 
 
 def head(loaded: LoadedModel) -> Head:
-    """The task of a hand-designed head, and its designed weights.
-
-    Raises:
-        InputError: A model of another kind.
-    """
+    """The task of a hand-designed head, and its designed weights."""
     loaded = of_kind(LoadedHead, loaded, "head", "a hand-designed head")
     task, weights = loaded.task, loaded.weights
     return Head(
@@ -53,12 +49,7 @@ def head(loaded: LoadedModel) -> Head:
 
 
 def check(loaded: LoadedModel, ask: AskCheck) -> Check:
-    """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the head's task.
-
-    Raises:
-        InputError: A model of another kind; weights that are not matrices, have more than ``MOST_CELLS`` numbers in
-            one, do not fit the task, or whose scores or values exceed float64; a text that is not of the task.
-    """
+    """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the head's task."""
     task = of_kind(LoadedHead, loaded, "check", "a hand-designed head").task
     space = task.space
     weights = chosen_weights(ask.weights, task)
@@ -90,11 +81,7 @@ def check(loaded: LoadedModel, ask: AskCheck) -> Check:
 
 
 def chosen_weights(message: HeadWeightsMessage, task: Task) -> HeadWeights:
-    """The weights of a request.
-
-    Raises:
-        InputError: Values that are not matrices, have more than ``MOST_CELLS`` numbers in one, or do not fit the task.
-    """
+    """The weights of a request."""
     matrices = {"Km": message.Km, "Qm": message.Qm, "Vm": message.Vm, "pos": message.pos}
     given = {name: matrix for name, matrix in matrices.items() if matrix is not None}
     for name, matrix in given.items():

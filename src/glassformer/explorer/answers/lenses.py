@@ -28,19 +28,14 @@ _PART = re.compile(
 
 
 def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
-    """The likeliest outcome after each layer, and the target's probability.
-
-    Raises:
-        InputError: A model or a text without such an output, or a model whose logits are no linear map of the normed
-            stream.
-    """
+    """The likeliest outcome after each layer, and the target's probability."""
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     readout, target = outcomes.readable("a lens"), outcomes.chosen(ask.target)
     words = [""] if outcomes.place is None else outcomes.run.message.tokens
     require(ask.first < len(words), f"first = {ask.first}", f"0 to {len(words) - 1}", "Name a position of the text.")
     some = slice(ask.first, ask.first + MOST_POSITIONS)
     at_once = max(1, MOST_LOGITS // len(outcomes.before()))
-    shares, rows = readout.shares(outcomes.texts), []
+    shares, rows = readout.shares(outcomes.texts), list[Tensor]()
     with torch.no_grad():
         queries = some if shares is None else None
         with (
@@ -48,12 +43,13 @@ def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
             capture(outcomes.model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
         ):
             readout.run(outcomes.texts, -1)
-        for record in seen.records:
-            parts = record.values.split(at_once, 1) if shares is None else [record.values]
+        stages = torch.cat([record.values for record in seen.records], 1)
+        pooled = stages.shape[1] // len(seen.records)
+        for part in stages.split(at_once if shares is None else pooled, 1):
             with outcomes.at_leisure():
-                found = torch.cat([_summed_up(readout.logits(part, shares)[0], target) for part in parts], 1)
-            rows.append(found.cpu())
-    finite = all(bool(row.isfinite().all()) for row in rows)
+                rows.append(_summed_up(readout.logits(part, shares)[0], target).cpu())
+    found = torch.cat(rows, 1).unflatten(1, (len(seen.records), -1)).transpose(0, 1)
+    finite = bool(found.isfinite().all())
     require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
     return m.Lens(
         target=target,
@@ -61,9 +57,9 @@ def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
         first=ask.first,
         stages=["embedding", *(f"layer {point.layer}" for point in readout.of("block"))],
         positions=words[some],
-        names=[[outcomes.name(int(each)) for each in row[0].tolist()] for row in rows],
-        probabilities=[row[1].tolist() for row in rows],
-        targets=[row[2].tolist() for row in rows],
+        names=[[outcomes.name(int(each)) for each in row[0].tolist()] for row in found],
+        probabilities=[row[1].tolist() for row in found],
+        targets=[row[2].tolist() for row in found],
     )
 
 
@@ -75,12 +71,7 @@ def _summed_up(logits: Float[Tensor, "position outcome"], target: int) -> Float[
 
 
 def contributions(runs: Runs, loaded: LoadedModel, ask: m.AskContributions) -> m.Contributions:
-    """The logit of the target, or its difference from that of another, as the sum over the parts of the model.
-
-    Raises:
-        InputError: A model or a text without such an output, post-norm blocks, or logits that are no linear map of
-            the stream.
-    """
+    """The logit of the target, or its difference from that of another, as the sum over the parts of the model."""
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     target = outcomes.chosen(ask.target)
     other = None if ask.other is None else outcomes.chosen(ask.other, "other")

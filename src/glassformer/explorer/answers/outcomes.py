@@ -68,22 +68,14 @@ class Outcomes:
         return inputs[0] if len(inputs) == 1 else {"source": inputs[0], "target": inputs[1]}
 
     def readable(self, what: str) -> Readout:
-        """The readout.
-
-        Raises:
-            InputError: There is none.
-        """
+        """The readout."""
         if self.readout is None:
             got = f"{what} of {self.loaded.card.name!r}"
             raise InputError(got, "a model whose logits are a linear map of its normed stream", "Use another view.")
         return self.readout
 
     def before(self) -> Float[Tensor, " outcome"]:
-        """The logits without changes, in float64.
-
-        Raises:
-            InputError: A model without logits, or with logits that are no distribution.
-        """
+        """The logits without changes, in float64."""
         name: Hashable = ("outcomes", self.run.message.run, self.run.stamp, self.place)
         found: Tensor | None = self.cache.get(name)
         if found is None and self.place == self.run.place and self.run.logits is not None:
@@ -95,11 +87,7 @@ class Outcomes:
 
     @torch.no_grad()
     def after(self, edits: Sequence[Edit]) -> Float[Tensor, " outcome"]:
-        """The logits with edits of the model, in float64.
-
-        Raises:
-            InputError: As :meth:`before`, and what ``intervene`` refuses.
-        """
+        """The logits with edits of the model, in float64."""
         with self.loaded.lock, evaluating(self.model), intervene(self.model, *edits):
             logits = logits_of(self.loaded, self.run.inputs, -1 if self.place is None else self.place)
         if logits is None:
@@ -144,11 +132,7 @@ class Outcomes:
         return visible(name_of(self.loaded)(outcome))
 
     def chosen(self, asked: int | None, name: str = "target") -> int:
-        """The outcome that a request names, or the likeliest before.
-
-        Raises:
-            InputError: There is no such outcome.
-        """
+        """The outcome that a request names, or the likeliest before."""
         before = self.before()
         if asked is None:
             return int(before.argmax())
@@ -171,11 +155,7 @@ class Outcomes:
         ]
 
     def attention(self, part: m.Part, layer: int, asked: str) -> HookPoint:
-        """The attention of a layer.
-
-        Raises:
-            InputError: There is none.
-        """
+        """The attention of a layer."""
         found = {point.layer: point for point in self.attentions(part)}
         parts = ", ".join(stack.part for stack in self.run.message.attentions)
         require(len(found) > 0, f"{asked}: part = {part!r}", f"one of {parts}", "See the attentions of the run.")
@@ -191,11 +171,7 @@ def _distribution(logits: Tensor) -> Float[Tensor, " outcome"]:
 
 
 def outcomes_of(runs: Runs, loaded: LoadedModel, ask: m.Ask, place: int | None = None) -> Outcomes:
-    """The outcomes of a run.
-
-    Raises:
-        InputError: A hand-designed head, or a place that the text does not have.
-    """
+    """The outcomes of a run."""
     if isinstance(loaded, LoadedHead | LoadedProgram):
         raise InputError(f"{loaded.card.name!r}, a {loaded.card.kind}", "a model that predicts", "Choose another one.")
     run = runs.run(ask)

@@ -34,12 +34,7 @@ _EXPECTED = "a compiled program"
 
 
 def program(runs: Runs, model_named: Callable[[str], LoadedModel], ask: m.AskProgram) -> m.Program:
-    """The parts, heads and residual stream of a compiled program on the text of a run.
-
-    Raises:
-        UnknownName: Unknown run.
-        InputError: A model of another kind, numbers that are not finite, or more than ``MOST_PROGRAM_NUMBERS``.
-    """
+    """The parts, heads and residual stream of a compiled program on the text of a run."""
     run = runs.of(ask.run)
     loaded = of_kind(LoadedProgram, model_named(run.message.ask.model), "program", _EXPECTED)
     model, ids = loaded.model, run.inputs[0]
@@ -76,11 +71,7 @@ def program(runs: Runs, model_named: Callable[[str], LoadedModel], ask: m.AskPro
 
 
 def proof(runs: Runs, loaded: LoadedModel) -> m.Proof:
-    """Whether a compiled program gives what its definition gives; computed once for the same weights.
-
-    Raises:
-        InputError: A model of another kind, or one without its definition.
-    """
+    """Whether a compiled program gives what its definition gives; computed once for the same weights."""
     loaded = of_kind(LoadedProgram, loaded, "proof", _EXPECTED)
     key = "proof", weights_stamp(loaded)
     found: m.Proof | None = runs.derived.get(key)

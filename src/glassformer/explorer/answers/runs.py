@@ -34,12 +34,7 @@ class Runs:
         """A cache for results computed from runs."""
 
     def run(self, ask: m.Ask) -> KeptRun:
-        """The run of a request; the same request gives the same run, unless the model's weights have changed.
-
-        Raises:
-            UnknownName: Unknown model.
-            InputError: The model cannot read the text.
-        """
+        """The run of a request; the same request gives the same run, unless the model's weights have changed."""
         loaded = self.model(ask.model)
         name = run_name(ask)
         found = self._current(name, loaded)
@@ -56,11 +51,7 @@ class Runs:
         return found
 
     def of(self, name: str) -> KeptRun:
-        """The latest run of this name.
-
-        Raises:
-            UnknownName: It was never requested, or too long ago.
-        """
+        """The latest run of this name."""
         found = self._runs.get(name)
         if found is not None:
             return cast(KeptRun, found)

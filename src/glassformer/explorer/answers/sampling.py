@@ -36,11 +36,7 @@ _Row = Float[Tensor, " vocab"]
 
 
 def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
-    """The distribution of the token after ``ask.text``, before and after temperature, top-k and top-p.
-
-    Raises:
-        InputError: A model of another kind, a text that it cannot read, or logits that are not finite.
-    """
+    """The distribution of the token after ``ask.text``, before and after temperature, top-k and top-p."""
     loaded = of_kind(LoadedDecoder, loaded, "next", "a decoder, which continues texts")
     tokens = loaded.encode(ask.text)
     logits = _logits_after(loaded, tokens)
@@ -73,11 +69,7 @@ def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
 
 
 def find(loaded: LoadedModel, ask: AskFind) -> Found:
-    """The token with which ``ask.text`` begins after other text: without the tokens that begin every text.
-
-    Raises:
-        InputError: A model of another kind, or a text without tokens.
-    """
+    """The token with which ``ask.text`` begins after other text: without the tokens that begin every text."""
     loaded = of_kind(LoadedDecoder, loaded, "find", "a decoder, which has a vocabulary")
     tokens, typed = list(loaded.encode(ask.text)), ask.text.lstrip()
     words = [loaded.join([token]).strip() for token in tokens]
@@ -97,10 +89,6 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
     Generation ends early, for the reason in ``ended``: the model can read no more; 65,536 tokens in all have been read,
     such as 16 steps after a text of 4,096; the text would be too long for a message; or the token has no text, such as
     padding, so that the next step would not read it.
-
-    Raises:
-        InputError: A model of another kind; a text that it cannot read, or that leaves no room for a token; logits that
-            are not finite.
     """
     loaded = of_kind(LoadedDecoder, loaded, "steps", "a decoder, which continues texts")
     rule = SamplingRule(ask.temperature, ask.top_k, ask.top_p)

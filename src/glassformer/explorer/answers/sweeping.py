@@ -30,7 +30,7 @@ MOST_SWEPT = 1.6e13
 MOST_HELD = 2e9
 """Largest size of what a backward pass holds, in bytes; without an estimate the last layers are swept first."""
 
-_TOKENS_AT_ONCE = 128
+_TOKENS_AT_ONCE = 512
 _BYTES_HELD = 96
 """For each number of the residual stream of each layer."""
 
@@ -132,13 +132,15 @@ class Sweeping:
                     found = attribution_sweep(model, None, texts, metric, part=part, **options)
                     stack.values, self.before = found.values.double().detach(), found.clean
                     yield
-        options["batch_size"] = max(1, _TOKENS_AT_ONCE // self.tokens)
+        at_once = max(1, _TOKENS_AT_ONCE // self.tokens)
         for part, stack, most in zip(parts, self.stacks, self.layers, strict=True):
             order = list(reversed(range(stack.told.layers)))
             if self.before is not None and bool(stack.values.isfinite().all()):
                 largest = (stack.values - self.before).abs().amax(1)
                 order = largest.argsort(descending=True).tolist()
             swept = order[:most]
+            # Neighbouring layers are swept together, unless some of them are left out.
+            options["batch_size"] = at_once if most == stack.told.layers else min(at_once, stack.told.heads)
             for sweep in ablation_steps(model, texts, metric, part=part, order=order, **options):
                 self.before, stack.exact = sweep.clean, sweep.values.isfinite()
                 stack.values = torch.where(stack.exact, sweep.values, stack.values)
@@ -152,9 +154,6 @@ def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
 
     The first call gives an estimate from one gradient where that fits into memory, and each further one computes for
     a moment, the layers of the largest estimates first. Nothing is computed between the calls.
-
-    Raises:
-        InputError: A model or a text without such an output, or one outcome alone.
     """
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     target = outcomes.chosen(ask.target)

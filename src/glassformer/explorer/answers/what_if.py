@@ -29,11 +29,7 @@ _LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": 
 
 
 def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
-    """The output of a run with and without the changes of ``ask``.
-
-    Raises:
-        InputError: A model or a text that has no such output, or lacks what is changed.
-    """
+    """The output of a run with and without the changes of ``ask``."""
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     before, target = outcomes.before().softmax(-1), outcomes.chosen(ask.target)
     changes = list(_changes(outcomes, ask))

@@ -60,11 +60,7 @@ CARDS = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding=
 
 
 def bundled() -> list[ModelEntry]:
-    """Every bundled model, in the order in which they are listed; MiniLM only if its package is installed.
-
-    Raises:
-        InputError: The installation is damaged.
-    """
+    """Every bundled model, in the order in which they are listed; MiniLM only if its package is installed."""
     entries = [
         *map(_head, CARDS["heads"]),
         _sentiment(),

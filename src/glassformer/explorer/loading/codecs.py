@@ -28,11 +28,7 @@ _FEW = 8
 
 
 def numbers(text: str, vocab_size: int, longest: int) -> list[int]:
-    """The numbers in a text, between spaces.
-
-    Raises:
-        InputError: No numbers, too many, or a word that is not a number below ``vocab_size``.
-    """
+    """The numbers in a text, between spaces."""
     words = text.split()
     expected = f"whole numbers from 0 to {vocab_size - 1} between spaces"
     for place, word in enumerate(words, start=1):
@@ -48,11 +44,7 @@ def text_of_numbers(tokens: Sequence[int]) -> str:
 
 
 def text_bytes(text: str, longest: int) -> list[int]:
-    """The bytes of a text in UTF-8.
-
-    Raises:
-        InputError: No bytes, too many, or half of a surrogate pair, which has none.
-    """
+    """The bytes of a text in UTF-8."""
     try:
         tokens = list(text.encode())
     except UnicodeEncodeError as error:
@@ -112,9 +104,6 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
         vocab_size: Size of the model's vocabulary.
         longest: Largest number of tokens that the model reads.
         text: The initial text or tokens, if any.
-
-    Raises:
-        InputError: An unusable tokenizer, or that of a released model with a larger vocabulary.
     """
     if tokenizer is None:
         if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
@@ -195,11 +184,7 @@ def _plain(piece: str, bytewise: bool) -> str:
 
 
 def tokens_in(text: Any) -> list[int] | None:
-    """The tokens of a list of integers, or of one row of an array or tensor; None for a string.
-
-    Raises:
-        InputError: A value of another type or shape.
-    """
+    """The tokens of a list of integers, or of one row of an array or tensor; None for a string."""
     if isinstance(text, str):
         return None
     if isinstance(text, Tensor | np.ndarray):
@@ -222,9 +207,6 @@ def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str
         tokens: At least one; all in the vocabulary.
         encode: The tokens of a text.
         joins: Functions that give the text of tokens.
-
-    Raises:
-        InputError: No text encodes to these tokens.
     """
     require(len(tokens) > 0, "no tokens", "at least one", "Pass text=[1, 2, 3].")
     got = f"the tokens {_beginning(tokens)}, which have no text"
@@ -244,11 +226,7 @@ def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str
 
 
 def require_text(text: str) -> str:
-    """``text``, if the page can show it.
-
-    Raises:
-        InputError: An empty or too long text, or half of a surrogate pair, which is not text.
-    """
+    """``text``, if the page can show it."""
     count = f"a text of {len(text):,} characters"
     require(0 < len(text) <= MOST_CHARACTERS, count, f"1 to {MOST_CHARACTERS:,}", "Pass text='...'.")
     found = halves(text)
@@ -267,9 +245,6 @@ def units_of(source: Any, fields: int = 1) -> list[str]:
     Args:
         source: A list of units, or an array or tensor, with or without a first axis of one.
         fields: Number of numbers in a unit.
-
-    Raises:
-        InputError: A source of another type or shape.
     """
     if isinstance(source, Tensor | np.ndarray):
         batched = 2 if fields == 1 else 3

@@ -57,9 +57,6 @@ def list_models(
             weights of a head: a file, or a directory, which may hold several models.
         runs: The directory of runs, which need not exist. None: no directory.
         warn: As in :func:`find_models`.
-
-    Raises:
-        InputError: The named model does not exist, is damaged, or is of no known kind.
     """
     listed = bundled()
     taken = {entry.card.name for entry in listed}
@@ -73,11 +70,7 @@ def list_models(
 
 
 def stored_entry(place: Place) -> ModelEntry | None:
-    """The entry of the model in a directory; None if it holds no model of a known kind.
-
-    Raises:
-        InputError: The model is damaged.
-    """
+    """The entry of the model in a directory; None if it holds no model of a known kind."""
     path = place.path
     if not (path / CONFIG_FILE).is_file():
         return None
@@ -94,9 +87,6 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     """The model in the directory or file ``path``, or the models in the directories within it.
 
     ``warn`` and ``taken`` are as in :func:`find_models`.
-
-    Raises:
-        InputError: The path does not exist, or its model is damaged or of no known kind.
     """
     there, name = os.path.lexists(path), str(path)
     in_gguf = path.is_file() and _GGUF.search(path.name) is not None
@@ -111,7 +101,7 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken or set()), title)
-    if path.is_file() or (path / "Km.csv").exists():
+    if path.is_file():
         return [_head(place)]
     entry = stored_entry(place)
     if entry is not None:
@@ -134,9 +124,9 @@ def find_models(
 ) -> list[ModelEntry]:
     """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
-    Heads are found by their names: directories with a ``Km.csv``; ``head.json`` and ``head.npz``; files named after a
-    built-in task, such as ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled
-    programs are found by how their files begin.
+    Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in task, such as
+    ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled programs are found by how
+    their files begin.
 
     Args:
         directory: Where to look, a few levels deep; links are not followed.
@@ -155,8 +145,6 @@ def find_models(
         place = Place(path, _free(_slug(title), names), title)
         try:
             entry = stored_entry(place)
-            if entry is None and (path / "Km.csv").is_file():
-                entry = _head(place)
         except InputError as error:
             warn(_skipped(path, error))
             continue

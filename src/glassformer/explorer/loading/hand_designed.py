@@ -53,11 +53,7 @@ def head_model(card: ModelCard, task: Task, weights: HeadWeights, why: Mapping[s
 
 
 def fitting_task(weights: HeadWeights) -> Task:
-    """The built-in task that a head is proved to solve, or else the first whose letters and outputs it fits.
-
-    Raises:
-        InputError: It fits none.
-    """
+    """The built-in task that a head is proved to solve, or else the first whose letters and outputs it fits."""
     fitting = []
     for task in (make() for make in TASKS.values()):
         with suppress(InputError):

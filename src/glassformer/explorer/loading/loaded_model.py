@@ -195,11 +195,7 @@ def entry_of(loaded: LoadedModel) -> ModelEntry:
 
 
 def of_kind(kind: type[_Kind], loaded: LoadedModel, call: str, expected: str) -> _Kind:
-    """``loaded``, for a call that only models of one kind answer.
-
-    Raises:
-        InputError: It is of another kind.
-    """
+    """``loaded``, for a call that only models of one kind answer."""
     if not isinstance(loaded, kind):
         got = f"{call} of {loaded.card.name!r}, whose kind is {loaded.card.kind}"
         raise InputError(got, expected, "Choose another model, or one of the views that its card names.")

@@ -17,7 +17,7 @@ from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.released_tokenizer import TOKENIZER_FILES, ReleasedTokenizer, tokenizer_beside, tokenizer_places
+from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, tokenizer_beside, tokenizer_places
 from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.errors import InputError, first_line, require
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
@@ -89,11 +89,7 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name.
-
-    Raises:
-        InputError: As there.
-    """
+    """What :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
     found = find_model(source)
     tokenizer = require_tokenizer(found)
     place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
@@ -122,7 +118,7 @@ def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
     if not dense:
         views.insert(2, "experts")
     own = family == "glassformer"
-    files = [folder / name for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES]
+    files = [folder / TOKENIZER_FILE for folder in tokenizer_places(place.path)]
     has_tokenizer = any(file.is_file() for file in files) or (own and _has_tokenizer(place.path))
     text, help_text = (_BYTES_OF, "any text") if has_tokenizer else _TOKENS
     card = model_card(place, "decoder", about, views, text, help_text)
@@ -171,11 +167,7 @@ def decoder_card(place: Place, config: DecoderConfig, about: str, text: str, hel
 
 
 def described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
-    """A configuration from its description in a file.
-
-    Raises:
-        InputError: Unknown fields, or values of other types.
-    """
+    """A configuration from its description in a file."""
     try:
         return kind(**values)
     except (InputError, TypeError, AttributeError) as error:
@@ -189,11 +181,7 @@ def damaged(path: Path, error: Exception) -> InputError:
 
 
 def run_weights(run: Path) -> Path:
-    """The directory of a run's best weights; before its first evaluation, of its latest ones.
-
-    Raises:
-        InputError: There are none yet, or the file's header shows that they are damaged.
-    """
+    """The directory of a run's best weights; before its first evaluation, of its latest ones."""
     # Imported here because training loads accelerate, which the bundled models do not need.
     from glassformer.training.run_directory import RunDirectory
 
@@ -223,11 +211,7 @@ def stamp_of(directory: Path) -> Hashable:
 
 
 def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
-    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number that its configuration names.
-
-    Raises:
-        InputError: Weights that are missing, damaged, or do not fit the configuration.
-    """
+    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number in its configuration."""
     weights, config = run_weights(run), run / CONFIG_FILE
     stored = len(stored_tensors(weights))
     require(

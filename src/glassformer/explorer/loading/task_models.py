@@ -147,9 +147,6 @@ def load_exact(build: Callable[[], Model], directory: Path) -> Model:
     Args:
         build: Makes the model. It is first made on the device "meta", and in memory only if its tensors fit.
         directory: Holds safetensors.
-
-    Raises:
-        InputError: A file is missing or damaged, or its tensors do not fit.
     """
     with torch.device("meta"):
         wanted = {name: (name, list(tensor.shape)) for name, tensor in _saved_tensors(build()).items()}

@@ -77,9 +77,6 @@ def wrap_model(
         tokenizer: The tokenizer.
         source: For an encoder-decoder: the encoder's input, a list of tokens or of units.
         task: For the weights of a head: its task. None: a built-in task that fits.
-
-    Raises:
-        InputError: A model whose attention cannot be captured, an unusable tokenizer, or a text that does not fit.
     """
     if isinstance(model, LoadedModel):
         return model

@@ -26,23 +26,14 @@ class PageState:
     order: list[int] | None
 
     def stack(self, run: m.Run) -> m.Attention:
-        """The stack of attention of a run that is shown.
-
-        Raises:
-            InputError: The run has none.
-        """
+        """The stack of attention of a run that is shown."""
         has = len(run.attentions) > 0
         require(has, f"{self.card.title}, which has no attention", "a model with attention", "Choose one.")
         return next((stack for stack in run.attentions if stack.part == self.state.part), run.attentions[0])
 
 
 def page_state(state: State, cards: Sequence[m.ModelCard]) -> PageState:
-    """The state with its model's card.
-
-    Raises:
-        UnknownName: No model of the state's name.
-        InputError: The text is too long for any request.
-    """
+    """The state with its model's card."""
     card = next((each for each in cards if each.name == (state.model or cards[0].name)), None)
     if card is None:
         known = ", ".join(each.name for each in cards)
@@ -79,11 +70,7 @@ def asks_of(explorer: Answering, shown: PageState) -> list[m.Ask]:
 
 
 def recorded_answers(explorer: Answering, shown: PageState) -> list[Recorded]:
-    """All answers in JSON that the page may need. m.Attention weights are not among them.
-
-    Raises:
-        InputError: The model refuses the text.
-    """
+    """All answers in JSON that the page may need. m.Attention weights are not among them."""
     recorded = [Recorded("models", m.Nothing(), explorer.catalogue().model_copy(update={"models": [shown.card]}))]
     for ask in asks_of(explorer, shown):
         recorded.append(_recorded(explorer, "run", ask))

@@ -33,9 +33,6 @@ def save(explorer: Answering, state: State, path: str | Path) -> Path:
     """Write :func:`page` to the file ``path``, in directories that are created where missing.
 
     On an error the file keeps its former content.
-
-    Raises:
-        InputError: As :func:`page`, or ``path`` is a directory or cannot be written to.
     """
     path = Path(path)
     require(not path.is_dir(), f"{safe(path)}, which is a directory", "a file", "Add a file name, such as page.html.")
@@ -56,10 +53,6 @@ def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str
         state: What to show.
         most_bytes: The largest file. Where the other answers take more than half of it, the routers' probabilities are
             left out. Attention weights that do not fit are left out, and the page reports which. All else is held.
-
-    Raises:
-        UnknownName: No model of the state's name.
-        InputError: The model refuses the text.
     """
     shown = page_state(state, explorer.catalogue().models)
     answers = recorded_answers(explorer, shown)
