@@ -71,6 +71,30 @@ def test_src_imports_what_the_project_names() -> None:
     assert listed == f"glassformer[{','.join(sorted(set(extras) - {'all', 'dev'}))}]"
 
 
+def private_names(path: Path) -> set[str]:
+    """The names of torch with a part that begins with an underscore, as ``torch.x._y``."""
+    tree, found = ast.parse(path.read_text(encoding="utf-8")), set()
+    known = {"torch": "torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            known |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    for node in ast.walk(tree):
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts, node = [node.attr, *parts], node.value
+        if isinstance(node, ast.Name) and node.id in known:
+            name = ".".join([known[node.id], *parts]).removesuffix(".default")
+            found |= {name} if re.search(r"\._[A-Za-z]", name) else set()
+    return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
+
+
+def test_private_names_of_torch_are_listed() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition("## Private names of torch")[2].partition("\n## ")[0]
+    listed = {name for row in section.splitlines() for name in re.findall(r"`(torch[\w.]*\._[\w.]+)`", row)}
+    assert set().union(*map(private_names, (ROOT / "src").rglob("*.py"))) == listed
+
+
 def run(code: str, *flags: str) -> str:
     """What ``code`` prints in a process that finds this source."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}

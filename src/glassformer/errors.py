@@ -44,11 +44,12 @@ def naming_extras() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        package = (error.name or "").split(".")[0]
+        extra = _EXTRAS.get(package)
         if extra is None:
             raise
         fix = f"Run: pip install 'glassformer[{extra}]'."
-        raise InputError(f"no module {error.name}", f"the packages of the extra {extra}", fix) from error
+        raise InputError(f"no module {package}", f"the packages of the extra {extra}", fix) from error
 
 
 class CheckpointError(InputError):
