@@ -51,6 +51,8 @@ class Place:
 def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
     """The entry of a run of ``glassformer train``."""
     model, data = description.get("model"), description.get("data")
+    if isinstance(model, dict) and "n_layers" in model:
+        raise damaged(place.path, "but a decoder of an earlier GPT-OSS lab")
     if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
         return None
     config = DecoderConfig.from_json(json.dumps(model))
@@ -89,7 +91,7 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
+    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a known name."""
     found = find_model(source)
     tokenizer = require_tokenizer(found)
     place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
@@ -174,7 +176,7 @@ def described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
         raise damaged(path, error) from error
 
 
-def damaged(path: Path, error: Exception) -> InputError:
+def damaged(path: Path, error: Exception | str) -> InputError:
     """What to raise for a ``config.json`` that describes no model."""
     fix = "Use the version of glassformer that wrote it, or train again."
     return InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix)
@@ -211,7 +213,7 @@ def stamp_of(directory: Path) -> Hashable:
 
 
 def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
-    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number that its configuration names."""
+    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number in its configuration."""
     weights, config = run_weights(run), run / CONFIG_FILE
     stored = len(stored_tensors(weights))
     require(
