@@ -50,6 +50,7 @@ SHAPES: dict[str, PretrainedConfig] = {
         num_key_value_heads=8,
         head_dim=64,
         tie_word_embeddings=True,
+        max_position_embeddings=131072,
         rope_parameters={**_LLAMA3_ROPE, "original_max_position_embeddings": 8192, "rope_theta": 5e5},
     ),
 }
@@ -59,12 +60,19 @@ PROMPT, NEW = 512, 32
 
 
 def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
-    """Ours and theirs, with the same weights."""
+    """Ours and theirs, with the same weights, which both read in the same memory where they have the same form."""
     torch.manual_seed(0)
-    peer = AutoModelForCausalLM.from_config(SHAPES[name], dtype=dtype, attn_implementation="sdpa").eval()
+    peer = AutoModelForCausalLM.from_config(SHAPES[name], dtype=torch.bfloat16, attn_implementation="sdpa").eval()
     with tempfile.TemporaryDirectory() as directory:
         peer.save_pretrained(directory)
-        decoder = load_decoder(directory).eval()
+        decoder = load_decoder(directory, dtype=dtype).eval()
+    by_shape: dict[torch.Size, list[torch.Tensor]] = {}
+    for weight in decoder.parameters():
+        by_shape.setdefault(weight.shape, []).append(weight.detach())
+    for parameter in peer.parameters():
+        wide = parameter.to(dtype)
+        parameter.data = next((each for each in by_shape.get(wide.shape, ()) if torch.equal(each, wide)), wide)
+    peer.config.dtype = dtype
     return ours("glassformer", decoder), theirs("transformers", peer)
 
 

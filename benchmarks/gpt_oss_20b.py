@@ -41,7 +41,7 @@ import torch
 
 from glassformer.checkpoints.description import SIXTEENTHS, describe
 from glassformer.generation.decoding import generate as run
-from glassformer.kernels import mxfp4_native, native
+from glassformer.kernels import native
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.layers.quantized import DenseFormat
 from glassformer.models import Decoder
@@ -95,13 +95,13 @@ def loaded(options: argparse.Namespace) -> Decoder:
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
     """Load it, and nothing else."""
-    mxfp4_native.kernel()  # built once in a machine's life
+    native.library()  # built once in a machine's life
     return measured(lambda: loaded(options))[1]
 
 
 def generate(options: argparse.Namespace) -> dict[str, Any]:
     """Load it, read a prompt, and generate a text."""
-    mxfp4_native.kernel()
+    native.library()
     model, loading = measured(lambda: loaded(options).eval())
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(model.config.vocab_size, (1, options.prompt), generator=generator).to(options.device)
@@ -279,7 +279,7 @@ def main() -> None:
             shares.append(share_of_bandwidth(ours, sum(read.values())))
         results["llama.cpp"] = compared(rounds) | {"share_of_bandwidth": shares}
         print(f"share of bandwidth {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})")
-    kernel = mxfp4_native.kernel()
+    kernel = native.library()
     results["machine"] = {
         "threads": options.threads,
         "kernel": None if kernel is None else native.LEVELS[kernel.level],

@@ -26,7 +26,7 @@ from timing import in_turns, keep
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from glassformer.kernels import mxfp4_native, native
+from glassformer.kernels import native
 from glassformer.kernels.mxfp4 import expand as expand_into
 from glassformer.kernels.mxfp4 import multiply
 from glassformer.kernels.options import Clamp
@@ -225,7 +225,7 @@ def main() -> None:
     torch.manual_seed(0)
     warnings.filterwarnings("ignore", message="Running without the C++ library")
     openai = steps_of_openai if arguments.openai is None else openai_itself(arguments.openai)
-    kernel = mxfp4_native.kernel()
+    kernel = native.library()
     results: dict[str, Any] = {}
     for measure in (expansion, product, mixture):
         if arguments.only not in (None, measure.__name__):

@@ -6,7 +6,7 @@ A reply is given, and the time is taken that a model takes to write it: every ch
 that acceptance is that of a model which writes this text, and weights may be random. Plain decoding and speculation run
 in turns. Texts: a play that goes on, reviews, a source file that goes on, and the same file with one name changed.
 
-``--model``: a directory, such as that of ``glassformer random-model DIR --size eighth``; otherwise a small mixture.
+``--model``: a directory, such as that of ``tools/random_gpt_oss.py DIR --size eighth``; otherwise a small mixture.
 ``--run``: a run of ``glassformer train`` on a text. It writes by itself then, greedily and by sampling, and the texts
 of both ways are compared.
 """
@@ -29,7 +29,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from glassformer.cli.runs import find_trained, read_run
 from glassformer.generation import SamplingRule, stream
-from glassformer.generation.speculative import Lookup, speculated, verification_costs
+from glassformer.generation.decoding import decode
+from glassformer.generation.native_step import DecodingStep
+from glassformer.generation.speculative import Drafts, Lookup, verification_costs
 from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent
@@ -113,12 +115,13 @@ def seconds(write: Callable[[int], Iterator[object]], longest: int, rounds: int)
     return {name: median(each) for name, each in times.items()}
 
 
-def given(model: Decoder, prompt: list[int], reply: list[int], longest: int) -> Iterator[int]:
-    """``speculated``, with a rule that always chooses the reply's next token."""
+def given(model: Decoder, prompt: list[int], reply: list[int], longest: int) -> Iterator[list[int | None]]:
+    """Decoding with drafts, with a rule that always chooses the reply's next token."""
     cache, rest = model.new_cache(1, len(prompt) + len(reply)), iter(reply)
     with torch.inference_mode():
         logits = model.output(model.hidden(torch.tensor([prompt]), cache=cache)[:, -1])
-    return speculated(model, cache, prompt, logits, lambda _: torch.tensor(next(rest)), len(reply), longest)
+    drafts, step = Drafts(model, cache, prompt, longest, len(reply)), DecodingStep(model, cache)
+    return decode(lambda: logits, step, lambda _: torch.tensor([next(rest)]), len(reply), drafts=drafts)
 
 
 def on_texts(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -70,8 +70,8 @@ from glassformer.labs.gpt_oss import (
     token_choice_greedy,
     train,
 )
-from glassformer.labs.gpt_oss.continuations import behaviour
 from glassformer.labs.gpt_oss.course import _band
+from glassformer.labs.gpt_oss.experiments.generation import behaviour
 from glassformer.layers.attention import attend
 from glassformer.layers.experts import MixtureOfExperts as LibraryExperts
 from glassformer.layers.feedforward import SwiGLU

@@ -78,11 +78,9 @@ from glassformer.labs.sentiment import (
 )
 from glassformer.labs.sentiment.course_training import overtakes
 from glassformer.labs.sentiment.experiments.pitfalls import measure_leak, measure_padding
-from glassformer.labs.sentiment.illustrations import draw_recurrent_and_parallel
+from glassformer.labs.sentiment.experiments.ranking import compare_rankings
+from glassformer.labs.sentiment.figures import draw_recurrent_and_parallel, draw_timeline, draw_training_curves
 from glassformer.labs.sentiment.model_diagram import architecture, block
-from glassformer.labs.sentiment.probe_figures import draw_training_curves
-from glassformer.labs.sentiment.timeline import draw_timeline
-from glassformer.labs.sentiment.word_rankings import compare_rankings
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.positions import SinusoidalPositions

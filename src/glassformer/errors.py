@@ -10,7 +10,6 @@ _LONGEST = 10_000
 _EXTRAS = {
     **dict.fromkeys(("anywidget", "cachetools", "fastapi", "starlette", "uvicorn"), "explore"),
     **dict.fromkeys(("datasets", "huggingface_hub"), "hub"),
-    **dict.fromkeys(("openai_harmony", "tiktoken"), "harmony"),
     "accelerate": "train",
     "matplotlib": "figures",
     "sklearn": "labs",

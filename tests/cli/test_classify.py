@@ -197,7 +197,7 @@ def test_binary_files_are_one_line_and_status_2(
     file = tmp_path / "texts.txt"
     for content, message in (
         (b"a film\n\x00\x01\n", "line 2: a NUL byte"),
-        ("a film\n".encode("utf-16"), "line 1: UTF-16"),
+        ("a film\n".encode("utf-16"), "line 1: a NUL byte"),
     ):
         file.write_bytes(content)
         for arguments, name in ((["--file", str(file)], str(file)), ([], "standard input")):

@@ -115,7 +115,7 @@ def test_runs_that_lie_about_are_offered_and_broken_ones_told(
     write_head(design(TASKS["identity"]()).weights, tmp_path / "elsewhere" / "head.json")
     broken = tmp_path / "elsewhere" / "broken"
     broken.mkdir()
-    (broken / "Km.csv").write_text("1,x\n", encoding="utf-8")
+    (broken / "head.json").write_text("1,x", encoding="utf-8")
     assert main(["explore", "--runs", "elsewhere", "--no-browser", "--port", "0"]) == 0
     assert len(served.names) == len(bundled()) + 1
     said = capsys.readouterr().err

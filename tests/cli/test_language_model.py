@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
 import glassformer
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli.terminal import Stopwatch, write
-from glassformer.data import released_tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.generation import language_model as module
 from glassformer.kernels import plain
@@ -113,22 +111,11 @@ def test_a_tokenizer_can_be_named(bare_gpt_oss: Path, tiny_gpt_oss: Path) -> Non
     assert module.require_tokenizer(found) is found.tokenizer
 
 
-def test_for_the_released_vocabulary_an_installed_tokenizer_serves(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, byte_engine: Tokenizer
-) -> None:
+def test_for_the_released_vocabulary_the_way_to_its_tokenizer_is_told(directory: Path) -> None:
     (directory / "tokenizer.json").unlink()
     change(directory, vocab_size=201088)
-    ours = released_tokenizer.read_tokenizer(_saved(byte_engine, directory.parent))
-    monkeypatch.setattr(module, "installed_tokenizer", lambda: ours)
-    assert module.find_model(str(directory)).tokenizer is ours
-    monkeypatch.setattr(module, "installed_tokenizer", lambda: None)
-    with refused("without a tokenizer", fix=r"openai/gpt-oss-20b.*glassformer\[harmony\]"):
+    with refused("without a tokenizer", fix="openai/gpt-oss-20b"):
         module.require_tokenizer(module.find_model(str(directory)))
-
-
-def _saved(engine: Tokenizer, directory: Path) -> Path:
-    engine.save(str(directory / "elsewhere.json"))
-    return directory / "elsewhere.json"
 
 
 def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
@@ -153,7 +140,6 @@ def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> No
 def test_a_vocabulary_that_is_not_told_is_its_owners_default(
     bare_gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "installed_tokenizer", lambda: None)
     said = json.loads((bare_gpt_oss / "config.json").read_text())
     del said["vocab_size"]
     (tmp_path / "config.json").write_text(json.dumps(said))

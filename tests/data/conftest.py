@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from glassformer.data.released_tokenizer import HARMONY_SPECIALS, O200K_PATTERN
+from glassformer.data.released_tokenizer import O200K_PATTERN
+from harmony_vocabulary import HARMONY_SPECIALS
 
 TEXT = """The Quick brown fox doesn't jump over 12345 lazy dogs; it's 3/4 of the way there, isn't it?
   Über den Fluß!\r\n\r\n你好，世界 — привет мир. You're HERE: foo(bar)[0] != x_1

@@ -21,7 +21,7 @@ from glassformer.data.harmony import (
     require_harmony,
     to_keep,
 )
-from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json
+from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
 from refusals import refused
 
 # docs/format.md and test-data/ of github.com/openai/harmony.
@@ -294,14 +294,3 @@ def test_wrong_settings_and_messages_are_refused(without_type_checks: None) -> N
         Setting("extreme")
     with refused("a tool without a name"):
         Message("tool", "x")
-
-
-def test_the_marks_are_o200k_harmonys() -> None:
-    assert {name: HARMONY_SPECIALS[name] for name in FORMAT_TOKENS} == {
-        "<|start|>": 200006,
-        "<|end|>": 200007,
-        "<|message|>": 200008,
-        "<|channel|>": 200005,
-        "<|return|>": 200002,
-        "<|call|>": 200012,
-    }

@@ -1,80 +1,55 @@
-"""OpenAI's package renders the same tokens as glassformer; without it, glassformer renders them."""
+"""The format beside OpenAI's package, where the vocabulary is on this machine."""
 
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
-from glassformer.data.harmony import Message, Renderer, ReplyReader, Setting, render, renderer
-from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json, read_tokenizer
+from glassformer.data.harmony import Message, ReplyReader, Setting, render, render_prompt
+from glassformer.data.released_tokenizer import ReleasedTokenizer
+from harmony_vocabulary import HARMONY_SPECIALS
 
 VOCABULARY = Path(os.environ.get("TIKTOKEN_ENCODINGS_BASE", "nowhere")) / "o200k_base.tiktoken"
-SETTING = Setting("low", "2025-06-28", "Be brief.")
-MESSAGES = [Message("user", "What is 2 + 2?"), Message("assistant", "4", "final"), Message("user", "And 3?")]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(harmony_engine: Tokenizer) -> ReleasedTokenizer:
-    """With o200k_harmony's special tokens and few others."""
-    return replace(from_json(harmony_engine.to_str()), specials=HARMONY_SPECIALS)
-
-
-def test_without_the_package_ours_renders(tokenizer: ReleasedTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai_harmony", None)
-    ours, name = renderer(tokenizer)
-    assert name == "glassformer"
-    assert ours(SETTING, MESSAGES) == render([*SETTING.messages(), *MESSAGES], tokenizer)
-
-
-def test_without_its_vocabulary_ours_renders(tokenizer: ReleasedTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str) -> None:
-        raise RuntimeError("error downloading or loading vocab file")
-
-    package = SimpleNamespace(
-        load_harmony_encoding=load, HarmonyEncodingName=SimpleNamespace(HARMONY_GPT_OSS="HarmonyGptOss")
-    )
-    monkeypatch.setitem(sys.modules, "openai_harmony", package)
-    assert renderer(tokenizer)[1] == "glassformer"
-
-
-def test_another_vocabulary_is_noticed(tokenizer: ReleasedTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = SimpleNamespace(
-        load_harmony_encoding=lambda name: SimpleNamespace(encode=lambda text: [0]),
-        HarmonyEncodingName=SimpleNamespace(HARMONY_GPT_OSS="HarmonyGptOss"),
-    )
-    monkeypatch.setitem(sys.modules, "openai_harmony", package)
-    assert renderer(tokenizer)[1] == "glassformer"
-
-
-def test_other_special_tokens_do_not_even_load_it(harmony_engine: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = SimpleNamespace(load_harmony_encoding=lambda name: pytest.fail("loaded"))
-    monkeypatch.setitem(sys.modules, "openai_harmony", package)
-    assert renderer(from_json(harmony_engine.to_str()))[1] == "glassformer"
 
 
 @pytest.fixture(scope="module")
 def real() -> ReleasedTokenizer:
+    """The package's vocabulary, read by tiktoken."""
     pytest.importorskip("openai_harmony")
-    pytest.importorskip("tiktoken")
+    tiktoken = pytest.importorskip("tiktoken")
     if not VOCABULARY.is_file():
         pytest.skip("no o200k_base.tiktoken in $TIKTOKEN_ENCODINGS_BASE")
-    return read_tokenizer(VOCABULARY)
+    plain = tiktoken.get_encoding("o200k_base")
+    pattern, ranks = plain._pat_str, plain._mergeable_ranks
+    engine = tiktoken.Encoding("harmony", pat_str=pattern, mergeable_ranks=ranks, special_tokens=HARMONY_SPECIALS)
+    return ReleasedTokenizer(
+        "o200k", 200019, HARMONY_SPECIALS, engine.encode_ordinary, engine.encode, engine.decode_single_token_bytes
+    )
 
 
-@pytest.fixture(scope="module")
-def theirs(real: ReleasedTokenizer) -> Renderer:
-    render_with_package, name = renderer(real)
-    assert name == "openai-harmony"
-    return render_with_package
+def rendered_by(package: Any, encoding: Any, setting: Setting, messages: list[Message]) -> list[int]:
+    make, role = package.Message.from_role_and_content, package.Role
+    system = package.SystemContent.new().with_reasoning_effort(package.ReasoningEffort(setting.effort.capitalize()))
+    if setting.date is not None:
+        system = system.with_conversation_start_date(setting.date)
+    converted = [make(role.SYSTEM, system)]
+    if setting.instructions:
+        converted.append(make(role.DEVELOPER, package.DeveloperContent.new().with_instructions(setting.instructions)))
+    for message in messages:
+        author = package.Author(role=package.Role(message.role), name=message.name)
+        theirs = package.Message.from_author_and_content(author, message.content)
+        for name in ("channel", "recipient", "content_type"):
+            if (value := getattr(message, name)) is not None:
+                theirs = getattr(theirs, f"with_{name}")(value)
+        converted.append(theirs)
+    keep_all = package.RenderConversationConfig(auto_drop_analysis=False)
+    conversation = package.Conversation.from_messages(converted)
+    return list(encoding.render_conversation_for_completion(conversation, role.ASSISTANT, config=keep_all))
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +82,10 @@ MESSAGE = st.one_of(
     messages=st.lists(MESSAGE, max_size=5),
 )
 def test_the_package_and_ours_agree(
-    setting: Setting, messages: list[Message], real: ReleasedTokenizer, theirs: Renderer
+    setting: Setting, messages: list[Message], real: ReleasedTokenizer, encoding: Any
 ) -> None:
-    assert theirs(setting, messages) == render([*setting.messages(), *messages], real)
+    package = pytest.importorskip("openai_harmony")
+    assert rendered_by(package, encoding, setting, messages) == render_prompt(setting, messages, real)
 
 
 @pytest.mark.slow

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,15 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.data import released_tokenizer as module
-from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json, from_ranks
+from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
+from harmony_vocabulary import HARMONY_SPECIALS
 from refusals import refused
-
-VOCABULARY = Path(os.environ.get("TIKTOKEN_ENCODINGS_BASE", "nowhere")) / "o200k_base.tiktoken"
-# What stands in openai/harmony's docs/format.md as the tokens of a reply, and that reply.
-DOCUMENTED = [
-    *(200005, 35644, 200008, 1844, 31064, 25, 392, 4827, 382, 220, 17, 659, 220, 17, 16842, 12295, 81645, 13, 51441),
-    *(6052, 13, 200007, 200006, 173781, 200005, 17196, 200008, 17, 659, 220, 17, 314, 220, 19, 13, 200002),
-]
 
 
 @pytest.fixture(scope="module")
@@ -40,26 +32,6 @@ def test_tokens_are_the_engines_and_decode_to_the_text(
         assert tokens == harmony_engine.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(tokens) == text
     assert b"".join(map(tokenizer.token_bytes, tokens)) == text.encode()
-
-
-@pytest.fixture(scope="module")
-def by_ranks(harmony_engine: Tokenizer) -> ReleasedTokenizer:
-    """The same merges by tiktoken."""
-    pytest.importorskip("tiktoken")
-    alphabet = module.byte_alphabet()
-    ranks = {
-        b"".join(alphabet[sign] for sign in piece): token
-        for piece, token in harmony_engine.get_vocab(with_added_tokens=False).items()
-    }
-    return from_ranks(ranks, {name: harmony_engine.token_to_id(name) for name in HARMONY_SPECIALS})
-
-
-@settings(max_examples=200, deadline=None)
-@given(text=st.text(st.sampled_from("aeT1 '\n\r\t/.sé你ǅʼ\u0301{Ⅷ!"), max_size=40))
-def test_ranks_and_a_tokenizer_json_of_the_same_merges_agree(
-    text: str, tokenizer: ReleasedTokenizer, by_ranks: ReleasedTokenizer
-) -> None:
-    assert by_ranks.encode(text) == tokenizer.encode(text)
 
 
 def test_bytes_are_spelt_as_the_library_spells_them() -> None:
@@ -136,10 +108,9 @@ def test_bytes_of_no_character_are_shown_where_they_stand(tokenizer: ReleasedTok
     assert tokenizer.strings([]) == []
 
 
-def test_a_prompt_is_read_with_special_tokens(tokenizer: ReleasedTokenizer, by_ranks: ReleasedTokenizer) -> None:
+def test_a_prompt_is_read_with_special_tokens(tokenizer: ReleasedTokenizer) -> None:
     text = "<|start|>user<|message|>Hi <|end|>\n"
     tokens = tokenizer.encode_prompt(text)
-    assert tokens == by_ranks.encode_prompt(text)
     assert [token for token in tokens if token in tokenizer.specials.values()] == [
         tokenizer.special(name) for name in ("<|start|>", "<|message|>", "<|end|>")
     ]
@@ -243,11 +214,6 @@ def test_a_file_is_read_as_what_it_is(tmp_path: Path, harmony_engine: Tokenizer)
         ("tokenizer.json", b'{"model": {"type": "BPE"}}', "with a fault"),
         ("tokenizer.json", b'{"added_tokens": [{}], "model": {}}', "with a fault"),
         ("tokenizer.json", b'{"added_tokens": 7}', "with a fault"),
-        ("x.tiktoken", b"YQ== 0\nYg==\n", r"line 2 of .*Yg=="),
-        ("x.tiktoken", b"YQ== zero\n", "line 1 of"),
-        ("x.tiktoken", b"*** 0\n", "line 1 of"),
-        ("x.tiktoken", b"YQ== 0\nYg== 1\n", "with 2 tokens; expected o200k_base's 199998"),
-        ("x.tiktoken", b"", "which is empty"),
         ("missing", None, "No such file"),
     ],
 )
@@ -272,35 +238,3 @@ def test_other_kinds_of_tokens_are_refused() -> None:
     engine = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with refused("of the kind WordPiece", expected="byte-pair"):
         from_json(engine.to_str())
-
-
-def test_ranks_with_faults_are_refused() -> None:
-    pytest.importorskip("tiktoken")
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    assert from_ranks(ranks, {"<|end|>": 256}).decode([104, 105, 256]) == "hi<|end|>"
-    for wrong in (ranks | {b"ab": 7}, {piece: token for piece, token in ranks.items() if token != 9}):
-        with refused("repeated ids, or without each of the 256 bytes"):
-            from_ranks(wrong, {})
-
-
-def test_without_tiktoken_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tiktoken", None)
-    with refused(fix=r"pip install 'glassformer\[harmony\]'"):
-        from_ranks({}, {})
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not VOCABULARY.is_file(), reason="no o200k_base.tiktoken in $TIKTOKEN_ENCODINGS_BASE")
-def test_the_real_vocabulary_reads_the_documented_tokens() -> None:
-    pytest.importorskip("tiktoken")
-    tokenizer = module.read_tokenizer(VOCABULARY)
-    assert tokenizer.vocab_size == 200019
-    assert tokenizer.decode(DOCUMENTED) == (
-        '<|channel|>analysis<|message|>User asks: "What is 2 + 2?" Simple arithmetic. Provide answer.<|end|>'
-        "<|start|>assistant<|channel|>final<|message|>2 + 2 = 4.<|return|>"
-    )
-    assert tokenizer.encode("2 + 2 = 4.") == DOCUMENTED[-9:-1]
-    lines = VOCABULARY.read_bytes().splitlines()
-    assert [tokenizer.token_bytes(token) for token in (0, 777, 199997)] == [
-        base64.b64decode(lines[token].split()[0]) for token in (0, 777, 199997)
-    ]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data import tables
 from glassformer.data.tables import read_table
 from refusals import refused
 
@@ -69,18 +68,18 @@ def test_what_pythons_writers_write_is_read_back(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", b"good\t1\nb\x00d\t0\n", r"a\.tsv, line 2: a NUL byte"),
-        ("a.csv", b"text,label\nna\xefve,1\n", r"a\.csv, line 2: byte 0xef at place 3.*UTF-8"),
-        ("a.jsonl", b'{"text": "\xff"}\n', r"line 1: byte 0xff"),
-        ("a.tsv", "text\tlabel\n".encode("utf-16"), r"line 1: UTF-16"),
+        ("a.tsv", b"good\t1\nb\x00d\t0\n", r"a\.tsv: a NUL byte"),
+        ("a.csv", b"text,label\nna\xefve,1\n", r"a\.csv with the byte 0xef at offset 13"),
+        ("a.jsonl", b'{"text": "\xff"}\n', r"with the byte 0xff"),
+        ("a.tsv", "text\tlabel\n".encode("utf-16"), r"with the byte 0xff at offset 0"),
         ("a.tsv", "good\t1\nbad\n", r"line 2: 1 cells; ^2, as in line 1"),
         ("a.csv", "text,label\ngood, really,1\n", r"line 2: 3 cells; needs quotes"),
         ("a.csv", 'text,label\ngood,1\n"never closed,0\nbad,0\n', r"line 4: unexpected end of data"),
         ("a.csv", 'text,label\n"good" film,1\n', r"line 2: .*expected"),
         ("a.jsonl", '{"text": "good"}\n{"text": "cut', r"line 2: no JSON"),
-        ("a.jsonl", "[1, 2]\n", r"line 1: a list"),
+        ("a.jsonl", "[1, 2]\n", r"line 1: no JSON object \(a list"),
         ("a.jsonl", "[" * 100_000 + "\n", r"line 1: no JSON"),
-        ("a.ndjson", "{\n", r"line 1: no JSON; flattened"),
+        ("a.ndjson", "{\n", r"line 1: no JSON"),
         ("a.tsv", "", r"which is empty"),
         ("a.csv", " \n\n , \n", r"which is empty"),
         ("a.txt", "good\t1\n", r"unknown kind; \.csv"),
@@ -96,30 +95,17 @@ def test_faults_name_the_file_and_the_line(tmp_path: Path, name: str, content: s
 def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "directory.csv").mkdir()
     for path in (tmp_path / "nowhere.csv", tmp_path / "directory.csv"):
-        with refused(f"{path.name}, which cannot be read"):
+        with refused(path.name):
             read_table(path)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
-def test_a_line_without_end_is_not_read_to_its_end(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_without_end_is_not_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
     with path.open("wb") as file:
-        file.write(b'{"good": 1}\n' + b"x")
-        # A hole: a gigabyte that takes no room on the disk.
-        file.truncate(1 << 30)
-    with refused(r"line 2: more than 16,777,216 bytes"):
+        file.truncate(1 << 30)  # a hole: a gigabyte that takes no room on the disk
+    with refused("of 1,073,741,824 bytes"):
         read_table(path)
-    monkeypatch.setattr(tables, "MAX_LINE", 10)
-    with refused(r"line 1: more than 10 bytes"):
-        read_table(write(path, "a" * 11))
-
-
-def test_a_quoted_cell_over_many_lines_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MAX_LINE", 100)
-    with refused(r"line 11: field larger than field limit"):
-        read_table(write(tmp_path / "a.csv", '"' + "123456789\n" * 50))
 
 
 def test_a_long_text_is_read_and_pythons_limit_stays(tmp_path: Path) -> None:

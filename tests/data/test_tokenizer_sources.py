@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 from tokenizers import Tokenizer
 
 from glassformer.data import released_tokenizer as module
-from glassformer.data.released_tokenizer import HARMONY_SPECIALS
 from refusals import refused
 
 
@@ -84,7 +81,7 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
     [
         ("missing.json", "No such file"),
         ("no such thing", "; expected a directory or file with tokenizer.json"),
-        ("original", "without a tokenizer; expected tokenizer.json or o200k_base.tiktoken"),
+        ("original", "without a tokenizer; expected tokenizer.json"),
     ],
 )
 def test_wrong_names_are_told(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,39 +90,3 @@ def test_wrong_names_are_told(name: str, message: str, tmp_path: Path, monkeypat
     got, _, other = message.partition("; expected ")
     with refused(got, anywhere=other):
         module.named_tokenizer(name)
-
-
-def test_none_is_installed_without_package_or_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(module.ENCODINGS_VARIABLE, raising=False)
-    monkeypatch.setitem(sys.modules, "tiktoken", None)
-    assert module.installed_tokenizer() is None
-
-    def fail(name: str) -> None:
-        raise ConnectionError
-
-    monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=fail))
-    assert module.installed_tokenizer() is None
-
-
-def test_the_installed_packages_are_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("tiktoken")
-    base = {bytes([byte]): byte for byte in range(256)}
-    rest = {b"\x00" + token.to_bytes(3, "big"): token for token in range(256, min(HARMONY_SPECIALS.values()))}
-    pieces = {token: piece for piece, token in (base | rest).items()}
-    import tiktoken
-
-    monkeypatch.delenv(module.ENCODINGS_VARIABLE, raising=False)
-    monkeypatch.setattr(
-        tiktoken, "get_encoding", lambda name: SimpleNamespace(decode_single_token_bytes=pieces.__getitem__)
-    )
-    found = module.installed_tokenizer()
-    assert found is not None
-    assert found.vocab_size == 200019
-    assert found.decode([*b"hi", 200002]) == "hi<|return|>"
-
-
-def test_the_vocabulary_of_openai_harmony_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "o200k_base.tiktoken").write_text("YQ== 0\n")
-    monkeypatch.setenv(module.ENCODINGS_VARIABLE, str(tmp_path))
-    with refused("with 1 tokens"):
-        module.installed_tokenizer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import islice, pairwise, product
 
 import pytest
@@ -13,8 +14,10 @@ from scipy.stats import chisquare
 
 from glassformer.generation import SamplingRule, generate, speculative, stream
 from glassformer.generation.continuation import Continuation
+from glassformer.generation.decoding import decode
+from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import sample
-from glassformer.generation.speculative import Lookup, speculated, verification_costs
+from glassformer.generation.speculative import Drafts, Lookup, verification_costs
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
@@ -156,14 +159,13 @@ def test_sampled_texts_have_the_distribution_of_the_model(passes: list[int]) -> 
     with torch.inference_mode():
         cache = decoder.eval().new_cache(1, 52)
         logits = decoder(torch.tensor([prompt]), cache=cache)[:, -1]
-    kept, generator, drawn = cache.keep(), torch.Generator().manual_seed(0), []
+    kept, generator, drawn = cache.snapshot(), torch.Generator().manual_seed(0), []
     del passes[:]
     for _ in range(1500):
-        cache.rewind(kept)
-        steps = speculated(
-            decoder, cache, prompt, logits, lambda row: SamplingRule().choose(row, generator), most=3, longest=1
-        )
-        drawn.append(tuple(islice(steps, 2)))
+        cache.restore(kept)
+        drafts, step = Drafts(decoder, cache, prompt, longest=1, most=3), DecodingStep(decoder, cache)
+        steps = decode(lambda: logits, step, partial(SamplingRule().choose, generator=generator), 3, drafts=drafts)
+        drawn.append(tuple(token for (token,) in islice(steps, 2)))
     assert p_value(drawn, expected) > 0.01
     assert passes == [2] * 1500  # every first token was followed by a proposal
 

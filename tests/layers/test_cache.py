@@ -201,11 +201,11 @@ def test_what_is_taken_back_leaves_no_trace(
 
     taken, plain = (Cache([LayerCache(2, 3, 4, 25, window) for window in windows]) for _ in range(2))
     read(taken, 0, before)
-    kept = taken.keep(draw.choice([None, new, new + 1]))
+    kept = taken.snapshot(draw.choice([None, new, new + 1]))
     read(taken, before, before + new)
     most = new if new <= min([25, *(window for window in windows if window is not None)]) else 0
     stay = before + draw.randint(0, most)
-    taken.rewind(kept, stay)
+    taken.restore(kept, stay)
     assert [layer.length for layer in taken.layers] == [stay] * len(windows)
     read(plain, 0, stay)
     state = draw.getstate()
@@ -216,15 +216,15 @@ def test_what_is_taken_back_leaves_no_trace(
 
 def test_copies_are_of_what_is_written_over_and_no_more() -> None:
     cache = Cache([LayerCache(2, 3, 4, 30), LayerCache(2, 3, 4, 30, 8)])
-    assert cache.keep().slots == (None, None)
+    assert cache.snapshot().slots == (None, None)
     for layer in cache.layers:
         layer.append(*numbered(6))
-    assert cache.keep(2).slots == (None, None)
-    full, windowed = cache.keep(4).slots
+    assert cache.snapshot(2).slots == (None, None)
+    full, windowed = cache.snapshot(4).slots
     assert full is None
     assert windowed is not None
     assert windowed[1].shape == (2, 3, 4, 4)
-    windowed = cache.keep().slots[1]
+    windowed = cache.snapshot().slots[1]
     assert windowed is not None
     assert windowed[1].shape == (2, 3, 8, 4)
 
@@ -234,11 +234,11 @@ def test_only_what_was_kept_can_be_taken_back(promised: int, new: int, length: i
     cache = Cache([LayerCache(2, 3, 4, 30), LayerCache(2, 3, 4, 30, 8)])
     for layer in cache.layers:
         layer.append(*numbered(5))
-    kept = cache.keep(promised)
+    kept = cache.snapshot(promised)
     for layer in cache.layers:
         if new < 0:
             layer.reset()
         else:
             layer.append(*numbered(new))
     with refused("copy made at 5"):
-        cache.rewind(kept, length)
+        cache.restore(kept, length)

@@ -148,6 +148,13 @@ def test_what_the_order_of_the_kernel_makes_impossible_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("without_type_checks")
+def test_a_mask_of_blocks_is_refused() -> None:  # I11
+    network: Any = FAMILIES["llama"]()
+    network.set_attn_implementation("flex_attention")
+    with refused("flex_attention, whose mask is a BlockMask"), intervene(network, forbid(keys=2)):
+        network(TOKENS)
+
+
 def test_a_mean_in_which_the_first_position_drowns_the_others_is_refused() -> None:
     network = model()
     large = add("ffn", 1000.0, queries=0, layers=1)

@@ -196,9 +196,12 @@ def test_direct_logits_within_edits_name_what_they_add() -> None:  # W5
 
 
 @torch.no_grad()
-def test_train_mode_changes_nothing() -> None:  # W6, I9
+@pytest.mark.parametrize("kind", ["encoder", "gpt2"])
+def test_train_mode_changes_nothing(kind: str) -> None:  # W6, I9
     torch.manual_seed(0)
-    model = encoder(norm_first=True, final_norm=True, dropout=0.3).double()
+    own = kind == "encoder"
+    model = encoder(norm_first=True, final_norm=True, dropout=0.3) if own else gpt2(resid_pdrop=0.3)
+    model.double()
     looks = (
         lambda: patch_sweep(model, CLEAN, CORRUPTED, metric).values,
         lambda: attribution_sweep(model, CLEAN, CORRUPTED, metric, steps=2).values,

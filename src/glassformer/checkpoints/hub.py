@@ -45,10 +45,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
         return path
     name = str(source)
     require(
-        re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None,
-        f"{name!r}, which is no directory",
-        _EXPECTED,
-        _FIX,
+        re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None, f"{name!r}, which is no directory", _EXPECTED, _FIX
     )
     from huggingface_hub import snapshot_download  # takes a third of a second to import, and is rarely needed
 

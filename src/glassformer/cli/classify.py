@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 from glassformer.classifier import Classifier, TokenEffect, load_classifier, token_effects
 from glassformer.cli.flags import ClassifyFlags
 from glassformer.cli.terminal import say
-from glassformer.data.tables import read_lines
 from glassformer.errors import InputError, require
 from glassformer.text import one_line
 
+MOST_BYTES = 1 << 24
+"""Of a line."""
 _AT_ONCE = 64
 
 
@@ -76,8 +77,7 @@ def run(flags: ClassifyFlags) -> Iterator[Verdict]:
         if sys.stdin.isatty():
             print("Type texts, one a line; Ctrl-D ends.", file=sys.stderr)
         # One at a time, so that each is answered before the next is typed.
-        lines = (line for _, line in read_lines(Path("standard input"), sys.stdin.buffer.readline))
-        yield from judge(classifier, lines, 1, effects)
+        yield from judge(classifier, _lines("standard input", sys.stdin.buffer.readline), 1, effects)
 
 
 def main(flags: ClassifyFlags) -> int:
@@ -95,7 +95,21 @@ def _printed(text: str) -> str:
 def _file_lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:
-            for _, line in read_lines(path, file.readline):
-                yield line
+            yield from _lines(str(path), file.readline)
     except OSError as error:
         raise InputError(f"{path}, which cannot be read: {error}", "a readable file", "Check the path.") from error
+
+
+def _lines(source: str, readline: Callable[[int], bytes]) -> Iterator[str]:
+    """The lines that ``readline`` of a binary file gives, without ends, each checked as it is read."""
+    number = 0
+    while line := readline(MOST_BYTES + 1):
+        number += 1
+        place = f"{source}, line {number}"
+        require(len(line) <= MOST_BYTES, f"{place}: more than {MOST_BYTES:,} bytes", "one text per line", "Split it.")
+        require(b"\0" not in line, f"{place}: a NUL byte", "text in UTF-8", "This looks like a binary file.")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            got = f"{place}: byte {line[error.start]:#04x} at place {error.start + 1}, which is not UTF-8"
+            raise InputError(got, "text in UTF-8", "Convert it, for example: iconv -f LATIN1 -t UTF-8.") from error

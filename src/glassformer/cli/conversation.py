@@ -13,7 +13,7 @@ from glassformer.data.harmony import (
     Piece,
     ReplyReader,
     Setting,
-    renderer,
+    render_prompt,
     require_harmony,
     to_keep,
 )
@@ -138,7 +138,6 @@ class Conversation:
         self._stops = frozenset(stop_tokens)
         self._silent = self._stops - {tokenizer.special(name) for name in STOPS}
         self._max_new_tokens = max_new_tokens
-        self._render, _ = renderer(tokenizer)
 
     def say(self, text: str) -> Generator[Piece, None, None]:
         """Send a message and give its reply, piece by piece.
@@ -152,7 +151,7 @@ class Conversation:
         """
         # Input that is not valid text becomes U+FFFD.
         asked = Message("user", whole_text(text))
-        prompt = self._render(self.setting, [*self.messages, asked])
+        prompt = render_prompt(self.setting, [*self.messages, asked], self._tokenizer)
         room = self._continuation.max_seq_len
         require_room(prompt, room)
         reader = ReplyReader(self._tokenizer)

@@ -6,14 +6,15 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoints.assembly import StoredDecoder
-from glassformer.checkpoints.decoders import layout_for, load_decoder, open_decoder, write_decoder
+from glassformer.checkpoints.decoders import Experts, layout_for, load_decoder, open_decoder, write_decoder
 from glassformer.checkpoints.families import family_of
-from glassformer.checkpoints.families.files import decoder_in_memory, with_experts
+from glassformer.checkpoints.families.files import decoder_in_memory, equivalent, with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile
@@ -22,8 +23,7 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli import TEXT
 from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.runs import find_trained
-from glassformer.cli.sizes import on_disk
-from glassformer.cli.terminal import say
+from glassformer.cli.terminal import on_disk, say
 from glassformer.data.chat_template import template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import tokenizer_places
@@ -35,7 +35,6 @@ _KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
-    "o200k_base.tiktoken",
     "special_tokens_map.json",
     "generation_config.json",
     "chat_template.jinja",
@@ -83,14 +82,19 @@ def _write(
     beside: Callable[[Path], None] = lambda draft: None,
 ) -> list[str]:
     """Write a directory, with more ``settings`` in a family's ``config.json``, and the files of ``beside``."""
-    if flags.experts is not None:
-        stored = with_experts(stored, "mxfp4" if flags.experts == "mxfp4" else "dense")
-    to = layout_for(stored.config, stored.family) if flags.to in (None, "huggingface") else str(flags.to)
+    experts: Experts | None = {"mxfp4": "mxfp4", "bfloat16": "dense", None: None}[flags.experts]
+    if experts == "dense":
+        stored = with_experts(stored, experts)
+    named = flags.to not in (None, "huggingface")
+    config = stored.config if experts is None else replace(stored.config, expert_format=experts)
+    to = str(flags.to) if named else layout_for(config, stored.family)
+    family = family_of(to)
+    if experts == "mxfp4":
+        stored = with_experts(stored if family is None else equivalent(family, stored), experts)
     kept = settings if settings and to not in ("glassformer", OPENAI.model_type) else {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         size = write_decoder(stored, flags.out, to, kept, replace=flags.replace, beside=beside, progress=True)
-    family = family_of(to)
     name = "glassformer's own layout" if family is None else family.name
     where = " in OpenAI's layout" if family is OPENAI else ""
     return [f"{flags.out}: {name}{where}, {on_disk(size)}", *(str(each.message) for each in caught)]

@@ -14,8 +14,7 @@ from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.flags import InfoFlags
 from glassformer.cli.runs import find_trained
-from glassformer.cli.sizes import count, in_memory, on_disk
-from glassformer.cli.terminal import say
+from glassformer.cli.terminal import count, in_memory, on_disk, say
 from glassformer.generation.language_model import KNOWN, find_place
 from glassformer.kernels import native
 from glassformer.layers.options import Yarn

@@ -10,7 +10,7 @@ from typing import Any
 from glassformer.checkpoints.assembly import count_parameters, machine_memory
 from glassformer.cli import RECURRENCE
 from glassformer.cli.runs import description, read_run
-from glassformer.cli.sizes import in_memory
+from glassformer.cli.terminal import in_memory
 from glassformer.cli.train_flags import TrainFlags
 from glassformer.cli.training_data import HELD_OUT_RECURRENCES, TrainingData, open_data
 from glassformer.errors import require

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 
 from glassformer.cli.flags import VerifyFlags
-from glassformer.cli.terminal import draw_attention_map, draw_outputs, needs_plain, say, terminal_width
+from glassformer.cli.terminal import say
 from glassformer.errors import InputError
 from glassformer.files import require_absent, write_text
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
@@ -24,6 +24,8 @@ from glassformer.handcraft.weight_files import read_head
 Written = TypeVar("Written")
 FIGURES = ("counterexample", "largest-error")
 """Their names, of a failing sequence and of another."""
+MOST_ROWS, MOST_KEYS, LONGEST = 24, 8, 60
+"""Positions around the failing one, and keys, that are listed; characters of an output."""
 
 
 def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
@@ -41,9 +43,9 @@ class Shown(NamedTuple):
 
 
 def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None) -> Shown:
-    """The sequence of ``failure``: its attention map with the query marked, and all its outputs and the expected ones.
+    """The sequence of ``failure``: its outputs and the expected ones, and what the failing position attends to.
 
-    The map is computed in float64. Without a ``tolerance``, only the readout of an output has to be right.
+    Attention is computed in float64. Without a ``tolerance``, only the readout of an output has to be right.
     """
     space = task.space
     cases = task.cases(space.block([space.encode(failure.sequence)]))
@@ -55,10 +57,31 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     # The failing output was computed in float32 if so requested; the trace is in float64.
     got[failure.position] = failure.output
     right = task.is_right(got, wanted) if tolerance is None else np.abs(got - wanted).max(axis=1) <= tolerance
-    width, marked = terminal_width(), failure.position + first
-    attention = draw_attention_map(trace.weights, numbered, names, marked, width=width, plain=needs_plain())
-    outputs = draw_outputs(numbered[first:], wanted, got, right, failure.position, width=width)
-    return Shown(names, trace.weights, f"{attention}\n\n{outputs}")
+    error, marked = np.abs(got - wanted).max(axis=1), failure.position
+    first_row = max(0, min(marked - MOST_ROWS // 2, len(got) - MOST_ROWS))
+    rows = range(first_row, min(len(got), first_row + MOST_ROWS))
+    texts = {row: (_numbers(wanted[row]), _numbers(got[row])) for row in rows}
+    left, middle = (max(6, *(len(pair[side]) for pair in texts.values())) for side in (0, 1))
+    margin = max(len(name) for name in numbered)
+    lines = [f"{'':{margin + 2}}  {'wanted':<{left}}  {'got':<{middle}}  largest error"]
+    for row, (one, other) in texts.items():
+        mark, end = "> " if row == marked else "  ", "" if right[row] else "  wrong"
+        name = numbered[row + first]
+        lines.append(f"{mark}{name:>{margin}}  {one:<{left}}  {other:<{middle}}  {error[row]:.2g}{end}")
+    if len(rows) < len(got):
+        lines.append(f"  listed: {rows[0] + 1} to {rows[-1] + 1} of {len(got)}")
+    weights = trace.weights[marked + first]
+    strongest = [key for key in np.argsort(-weights, kind="stable")[:MOST_KEYS] if weights[key] >= 0.005]
+    lines.append(
+        f"\nattention of {numbered[marked + first]}: "
+        + ", ".join(f"{numbered[key]} {weights[key]:.0%}" for key in strongest)
+    )
+    return Shown(names, trace.weights, "\n".join(lines))
+
+
+def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
+    text = " ".join(f"{number + 0.0:.4g}" if abs(number) >= 5e-5 else "0" for number in row.tolist())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def run(flags: VerifyFlags) -> Certificate:

@@ -5,8 +5,7 @@ paired with which key*. :func:`encode` writes the same facts in three ways. A mo
 a bag of single tokens (:func:`bag_ceiling` is its best accuracy), and can from slots
 that hold a key and its value together.
 
-Tokens: 0 is padding, then come the keys, the values, "none" (the answer when the query is absent), and "no key", which
-takes the place of a distractor's key.
+Tokens: 0 is padding, then come the keys, the values, and two that nothing uses.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from glassformer.config import Count, Fraction, Probability, Size, config
+from glassformer.config import Probability, Size, config
 from glassformer.data.random_streams import generator
 from glassformer.errors import require, require_positive
 
@@ -38,8 +37,6 @@ class LookupConfig:
     """The family of contexts, which have ``min_facts`` to ``max_facts`` facts.
 
     Args:
-        missing: Probability in [0, 1] that the query is in no fact; the answer is then "none".
-        distractors: Values in each context that belong to no key, on top of the facts.
         distinct_values: Whether all values of a context differ; otherwise they are drawn independently.
         held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never shows. It is rounded to
             a whole number of values per key, equally many for each; which they are depends only on ``num_values`` and
@@ -50,8 +47,6 @@ class LookupConfig:
     num_values: Size = 256
     min_facts: Size = 1
     max_facts: Size = 8
-    missing: Fraction = 0.0
-    distractors: Count = 0
     distinct_values: bool = True
     held_out: Probability = 0.1
 
@@ -81,19 +76,9 @@ class LookupConfig:
         return 1 + self.num_keys
 
     @property
-    def none(self) -> int:
-        """The answer for an absent key."""
-        return 1 + self.num_keys + self.num_values
-
-    @property
-    def no_key(self) -> int:
-        """The token that takes the place of a distractor's key."""
-        return self.none + 1
-
-    @property
     def vocab_size(self) -> int:
-        """All tokens, padding included."""
-        return self.none + 2
+        """All tokens, padding included, and the two that nothing uses."""
+        return 1 + self.num_keys + self.num_values + 2
 
     def held_out_offsets(self) -> np.ndarray:
         """The pairing of key k and value v is held out exactly when ``(v - k) mod num_values`` is among these."""
@@ -103,8 +88,7 @@ class LookupConfig:
     @property
     def most_facts(self) -> int:
         """The most facts that a context can have."""
-        most = self.num_keys - (1 if self.missing > 0 else 0)
-        return min(most, max(1, self._most_values - self.distractors)) if self.distinct_values else most
+        return min(self.num_keys, self._most_values) if self.distinct_values else self.num_keys
 
     @property
     def _most_values(self) -> int:
@@ -112,17 +96,11 @@ class LookupConfig:
 
     def _require_room(self, num_facts: int) -> None:
         """Raise InputError unless contexts of this many facts can be drawn."""
-        keys = num_facts + (1 if self.missing > 0 else 0)
+        got = f"{num_facts} facts with num_keys = {self.num_keys}"
+        require(num_facts <= self.num_keys, got, "a key for each fact", "Raise num_keys or ask for fewer facts.")
         require(
-            keys <= self.num_keys,
-            f"{num_facts} facts with num_keys = {self.num_keys} and missing = {self.missing}",
-            "a key for each fact, and one more where keys may be missing",
-            "Raise num_keys or ask for fewer facts.",
-        )
-        values = num_facts + self.distractors
-        require(
-            not self.distinct_values or values <= self._most_values,
-            f"{values} distinct values of num_values = {self.num_values} with held_out = {self.held_out}",
+            not self.distinct_values or num_facts <= self._most_values,
+            f"{num_facts} distinct values of num_values = {self.num_values} with held_out = {self.held_out}",
             "no more than there are, and than half of them where pairings are held out",
             "Raise num_values, ask for fewer facts, or use distinct_values=False.",
         )
@@ -132,8 +110,7 @@ class LookupConfig:
 class Facts:
     """Contexts with their queries, row by row. Where ``real`` is false, ``keys`` and ``values`` hold padding.
 
-    A distractor's key is ``config.no_key``. ``place`` is the index of the fact that has the query's key; if there is
-    none, it is -1 and ``answer`` is ``config.none``.
+    ``place`` is the index of the fact that has the query's key.
     """
 
     keys: Int64[Tensor, "batch fact"]
@@ -166,10 +143,10 @@ def sample(
     """Draw contexts and queries, a pure function of all arguments, so that a run can resume at any step.
 
     The number of facts is uniform in [min_facts, max_facts] or ``num_facts``; keys are uniform without repetition;
-    the query is uniform among the facts, or (with probability ``missing``) among the absent keys; distractors are
-    shuffled among the facts. Values are uniform among those that ``split`` allows with their key: not held out
-    ("train"), held out ("unseen": training shows *no* pairing of the context) or any ("all"). With ``distinct_values``
-    a repeated value is drawn again; for "all" this gives every sequence of different values the same probability.
+    the query is uniform among the facts. Values are uniform among those that ``split`` allows with their key: not held
+    out ("train"), held out ("unseen": training shows *no* pairing of the context) or any ("all"). With
+    ``distinct_values`` a repeated value is drawn again; for "all" this gives every sequence of different values the
+    same probability.
     """
     require_positive(count=count)
     require(split in ("train", "unseen", "all"), f"split = {split!r}", "'train', 'unseen' or 'all'", "Choose one.")
@@ -188,17 +165,9 @@ def sample(
     keys, values = _pairings(config, count, most, split, rng)
     rows, place = np.arange(count), rng.integers(sizes)
     query, answer = keys[rows, place] + 1, values[rows, place] + config.first_value
-    if config.missing:
-        absent = rng.random(count) < config.missing
-        query, answer = np.where(absent, keys[:, most] + 1, query), np.where(absent, config.none, answer)
-        place[absent] = -1
-    lone = (count, config.distractors)
-    tokens = np.concatenate([keys[:, :most] + 1, np.full(lone, config.no_key)], axis=1)
-    real = np.concatenate([np.arange(most) < sizes[:, None], np.ones(lone, bool)], axis=1)
-    tokens, values = np.where(real, tokens, PAD), np.where(real, values + config.first_value, PAD)
-    facts = Facts(*map(torch.from_numpy, (tokens, values, real, query, answer, place)))
-    # Facts are drawn in random order; only distractors have to be shuffled among them.
-    return _in_order(facts, _random_order(facts.real, rng)) if config.distractors else facts
+    real = np.arange(most) < sizes[:, None]
+    tokens, values = np.where(real, keys + 1, PAD), np.where(real, values + config.first_value, PAD)
+    return Facts(*map(torch.from_numpy, (tokens, values, real, query, answer, place)))
 
 
 def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) -> Source:
@@ -229,34 +198,29 @@ def reordered(facts: Facts, *, seed: int = 0) -> Facts:
 def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
     """The highest accuracy, in [0, 1], of any model that sees a context as a bag of tokens: derived, not fitted.
 
-    The bag of a context holds n keys, the "no key" tokens of d distractors, and N = n + d values. A model without
-    positions sees only how often each token occurs in it, and the query.
+    The bag of a context holds n keys and n values. A model without positions sees only how often each token occurs in
+    it, and the query.
 
-    **Which value?** Keys, values and their pairing are drawn so that every assignment of the N values to the n keys and
-    d distractors has the same probability, also given the bag. So the query, if present, has each of the N values with
-    probability 1 / N, and a value that occurs m times in the bag is right with probability m / N. The best answer is a
-    most frequent value, right with probability M / N for its multiplicity M. Averaged over contexts::
+    **Which value?** Keys, values and their pairing are drawn so that every assignment of the n values to the n keys has
+    the same probability, also given the bag. So the query has each of the n values with probability 1 / n, and a value
+    that occurs m times in the bag is right with probability m / n. The best answer is a most frequent value, right with
+    probability M / n for its multiplicity M. Averaged over contexts, ``ceiling(n) = E[M] / n``:
 
-        ceiling(n) = missing + (1 - missing) * E[M] / N,        N = n + distractors
-
-    - *Different values*: M = 1, so the ceiling is 1 / N: 1/2 with two facts, 1/8 with eight.
-    - *Independent values*: M is the largest cell of a multinomial draw, N throws into num_values cells.
-    - *A missing key*: the bag shows which keys are present, so "none" is then always right.
-    - *A distractor* costs as much as a fact, since its value may be the query's. Slots show that it has no key.
+    - *Different values*: M = 1, so the ceiling is 1 / n: 1/2 with two facts, 1/8 with eight.
+    - *Independent values*: M is the largest cell of a multinomial draw, n throws into num_values cells.
 
     The bound holds where every pairing may occur (``split="all"``, or nothing held out). If some pairings are held out,
     a bag gives slightly more information: assignments with an impossible pairing are ruled out.
     """
     require_positive(num_facts=num_facts)
-    values = num_facts + config.distractors
     require(
-        not config.distinct_values or values <= config.num_values,
-        f"{values} distinct values of num_values = {config.num_values}",
+        not config.distinct_values or num_facts <= config.num_values,
+        f"{num_facts} distinct values of num_values = {config.num_values}",
         "no more than there are",
         "Ask for fewer facts.",
     )
-    largest = 1.0 if config.distinct_values else expected_largest(values, config.num_values)
-    return config.missing + (1 - config.missing) * largest / values
+    largest = 1.0 if config.distinct_values else expected_largest(num_facts, config.num_values)
+    return largest / num_facts
 
 
 def expected_largest(throws: int, cells: int) -> float:
@@ -289,7 +253,7 @@ def expected_largest(throws: int, cells: int) -> float:
 
 
 def _in_order(facts: Facts, order: Tensor) -> Facts:
-    place = torch.where(facts.place < 0, -1, (order == facts.place[:, None]).int().argmax(1))
+    place = (order == facts.place[:, None]).int().argmax(1)
     keys, values, real = (part.gather(1, order) for part in (facts.keys, facts.values, facts.real))
     return Facts(keys, values, real, facts.query, facts.answer, place)
 
@@ -302,9 +266,8 @@ def _random_order(real: Tensor, rng: np.random.Generator) -> Tensor:
 def _pairings(
     config: LookupConfig, count: int, num_facts: int, split: Split, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Keys, with one more where keys may be missing; and the values of facts, then of distractors."""
-    shape = (count, num_facts + config.distractors)
-    keys = _different(config.num_keys, (count, num_facts + bool(config.missing)), rng)
+    shape = (count, num_facts)
+    keys = _different(config.num_keys, shape, rng)
     if split == "all" or not config.num_held_out:
         if config.distinct_values:
             return keys, _different(config.num_values, shape, rng)
@@ -315,11 +278,8 @@ def _pairings(
     again, rounds = np.ones(shape, bool), 0
     while again.any():
         rows, columns = np.nonzero(again)
-        drawn = rng.integers(config.num_values, size=len(rows))
-        of_facts = columns < num_facts
-        offset = offsets[rng.integers(len(offsets), size=int(of_facts.sum()))]
-        drawn[of_facts] = (keys[rows[of_facts], columns[of_facts]] + offset) % config.num_values
-        values[rows, columns] = drawn
+        offset = offsets[rng.integers(len(offsets), size=len(rows))]
+        values[rows, columns] = (keys[rows, columns] + offset) % config.num_values
         again = _repeated(values) if config.distinct_values else np.zeros(shape, bool)
         rounds += 1
         if rounds % _PATIENCE == 0 and again.any():

@@ -1,18 +1,13 @@
 """Tokenizers of released decoders: text to tokens and, token by token, back to text.
 
-They work on bytes: every text can be encoded, and a token may be part of a character. The engines are ``tokenizers``
-for a ``tokenizer.json`` and ``tiktoken`` for a ``.tiktoken`` file. A model's tokenizer is in the directory of its
-weights, on the hub, or in an installed package.
+They work on bytes: every text can be encoded, and a token may be part of a character. A model's tokenizer is the
+``tokenizer.json`` in the directory of its weights or on the hub.
 """
 
 from __future__ import annotations
 
-import base64
 import codecs
-import functools
-import importlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,23 +18,9 @@ from typing import Any, Literal
 import tokenizers
 
 from glassformer.data.tokenizer import read_json, require_text, whole_text
-from glassformer.errors import InputError, first_line, naming_extras, require
+from glassformer.errors import InputError, first_line, require
 from glassformer.files import lies_inside
 from glassformer.untrusted import read_bytes
-
-HARMONY_SPECIALS = {
-    "<|startoftext|>": 199998,
-    "<|endoftext|>": 199999,
-    "<|return|>": 200002,
-    "<|constrain|>": 200003,
-    "<|channel|>": 200005,
-    "<|start|>": 200006,
-    "<|end|>": 200007,
-    "<|message|>": 200008,
-    "<|call|>": 200012,
-    "<|endofprompt|>": 200018,
-}
-"""The named special tokens of o200k_harmony, gpt-oss's tokenizer. Other ids from 200,000 on are reserved."""
 
 # How o200k splits a text into the parts within which bytes are merged.
 _WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -61,14 +42,8 @@ O200K_PATTERN = "|".join(
 LARGEST_FILE = 2**26
 """Most bytes of a tokenizer's file; gpt-oss's has 28 MB."""
 
-TOKENIZER_FILES = ("tokenizer.json", "o200k_base.tiktoken")
-"""Names of a tokenizer's file, the preferred one first."""
-ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
-"""The environment variable with the directory of openai-harmony's vocabulary."""
-_WAYS = (
-    "a directory or file with tokenizer.json or o200k_base.tiktoken, or the name of a model on the hub such as "
-    "openai/gpt-oss-20b"
-)
+TOKENIZER_FILE = "tokenizer.json"
+_WAYS = f"a directory or file with {TOKENIZER_FILE}, or the name of a model on the hub such as openai/gpt-oss-20b"
 END_NAMES = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
     *("<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>"),
@@ -189,21 +164,9 @@ class ReleasedTokenizer:
 
 
 def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
-    """The tokenizer in a file: a ``tokenizer.json``, or ``o200k_base.tiktoken`` for o200k_harmony."""
-    path = Path(path)
-    content = read_bytes(path, LARGEST_FILE)
-    if path.suffix == ".tiktoken":
-        ranks = _ranks(content, path)
-        # The special tokens are not in the file: they belong to this vocabulary alone.
-        require(
-            set(ranks.values()) == set(range(min(HARMONY_SPECIALS.values()))),
-            f"{path} with {len(ranks)} tokens",
-            f"o200k_base's {min(HARMONY_SPECIALS.values())}",
-            "Download o200k_base.tiktoken, or pass a tokenizer.json.",
-        )
-        return from_ranks(ranks, HARMONY_SPECIALS, source=str(path))
+    """The tokenizer in a ``tokenizer.json``."""
     try:
-        text = content.decode("utf-8")
+        text = read_bytes(Path(path), LARGEST_FILE).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}, which is not UTF-8: {error}", "a tokenizer.json", "Download it again.") from error
     return from_json(text, str(path))
@@ -244,26 +207,6 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     highest = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
     require(highest >= 0, f"{source} without tokens", "a vocabulary", "Download it again.")
     return released(source, engine, highest + 1, names, piece, begin, end_tokens(names))
-
-
-def from_ranks(
-    ranks: Mapping[bytes, int], specials: Mapping[str, int], *, source: str = "a tokenizer"
-) -> ReleasedTokenizer:
-    """The tokenizer that merges bytes in the order of ``ranks``, their ids, within matches of :data:`O200K_PATTERN`."""
-    with naming_extras():
-        tiktoken = importlib.import_module("tiktoken")
-    names = dict(specials)
-    by_id = {token: piece for piece, token in ranks.items()} | {token: name.encode() for name, token in names.items()}
-    require(
-        len(by_id) == len(ranks) + len(names) and all(bytes([each]) in ranks for each in range(256)),
-        f"{source} with repeated ids, or without each of the 256 bytes",
-        "different ids for all sequences, including the single bytes",
-        "Download it again.",
-    )
-    engine = tiktoken.Encoding("harmony", pat_str=O200K_PATTERN, mergeable_ranks=dict(ranks), special_tokens=names)
-    prompt = functools.partial(engine.encode, allowed_special="all")
-    ends = end_tokens(names)
-    return ReleasedTokenizer(source, max(by_id) + 1, names, engine.encode_ordinary, prompt, by_id.get, ends=ends)
 
 
 def tokenizer_places(directory: Path) -> list[Path]:
@@ -313,11 +256,9 @@ def require_inside(file: Path) -> None:
 def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
     """The tokenizer in the directories of :func:`tokenizer_places`; None if there is none."""
     for place in tokenizer_places(directory):
-        for name in TOKENIZER_FILES:
-            file = place / name
-            if file.is_file():
-                require_inside(file)
-                return _configured(read_tokenizer(file), read_tokenizer_config(place))
+        if (file := place / TOKENIZER_FILE).is_file():
+            require_inside(file)
+            return _configured(read_tokenizer(file), read_tokenizer_config(place))
     return None
 
 
@@ -327,16 +268,15 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
     if path.is_dir():
         found = tokenizer_beside(path)
         if found is None:
-            files = " or ".join(TOKENIZER_FILES)
-            raise InputError(f"{path} without a tokenizer", files, "Pass the tokenizer's file.")
+            raise InputError(f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file.")
         return found
-    if path.exists() or path.suffix in (".json", ".tiktoken"):
+    if path.exists() or path.suffix == ".json":
         return read_tokenizer(path)
     require(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None, f"the tokenizer {name!r}", _WAYS, "Check the name.")
     from huggingface_hub import hf_hub_download  # takes a third of a second to import, and is rarely needed
 
     try:
-        return read_tokenizer(hf_hub_download(name, TOKENIZER_FILES[0]))
+        return read_tokenizer(hf_hub_download(name, TOKENIZER_FILE))
     except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
         if isinstance(error, InputError):
             raise
@@ -345,39 +285,6 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
             _WAYS,
             "Check the name and the connection, or download the file and pass its path.",
         ) from error
-
-
-def installed_tokenizer() -> ReleasedTokenizer | None:
-    """o200k_harmony, gpt-oss's tokenizer; None if this machine does not have it.
-
-    It is loaded from the directory in ``TIKTOKEN_ENCODINGS_BASE``, or else by tiktoken: from its cache, or with a
-    download of 3.6 MB.
-    """
-    folder = os.environ.get(ENCODINGS_VARIABLE)
-    if folder and (path := Path(folder) / TOKENIZER_FILES[1]).is_file():
-        return read_tokenizer(path)
-    try:
-        engine = importlib.import_module("tiktoken").get_encoding("o200k_base")
-    except Exception:  # no package, or no connection in any of its forms
-        return None
-    ranks = {engine.decode_single_token_bytes(token): token for token in range(min(HARMONY_SPECIALS.values()))}
-    return from_ranks(ranks, HARMONY_SPECIALS, source="tiktoken's o200k_harmony")
-
-
-def _ranks(content: bytes, path: Path) -> dict[bytes, int]:
-    """A ``.tiktoken`` file: on each line a sequence of bytes in base64 and its rank."""
-    ranks = {}
-    for number, line in enumerate(content.splitlines(), 1):
-        if not line:
-            continue
-        try:
-            piece, rank = line.split()
-            ranks[base64.b64decode(piece, validate=True)] = int(rank)
-        except ValueError as error:  # binascii's is one
-            raise InputError(
-                f"line {number} of {path}: {line[:40]!r}", "bytes in base64 and a rank", "Download it again."
-            ) from error
-    return ranks
 
 
 def _kind(content: Mapping[str, Any]) -> str:

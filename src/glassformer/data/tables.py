@@ -1,21 +1,23 @@
 """Untrusted tables of text: CSV, TSV and JSON lines.
 
-Every error names the file and the line. At most :data:`MAX_LINE` bytes of a line are read.
+Every error about a row names the file and the line.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from glassformer.errors import InputError, require
+from glassformer.untrusted import read_text
 
-MAX_LINE = 1 << 24
-"""Most bytes of a line, or of a quoted cell over several lines: 16 MiB, some three million words."""
+MAX_FILE = 1 << 29
+"""Largest file: half a GiB, some hundred million words."""
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _OBJECTS = frozenset({".jsonl", ".ndjson"})
@@ -84,61 +86,24 @@ def read_table(path: Path | str) -> Table:
     """
     path = Path(path)
     suffix = path.suffix.lower()
+    known = ", ".join([*_DELIMITERS, *sorted(_OBJECTS)])
+    named = suffix in _OBJECTS
     require(
-        suffix in _DELIMITERS or suffix in _OBJECTS,
-        f"{path}, a file of unknown kind",
-        f"a name that ends in {', '.join([*_DELIMITERS, *sorted(_OBJECTS)])}",
-        "Rename or convert it.",
+        suffix in _DELIMITERS or named, f"{path}, a file of unknown kind", f"a name that ends in {known}", "Rename it."
     )
-    rows = _objects if suffix in _OBJECTS else _quoted if suffix == ".csv" else _plain
-    try:
-        with path.open("rb") as file:
-            records = tuple(rows(path, file))
-    except OSError as error:
-        raise InputError(f"{path}, which cannot be read: {error}", "a readable file", "Check the path.") from error
+    text = read_text(path, MAX_FILE)
+    require("\0" not in text, f"{path}: a NUL byte", "text", "This looks like a binary file.")
+    records = tuple(_objects(path, text) if named else _cells(path, text, _DELIMITERS[suffix]))
     require(bool(records), f"{path}, which is empty", "at least one row", "Check the path.")
-    if suffix in _DELIMITERS:
+    if not named:
         _require_equal_widths(path, records)
-    return Table(path, records, named=suffix in _OBJECTS)
+    return Table(path, records, named)
 
 
-def read_lines(path: Path, readline: Callable[[int], bytes]) -> Iterator[tuple[int, str]]:
-    """The lines that ``readline`` of a binary file gives, without ends, numbered from 1, each checked as it is read."""
-    number = 0
-    while line := readline(MAX_LINE + 1):
-        number += 1
-        place = f"{path}, line {number}"
-        require(
-            len(line) <= MAX_LINE,
-            f"{place}: more than {MAX_LINE:,} bytes without a line end",
-            "one example per line",
-            "Check that it is a text file with line ends.",
-        )
-        require(
-            not line.startswith((b"\xff\xfe", b"\xfe\xff")) or number > 1,
-            f"{place}: UTF-16",
-            "UTF-8",
-            "Convert it: iconv -f UTF-16 -t UTF-8.",
-        )
-        require(b"\0" not in line, f"{place}: a NUL byte", "text", "This looks like a binary file.")
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            got = f"{place}: byte {line[error.start]:#04x} at place {error.start + 1}, which is not UTF-8"
-            raise InputError(got, "UTF-8 text", "Convert it, for example: iconv -f LATIN1 -t UTF-8.") from error
-        yield number, text.rstrip("\r\n")
-
-
-def _plain(path: Path, file: BinaryIO) -> Iterator[Record]:
-    for number, line in read_lines(path, file.readline):
-        if line.strip():
-            yield Record(number, dict(enumerate(line.split("\t"))))
-
-
-def _quoted(path: Path, file: BinaryIO) -> Iterator[Record]:
-    lines = (f"{line}\n" for _, line in read_lines(path, file.readline))
-    limit = csv.field_size_limit(MAX_LINE)
-    reader = csv.reader(lines, strict=True)
+def _cells(path: Path, text: str, delimiter: str) -> Iterator[Record]:
+    limit = csv.field_size_limit(MAX_FILE)
+    quoting: Literal[0, 3] = 3 if delimiter == "\t" else 0  # none in TSV
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
@@ -150,23 +115,17 @@ def _quoted(path: Path, file: BinaryIO) -> Iterator[Record]:
         csv.field_size_limit(limit)
 
 
-def _objects(path: Path, file: BinaryIO) -> Iterator[Record]:
-    for number, line in read_lines(path, file.readline):
+def _objects(path: Path, text: str) -> Iterator[Record]:
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             content = json.loads(line)
+            if not isinstance(content, dict):
+                raise ValueError(f"a {type(content).__name__}")
         except (ValueError, RecursionError) as error:
-            got = f"{path}, line {number}: no JSON ({error})"
-            raise InputError(
-                got, "one JSON object per line", "A JSON file over many lines must be flattened."
-            ) from error
-        require(
-            isinstance(content, dict),
-            f"{path}, line {number}: a {type(content).__name__}",
-            "one JSON object per line",
-            'Write {"text": ..., "label": ...}.',
-        )
+            got = f"{path}, line {number}: no JSON object ({error})"
+            raise InputError(got, 'a line such as {"text": ..., "label": ...}', "Write one for each row.") from error
         yield Record(number, content)
 
 

@@ -60,9 +60,6 @@ def overview(
     """At most ``most`` x ``most`` blocks of equal size, each with its largest value (max pooling).
 
     Matrices that are small enough stay as they are. The last blocks may be smaller.
-
-    Raises:
-        InputError: ``most`` below 1.
     """
     require(most >= 1, f"most = {most}", "at least 1", "The default is 512.")
     for axis in (0, 1):
@@ -122,25 +119,13 @@ def attention_map(
 def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
     """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all are 0."""
     shapes = [list(each.shape) for each in values]
-    require(
-        len(values) > 0 and all(each.size > 0 for each in values),
-        f"values of shapes {shapes}",
-        "at least one row and column",
-        "Pass weights.",
-    )
+    got, expected = f"values of shapes {shapes}", "at least one row and column"
+    require(len(values) > 0 and all(each.size > 0 for each in values), got, expected, "Pass weights.")
     low, high = (float(extreme([extreme(each) for each in values])) for extreme in (np.min, np.max))
-    require(
-        low >= 0 and bool(np.isfinite(high)),
-        f"values from {low:g} to {high:g}",
-        "finite values from 0 on",
-        "Pass attention weights (after the softmax), not scores; draw differences with heat_maps.panel.",
-    )
-    require(
-        largest is None or 0 < largest >= high - 1e-2,
-        f"a value of {high:g} with largest = {largest}",
-        "no value above largest",
-        "Pass the largest of all, or None.",
-    )
+    fix = "Pass attention weights (after the softmax), not scores; draw differences with heat_maps.panel."
+    require(low >= 0 and bool(np.isfinite(high)), f"values from {low:g} to {high:g}", "finite values from 0 on", fix)
+    got, expected = f"a value of {high:g} with largest = {largest}", "no value above largest"
+    require(largest is None or 0 < largest >= high - 1e-2, got, expected, "Pass the largest of all, or None.")
     return largest or high or 1.0
 
 
@@ -239,17 +224,10 @@ def attention_grid(
         root: Colours by the square root of the weight.
         values: Write the weights into the cells, in panels of up to 22 x 22.
         axis_names: What the columns are, and what the rows are.
-
-    Raises:
-        InputError: Also for no layers or heads, or more than 64 panels.
     """
     layers, rows, columns = _counted(weights)
-    require(
-        rows * columns <= MOST_PANELS,
-        f"{rows} layers of up to {columns} heads",
-        f"at most {MOST_PANELS} panels",
-        "Choose layers and heads.",
-    )
+    got = f"{rows} layers of up to {columns} heads"
+    require(rows * columns <= MOST_PANELS, got, f"at most {MOST_PANELS} panels", "Choose layers and heads.")
     above, beside = numbered(layer_names, rows, "Layer"), numbered(head_names, columns, "head")
     joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
     titles = numbered(panel_names, rows * columns, "") if panel_names else joined
@@ -320,12 +298,8 @@ def compare_heads(
 
     ``names`` are those of the two heads; the other arguments are those of :func:`attention_grid`.
     """
-    require(
-        first.shape == second.shape,
-        f"weights of shapes {list(first.shape)} and {list(second.shape)}",
-        "the same shape",
-        "Take both from one text and the same queries.",
-    )
+    got = f"weights of shapes {list(first.shape)} and {list(second.shape)}"
+    require(first.shape == second.shape, got, "the same shape", "Take both from one text and the same queries.")
     largest = end_of_scale([first, second], None)
     apart = divergence(first, second)
     apart = apart[np.isfinite(apart)]

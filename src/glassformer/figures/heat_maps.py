@@ -43,11 +43,7 @@ def box_aspect(shape: Sequence[int]) -> float:
 
 
 def rescaled(values: ArrayLike) -> Float[np.ndarray, "row column"]:
-    """``(values - min) / (max - min)``: from 0 to 1; zeros where all values are the same.
-
-    Raises:
-        InputError: No matrix of finite numbers.
-    """
+    """``(values - min) / (max - min)``: from 0 to 1; zeros where all values are the same."""
     array = _finite_matrix(values)
     largest = float(np.abs(array).max())
     # Without the division, the difference of the two could overflow.
@@ -76,18 +72,11 @@ def panel(
         labels: Write the values, as they are, into the cells of panels of up to 22 rows and columns.
         limits: The values with the first and the last colour. None rescales the values to [0, 1] before.
         x_names: Names of the columns; omitted where there are more than 40. Likewise ``y_names`` of the rows.
-
-    Raises:
-        InputError: No matrix, NaN or infinity, or a number of names that differs from that of columns or rows.
     """
     array = _finite_matrix(values, allow_nan=limits is not None)
     for name, names, size in (("x_names", x_names, array.shape[1]), ("y_names", y_names, array.shape[0])):
-        require(
-            len(names) in (0, size),
-            f"{len(names)} {name} for a matrix of shape {list(array.shape)}",
-            f"{size} of them, or none",
-            "Pass one name each.",
-        )
+        got = f"{len(names)} {name} for a matrix of shape {list(array.shape)}"
+        require(len(names) in (0, size), got, f"{size} of them, or none", "Pass one name each.")
     low, high = limits or (0.0, 1.0)
     shown = np.ma.masked_invalid(array if limits else rescaled(array))
     image = ax.imshow(shown, cmap=colormap, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
@@ -140,12 +129,8 @@ def name_row(ax: Axes, name: str) -> None:
 
 def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarray, "row column"]:
     array = np.asarray(values, dtype=float)
-    require(
-        array.ndim == 2 and array.size > 0,
-        f"values of shape {list(array.shape)}",
-        "a matrix, [row, column]",
-        "Pass a list of rows.",
-    )
+    got = f"values of shape {list(array.shape)}"
+    require(array.ndim == 2 and array.size > 0, got, "a matrix, [row, column]", "Pass a list of rows.")
     fits = ~np.isinf(array) if allow_nan else np.isfinite(array)
     require(bool(fits.all()), "values with NaN or infinity", "finite numbers", "Draw a head whose results are finite.")
     return array

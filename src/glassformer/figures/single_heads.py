@@ -140,19 +140,11 @@ def _eight_panels(
     trace = NumpyHead(weights).trace(seq)
     length = len(trace.K)
     names = [str(i) for i in range(length)] if names is None else names
-    require(
-        len(names) == length,
-        f"{len(names)} names for {length} positions",
-        "one name for each",
-        "Pass one each, or none.",
-    )
+    got = f"{len(names)} names for {length} positions"
+    require(len(names) == length, got, "one name for each", "Pass one each, or none.")
     inputs = [str(i) for i in range(weights.input_dim)] if input_names is None else input_names
-    require(
-        len(inputs) == weights.input_dim,
-        f"{len(inputs)} input_names",
-        f"input_dim = {weights.input_dim} of them",
-        "Pass one name for each token, or none.",
-    )
+    got, expected = f"{len(inputs)} input_names", f"input_dim = {weights.input_dim} of them"
+    require(len(inputs) == weights.input_dim, got, expected, "Pass one name for each token, or none.")
     inputs = [*inputs, *(f"p{i}" for i in range(weights.pos_dim))]
     return [
         _Panel("Km", weights.Km.T, "d_in", "d_qk", inputs),
@@ -183,9 +175,6 @@ def draw_circuits(
         names: Of these; not drawn where there are more than 40.
         value_names: Of the entries of a value; numbers if empty.
         split: Where the tokens end and the positions begin: a line is drawn there.
-
-    Raises:
-        InputError: Also for infinite entries, NaN outside ``qk``, or a split outside.
     """
     return draw_circuit_comparison((qk, values), None, names, title, value_names=value_names, split=split)
 
@@ -212,12 +201,8 @@ def draw_circuit_comparison(
     for _, circuits in rows:
         _check_circuits(circuits, names, split)
     size, v_dim = rows[0][1][1].shape
-    require(
-        all(values.shape == (size, v_dim) for _, (_, values) in rows),
-        f"values of shapes {[list(values.shape) for _, (_, values) in rows]}",
-        "the same shape for both heads",
-        "Compare heads of one task.",
-    )
+    got, fix = f"values of shapes {[list(values.shape) for _, (_, values) in rows]}", "Compare heads of one task."
+    require(all(values.shape == (size, v_dim) for _, (_, values) in rows), got, "the same shape for both heads", fix)
     value_names = value_names or [str(i) for i in range(v_dim)]
     few = size <= _MOST_WITH_TEXTS
     length = side(size, LABELLED_CELL if few else CELL, 1.0, 7.0)
@@ -274,18 +259,11 @@ def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None
         "a square of scores, a row of values and a name for each token, position or place",
         "Compute all three for the same tokens or positions.",
     )
-    require(
-        bool(np.isfinite(values).all()) and not np.isinf(qk).any() and not np.isnan(qk).all(),
-        "scores or values with NaN or infinity",
-        "finite numbers, and NaN only for some pairs of qk",
-        "Draw a head whose scores are finite.",
-    )
-    require(
-        split is None or 0 < split < size,
-        f"split = {split}",
-        f"a row after the first, below {size}",
-        "Pass the number of tokens, or None for a head without positions.",
-    )
+    fits = bool(np.isfinite(values).all()) and not np.isinf(qk).any() and not np.isnan(qk).all()
+    got = "scores or values with NaN or infinity"
+    require(fits, got, "finite numbers, and NaN only for some pairs of qk", "Draw a head whose scores are finite.")
+    fix = "Pass the number of tokens, or None for a head without positions."
+    require(split is None or 0 < split < size, f"split = {split}", f"a row after the first, below {size}", fix)
 
 
 def _largest_size(tables: list[np.ndarray]) -> float:

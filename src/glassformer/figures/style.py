@@ -117,16 +117,9 @@ def save_figure(
 
     The directory is created if missing. Formats are among "png" (150 dots an inch), "svg" and "pdf". Further arguments
     are those of ``matplotlib.figure.Figure.savefig``.
-
-    Raises:
-        InputError: ``name`` is a path or has a suffix, or an unknown format.
     """
-    require(
-        name == Path(name).stem and name != "",
-        f"name = {name!r}",
-        "a plain name without directory or suffix",
-        "Use a name such as 'losses'.",
-    )
+    expected = "a plain name without directory or suffix"
+    require(name == Path(name).stem and name != "", f"name = {name!r}", expected, "Use a name such as 'losses'.")
     paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
     write_figure(figure, paths, **savefig)
     return list(paths.values())

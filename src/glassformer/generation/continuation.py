@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import require, require_positive
-from glassformer.generation.decoding import GREEDY, PREFILL
+from glassformer.generation.decoding import GREEDY, PREFILL, decode, read_prompt
 from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
-from glassformer.generation.speculative import speculated
-from glassformer.layers.attention import Editor, editors
-from glassformer.layers.cache import Kept
+from glassformer.generation.speculative import Drafts
+from glassformer.layers.attention import editors
+from glassformer.layers.cache import Snapshot
 from glassformer.models.decoder import Decoder
-from glassformer.modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class _Mark:
 
     tokens: tuple[int, ...]
     logits: Float[Tensor, "1 vocab"]
-    kept: Kept
+    snapshot: Snapshot
 
 
 class Continuation:
@@ -46,9 +45,6 @@ class Continuation:
         rule: How tokens are chosen. One generator of random numbers serves all replies.
         prefill: Tokens of a prompt that are read at a time.
         speculate: Tokens that are looked up in the text and verified in one forward pass, at most; as in ``generate``.
-
-    Raises:
-        InputError: ``max_seq_len`` beyond the model's, or a size out of range.
     """
 
     def __init__(
@@ -66,7 +62,7 @@ class Continuation:
         self._model, self._rule, self._prefill, self._speculate = model, rule, prefill, speculate
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.device)
-        self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.keep())
+        self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
         self._editors = editors()
         """Interventions under which the mark was read: under others the text is read again."""
 
@@ -86,9 +82,6 @@ class Continuation:
             max_new_tokens: At most so many; None: until the cache is full, which is after
                 ``max_seq_len - len(prompt) + 1``.
             stop_tokens: Tokens that end the reply; the one that does is its last.
-
-        Raises:
-            InputError: An empty prompt, one that is too long, or tokens outside the vocabulary.
         """
         require(len(prompt) > 0, "an empty prompt", "at least one token", "Start an empty text with a token.")
         require(
@@ -103,23 +96,20 @@ class Continuation:
         return self._reply(tuple(prompt), most, frozenset(stop_tokens))
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
-        logits, begun = self._read_prompt(prompt), editors()
+        begun, read = editors(), DecodingStep(self._model, self._cache)
+
+        def step(new: Tensor) -> Tensor:
+            # Keys and values that were computed under other interventions do not go together.
+            got = "a reply that began under other interventions than it goes on"
+            require(begun == editors(), got, "one intervention for the whole reply", "Begin it anew within the block.")
+            return read(new)
+
+        logits = self._read_prompt(prompt)
+        drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
         choose = partial(self._rule.choose, generator=self._generator)
-        if self._speculate:
-            for token in speculated(self._model, self._cache, prompt, logits, choose, most, self._speculate):
-                yield token
-                _check_unchanged(begun)
-                if token in stop:
-                    return
-            return
-        step = DecodingStep(self._model, self._cache)
-        for count in range(1, most + 1):
-            token = int(choose(logits))
+        for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
+            assert token is not None  # the only text
             yield token
-            if token in stop or count == most:
-                return
-            _check_unchanged(begun)
-            logits = step(self._tensor([token]))[:, -1]
 
     def _mark_before(self, prompt: Sequence[int]) -> _Mark:
         known = self._mark.tokens
@@ -131,23 +121,9 @@ class Continuation:
         self._mark = mark = self._mark_before(prompt)
         self._editors = editors()
         logits = mark.logits
-        self._cache.rewind(mark.kept)
-        for start in range(len(mark.tokens), len(prompt), self._prefill):
-            logits = self._read(prompt[start : start + self._prefill])
-        self._mark = _Mark(prompt, logits, self._cache.keep())
+        self._cache.restore(mark.snapshot)
+        if new := prompt[len(mark.tokens) :]:
+            tokens = torch.tensor([new], dtype=torch.int64, device=self._model.device)
+            logits = read_prompt(self._model, self._cache, tokens, prefill=self._prefill)
+        self._mark = _Mark(prompt, logits, self._cache.snapshot())
         return logits
-
-    def _read(self, tokens: Sequence[int]) -> Float[Tensor, "1 vocab"]:
-        """Logits after ``tokens``, which continue the text in the cache."""
-        model = self._model
-        with evaluating(model), torch.inference_mode():
-            return model.logits(model.hidden(self._tensor(tokens), cache=self._cache, last=1))[:, -1]
-
-    def _tensor(self, tokens: Sequence[int]) -> Int[Tensor, "1 position"]:
-        return torch.tensor([tokens], dtype=torch.int64, device=self._model.device)
-
-
-def _check_unchanged(begun: tuple[Editor, ...]) -> None:
-    """Refuse to go on with keys and values that were computed under other interventions."""
-    got = "a reply that began under other interventions than it goes on"
-    require(begun == editors(), got, "one intervention for the whole reply", "Begin it anew within the block.")

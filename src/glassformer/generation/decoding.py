@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from operator import index
 
@@ -14,7 +14,7 @@ from glassformer.errors import InputError, require, require_positive
 from glassformer.generation.compiled import compiled_step
 from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
-from glassformer.generation.speculative import speculated
+from glassformer.generation.speculative import Drafts
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
@@ -70,7 +70,17 @@ def generate(
         InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
             that exclude one another.
     """
-    steps = _stream(model, prompts, max_new_tokens, rule, stop_tokens, use_cache, compile, speculate, constant=True)
+    steps = stream(
+        model,
+        prompts,
+        max_new_tokens,
+        rule=rule,
+        stop_tokens=stop_tokens,
+        use_cache=use_cache,
+        compile=compile,
+        speculate=speculate,
+        constant=True,
+    )
     return [[token for token in text if token is not None] for text in zip(*steps, strict=True)]
 
 
@@ -84,145 +94,143 @@ def stream(
     use_cache: bool = True,
     compile: bool = False,
     speculate: int = 0,
+    constant: bool = False,
 ) -> Iterator[list[int | None]]:
     """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended.
 
-    The model may be changed between two steps. On a processor each step therefore looks at it anew, which ``generate``
-    need not do.
+    The model may be changed between two steps. On a processor each step therefore looks at it anew, unless it is
+    promised to stay ``constant``.
     """
-    return _stream(model, prompts, max_new_tokens, rule, stop_tokens, use_cache, compile, speculate, constant=False)
-
-
-def _stream(
-    model: Decoder,
-    prompts: Prompts,
-    max_new_tokens: int,
-    rule: SamplingRule,
-    stop_tokens: Sequence[int],
-    use_cache: bool,
-    compile: bool,
-    speculate: int,
-    constant: bool,
-) -> Iterator[list[int | None]]:
     require_positive(max_new_tokens=max_new_tokens)
     require(use_cache or not compile, "compile without use_cache", "compile with use_cache", "Leave one of them out.")
-    tokens, real = _padded(model, prompts)
-    _require_speculation(speculate, len(tokens), use_cache and not compile)
-    positions = tokens.shape[1] + max_new_tokens - 1
-    require(
-        positions <= model.config.max_seq_len,
-        f"a prompt of {tokens.shape[1]} tokens and max_new_tokens = {max_new_tokens}",
-        f"at most max_seq_len = {model.config.max_seq_len} positions in all",
-        "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len.",
-    )
-    stop = frozenset(stop_tokens)
-    if speculate:
-        return _speculated(model, tokens, max_new_tokens, rule, stop, speculate)
-    if not use_cache:
-        logits = _logits_without_cache(model, tokens, real)
-    elif compile:
-        logits = _logits_with_compiled_step(model, positions, tokens, real)
-    else:
-        logits = _logits_with_cache(model, model.new_cache(len(tokens), positions), tokens, real, constant)
-    return _steps(model, logits, len(tokens), max_new_tokens, rule, stop)
-
-
-_Logits = Callable[[Int[Tensor, "batch 1"] | None], Float[Tensor, "batch vocab"]]
-"""Logits after one more token of each text; after the prompts for None."""
-
-
-def _steps(
-    model: Decoder, logits: _Logits, batch: int, max_new_tokens: int, rule: SamplingRule, stop: frozenset[int]
-) -> Iterator[list[int | None]]:
-    generator = rule.generator(model.device)
-    ended = [False] * batch
-    newest: Tensor | None = None
-    for _ in range(max_new_tokens):
-        with torch.inference_mode():
-            newest = rule.choose(logits(newest), generator)[:, None]
-            chosen = newest[:, 0].tolist()
-        yield [None if over else token for over, token in zip(ended, chosen, strict=True)]
-        ended = [over or token in stop for over, token in zip(ended, chosen, strict=True)]
-        if all(ended):
-            return
-
-
-def _require_speculation(speculate: int, texts: int, cached: bool) -> None:
     require(speculate >= 0, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
+    tokens, real = _padded(model, prompts)
+    texts, length = tokens.shape
+    cached = use_cache and not compile
     require(
         speculate == 0 or (texts == 1 and cached),
         f"speculate = {speculate} for {texts} texts" + ("" if cached else ", without use_cache or with compile"),
         "one text, with use_cache and without compile",
         "Leave speculate out, or continue each text by itself.",
     )
+    positions = length + max_new_tokens - 1
+    require(
+        positions <= model.config.max_seq_len,
+        f"a prompt of {length} tokens and max_new_tokens = {max_new_tokens}",
+        f"at most max_seq_len = {model.config.max_seq_len} positions in all",
+        "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len.",
+    )
+    if not use_cache:
+        prompt, step = _without_cache(model, tokens, real)
+    elif compile:
+        prompt, step = _with_compiled_step(model, positions, tokens, real)
+    else:
+        cache = model.new_cache(texts, positions)
+        prompt = partial(read_prompt, model, cache, tokens, real)
+        step = DecodingStep(model, cache, constant=constant)
+    drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
+    choose = partial(rule.choose, generator=rule.generator(model.device))
+    return decode(prompt, step, choose, max_new_tokens, frozenset(stop_tokens), drafts)
 
 
-def _speculated(
-    model: Decoder, tokens: Tensor, max_new_tokens: int, rule: SamplingRule, stop: frozenset[int], longest: int
+Step = Callable[[Int[Tensor, "batch new"]], Float[Tensor, "batch new vocab"]]
+"""The logits after each new token of the texts."""
+
+
+def decode(
+    prompt: Callable[[], Float[Tensor, "batch vocab"]],
+    step: Step,
+    choose: Callable[[Float[Tensor, "batch vocab"]], Int[Tensor, " batch"]],
+    most: int,
+    stop: Collection[int] = (),
+    drafts: Drafts | None = None,
 ) -> Iterator[list[int | None]]:
-    cache = model.new_cache(1, tokens.shape[1] + max_new_tokens - 1)
-    generator = rule.generator(tokens.device)
+    """The newest token of each text, or None once it has ended: the loop of all generation.
+
+    Args:
+        prompt: Reads the prompts and gives the logits after them.
+        step: Reads new tokens. With drafts it is given several: the newest and those that may follow it.
+        choose: Chooses a token from the logits of a position.
+        most: How many tokens a text gets.
+        stop: Tokens that end a text.
+        drafts: Proposes tokens of a single text, to be verified in one step.
+    """
+    ended: list[bool] | None = None
+    draft: list[int] = []
     with torch.inference_mode():
-        logits = _logits_with_cache(model, cache, tokens, None)(None)
-    choose = partial(rule.choose, generator=generator)
-    for token in speculated(model, cache, tokens[0].tolist(), logits, choose, max_new_tokens, longest):
-        yield [token]
-        if token in stop:
-            return
+        positions = [prompt()]
+    while True:
+        # The tokens of a draft are kept up to the first that is not the one chosen.
+        for logits, proposed in zip(positions, [*draft, None], strict=True):
+            with torch.inference_mode():
+                newest = choose(logits)
+                chosen = newest.tolist()
+            before = ended or [False] * len(chosen)
+            yield [None if over else token for over, token in zip(before, chosen, strict=True)]
+            ended = [over or token in stop for over, token in zip(before, chosen, strict=True)]
+            most -= 1
+            if most == 0 or all(ended):
+                return
+            if drafts is not None:
+                drafts.add(chosen[0])
+            if chosen[0] != proposed:
+                break
+        new = newest[:, None]
+        if drafts is not None:
+            draft = drafts.propose(most - 1)
+            new = new.new_tensor([[chosen[0], *draft]])
+        with torch.inference_mode():
+            positions = list(step(new).unbind(1))
 
 
-def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -> _Logits:
-    def logits(newest: Tensor | None) -> Tensor:
-        nonlocal tokens, real
-        if newest is not None:
-            tokens = torch.cat([tokens, newest], dim=1)
-            real = None if real is None else torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
+def read_prompt(
+    model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None = None, prefill: int | None = None
+) -> Float[Tensor, "batch vocab"]:
+    """Read texts into the cache, ``prefill`` tokens at a time; the logits after them."""
+    at_a_time, last = prefill or PREFILL, torch.empty(0)
+    with evaluating(model), torch.inference_mode():
+        for start in range(0, max(tokens.shape[1], 1), at_a_time):  # once for no tokens, which the model refuses
+            piece = slice(start, start + at_a_time)
+            padding = None if real is None else real[:, piece]
+            last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
+        return model.logits(last)[:, -1]
+
+
+_Way = tuple[Callable[[], Tensor], Step]
+"""How a way of decoding reads the prompts, and how it goes on."""
+
+
+def _without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -> _Way:
+    def prompt() -> Tensor:
         with evaluating(model):
             return model.logits(model.hidden(tokens, key_padding=real, last=1))[:, -1]
 
-    return logits
+    def step(new: Tensor) -> Tensor:
+        nonlocal tokens, real
+        tokens = torch.cat([tokens, new], dim=1)
+        real = None if real is None else torch.cat([real, torch.ones_like(new, dtype=torch.bool)], dim=1)
+        return prompt()[:, None]
+
+    return prompt, step
 
 
-def _logits_with_cache(
-    model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None, constant: bool = False
-) -> _Logits:
-    step = DecodingStep(model, cache, constant=constant)
-
-    def logits(newest: Tensor | None) -> Tensor:
-        if newest is not None:
-            return step(newest)[:, -1]
-        last = None
-        with evaluating(model):
-            for start in range(0, max(tokens.shape[1], 1), PREFILL):  # once for no tokens, which the model refuses
-                piece = slice(start, start + PREFILL)
-                padding = None if real is None else real[:, piece]
-                last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
-            assert last is not None
-            return model.logits(last)[:, -1]
-
-    return logits
-
-
-def _logits_with_compiled_step(model: Decoder, positions: int, tokens: Tensor, real: Tensor | None) -> _Logits:
+def _with_compiled_step(model: Decoder, positions: int, tokens: Tensor, real: Tensor | None) -> _Way:
     batch, length = tokens.shape
     # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
     slots = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
     cache = model.new_cache(batch, slots)
-    prompt = _logits_with_cache(model, cache, tokens, real)
-    step = compiled_step(model, batch, slots)
+    compiled = compiled_step(model, batch, slots)
     position = torch.tensor([length - 1], device=tokens.device)
     visible = torch.ones(batch, slots, dtype=torch.bool, device=tokens.device)
     if real is not None:
         visible[:, :length] = real
 
-    def logits(newest: Tensor | None) -> Tensor:
-        if newest is None:
-            return prompt(None)
+    def step(new: Tensor) -> Tensor:
         position.add_(1)
         with evaluating(model):
-            return step(model, newest, position, cache, visible)
+            return compiled(model, new, position, cache, visible)[:, None]
 
-    return logits
+    return partial(read_prompt, model, cache, tokens, real), step
 
 
 def _padded(

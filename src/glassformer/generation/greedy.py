@@ -36,10 +36,6 @@ def greedy_decode(
         source_real: True where a source position is real; :meth:`EncoderDecoder.real_source` when None.
         use_cache: Keep keys and values between steps. Without, every step reads the whole target again: the reference
             that the cached path is tested against.
-
-    Raises:
-        InputError: ``max_new_tokens`` out of range, a start or end token outside the target vocabulary, a source that
-            the model refuses, or logits that are not numbers.
     """
     require_positive(max_new_tokens=max_new_tokens)
     longest, vocab_size = model.config.max_target_len, model.config.target_vocab

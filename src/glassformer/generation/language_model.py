@@ -30,10 +30,9 @@ from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
-from glassformer.data.harmony import Message, Role, Setting, renderer
+from glassformer.data.harmony import Message, Role, Setting, render_prompt
 from glassformer.data.released_tokenizer import (
     ReleasedTokenizer,
-    installed_tokenizer,
     named_tokenizer,
     tokenizer_beside,
 )
@@ -150,10 +149,6 @@ class FoundModel:
         they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with the C++ library, which computes
         the same faster, and ``"stored"`` for others and for weights that cannot be held so. ``hold`` and
         ``allow_nonfinite`` are those of :func:`~glassformer.checkpoints.gguf.load_gguf`.
-
-        Raises:
-            CheckpointError: Files that are missing, damaged, or of another architecture.
-            InputError: An unknown device, or ``dense`` for a GGUF file or for weights that it cannot hold.
         """
         place = chosen_device(device)
         if sys.stderr.isatty():
@@ -208,9 +203,6 @@ class LanguageModel:
         """The tokens of ``text`` on the model's device, after the token that the model expects before every text.
 
         With ``special``, the names of special tokens in ``text`` stand for these tokens.
-
-        Raises:
-            InputError: A ``text`` that is not a string, or without any token.
         """
         encoder = self.tokenizer
         found = encoder.encode_prompt(text) if special else [*encoder.begin, *encoder.encode(text)]
@@ -226,22 +218,18 @@ class LanguageModel:
         return self.tokenizer.decode(_listed(tokens))
 
     def prompt(self, text: str | Messages) -> list[int]:
-        """The tokens that a reply continues: of a text, or of a conversation by the model's chat template.
-
-        Raises:
-            InputError: Messages for a model without a template, or that its template refuses; an empty text.
-        """
+        """The tokens that a reply continues: of a text, or of a conversation by the model's chat template."""
         if isinstance(text, str):
             return self.tokens(text)[0].tolist()
         if self.chat_template is not None:
             return self.chat_template.tokens(text, self.tokenizer)
         has_harmony = "<|channel|>" in self.tokenizer.specials
         require(has_harmony, f"messages for {self.name}, which has no chat template", "a text", "Pass a string.")
-        render, _ = renderer(self.tokenizer)
         roles = [each.get("role") for each in text]
         known = get_args(Role)
         require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
-        return render(Setting(), [Message(each["role"], str(each.get("content", ""))) for each in text])
+        messages = [Message(each["role"], str(each.get("content", ""))) for each in text]
+        return render_prompt(Setting(), messages, self.tokenizer)
 
     def stream(
         self,
@@ -264,9 +252,6 @@ class LanguageModel:
             top_p: See there.
             seed: See there.
             stop: Tokens that end the text, besides the model's.
-
-        Raises:
-            InputError: As for :meth:`prompt`, or more tokens than the model reads.
         """
         ends = {*self.stop_tokens, *stop}
         rule = SamplingRule(temperature, top_k, top_p, seed)
@@ -349,11 +334,7 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     Args:
         source: As for :func:`load`.
         tokenizer: What names the tokenizer, see :func:`~glassformer.data.released_tokenizer.named_tokenizer`; None: the
-            model's own, or for a model with gpt-oss's vocabulary an installed one.
-
-    Raises:
-        CheckpointError: Damaged files, or those of another architecture.
-        InputError: No such model or tokenizer, or a tokenizer with more tokens than the model.
+            model's own.
     """
     place = find_place(source)
     own = named_tokenizer(tokenizer) if tokenizer is not None else None
@@ -368,8 +349,6 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     )
     decoder = read_decoder_config(place)
     found = own or tokenizer_beside(place)
-    if found is None and decoder.vocab_size == _HARMONY_VOCAB:
-        found = installed_tokenizer()
     template = template_from_directory(place)
     name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
     size = sum(each.stat().st_size for each in place.glob("*.safetensors"))
@@ -377,11 +356,7 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
 
 
 def find_place(source: str | Path) -> Path | GgufFile:
-    """The directory or the GGUF file of a model, which is downloaded if it is on the hub only.
-
-    Raises:
-        InputError: No such directory, file or model; no connection; or a file of another size than the model's.
-    """
+    """The directory or the GGUF file of a model, which is downloaded if it is on the hub only."""
     path, name = Path(source).expanduser(), str(source)
     if path.is_file():
         return read_gguf(path)
@@ -408,18 +383,14 @@ def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
     if found.tokenizer is None:
         advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
         if found.config.vocab_size == _HARMONY_VOCAB:
-            advice += " (openai/gpt-oss-20b), or pip install 'glassformer[harmony]' with a connection"
+            advice += " (openai/gpt-oss-20b)"
         numbers = "'glassformer generate' works without one: --tokenizer numbers --prompt \"1 2 3\""
         raise InputError(f"{found.path} without a tokenizer", "one with the weights", f"{advice}. {numbers}.")
     return found.tokenizer
 
 
 def chosen_device(name: str) -> torch.device:
-    """The device of this name; ``"auto"``: a GPU if there is one.
-
-    Raises:
-        InputError: A device that torch does not know or this machine does not have.
-    """
+    """The device of this name; ``"auto"``: a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     require(name != "meta", f"device = {name!r}, which computes nothing", "'cpu', or 'cuda' with a GPU", "Use 'cpu'.")

@@ -16,11 +16,7 @@ _ROUNDING = 1e-11
 
 @config
 class SamplingRule:
-    """How the next token is chosen; see :func:`next_token_distribution`.
-
-    Raises:
-        InputError: A field of another type or out of its range.
-    """
+    """How the next token is chosen; see :func:`next_token_distribution`."""
 
     temperature: NonNegative = 1.0
     """Divides the logits. 0 is greedy, 1 leaves them as they are, larger values are closer to uniform."""
@@ -54,9 +50,6 @@ class SamplingRule:
         Args:
             logits: [..., vocab]; -inf forbids a token.
             generator: Where the randomness comes from, as :meth:`generator` makes it; None for torch's global one.
-
-        Raises:
-            InputError: As for :func:`next_token_distribution` and :func:`sample`.
         """
         if self.greedy:
             return _best(logits)[1]

@@ -15,13 +15,8 @@ text).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from glassformer.generation.native_step import DecodingStep
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -107,47 +102,33 @@ def verification_costs(config: DecoderConfig, longest: int) -> list[float]:
     return [read(rows) / read(1) + _ARITHMETIC * (rows - 1) for rows in range(1, longest + 2)]
 
 
-def speculated(
-    model: Decoder,
-    cache: Cache,
-    text: Sequence[int],
-    logits: Float[Tensor, "1 vocab"],
-    choose: Callable[[Float[Tensor, "1 vocab"]], Tensor],
-    most: int,
-    longest: int,
-) -> Iterator[int]:
-    """Up to ``most`` tokens that follow ``text``, one by one.
+class Drafts:
+    """Proposals for the text in a cache, which forgets those that were not chosen.
 
     Args:
         model: The decoder.
-        cache: Holds ``text``, and has room for ``most - 1`` more positions.
+        cache: Will hold ``text``, and has room for ``most - 1`` more positions.
         text: The tokens so far.
-        logits: Those after ``text``.
-        choose: Chooses a token from the logits of one position.
-        most: How many tokens.
         longest: How many tokens are proposed at most; fewer than any window has positions, so that the cache can forget
             those that are not accepted.
+        most: How many tokens will follow.
     """
-    longest = min([longest, most, *(layer.window - 1 for layer in cache.layers if layer.window is not None)])
-    lookup = Lookup(text, verification_costs(model.config, longest))
-    length = len(text)
-    draft: list[int] = []
-    kept = cache.keep(0)
-    step = DecodingStep(model, cache)
-    while True:
-        for row, proposed in zip(logits, [*draft, None], strict=True):
-            with torch.inference_mode():
-                token = int(choose(row[None]))
-            yield token
-            most -= 1
-            if most == 0:
-                return
-            lookup.add(token)
-            length += 1
-            if token != proposed:
-                break
-        if cache.length > length - 1:  # the newest token is not read yet
-            cache.rewind(kept, length - 1)
-        draft = lookup.propose(most - 1)
-        kept = cache.keep(1 + len(draft)) if draft else kept
-        logits = step(torch.tensor([[token, *draft]], dtype=torch.int64, device=logits.device))[0]
+
+    def __init__(self, model: Decoder, cache: Cache, text: Sequence[int], longest: int, most: int) -> None:
+        longest = min([longest, most, *(layer.window - 1 for layer in cache.layers if layer.window is not None)])
+        self._lookup = Lookup(text, verification_costs(model.config, longest))
+        self._cache, self._length, self._snapshot = cache, len(text), cache.snapshot(0)
+
+    def add(self, token: int) -> None:
+        """The token that was chosen."""
+        self._lookup.add(token)
+        self._length += 1
+
+    def propose(self, most: int) -> list[int]:
+        """The tokens that may come next, at most ``most``; the cache holds all but the newest token now."""
+        if self._cache.length > self._length - 1:
+            self._cache.restore(self._snapshot, self._length - 1)
+        draft = self._lookup.propose(most)
+        if draft:
+            self._snapshot = self._cache.snapshot(1 + len(draft))
+        return draft

@@ -164,7 +164,8 @@ def require_as_built(
 
 def _settings(module: nn.Module) -> dict[str, str]:
     """What a module computes with besides parameters and buffers, in words: patterns are equal to themselves alone."""
-    own = {name: each for name, each in vars(module).items() if name not in vars(nn.Module())}
+    every = vars(nn.Module())
+    own = {"type": type(module)} | {name: each for name, each in vars(module).items() if name not in every}
     return {name: repr(each.tolist() if isinstance(each, Tensor) else each) for name, each in own.items()}
 
 

@@ -125,21 +125,13 @@ def circuit_tables(
 
 
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
-    """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs up to rounding.
-
-    Raises:
-        InputError: M is not ``[qk_dim, qk_dim]``, has NaN or infinity, or a condition number above 1e6.
-    """
+    """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs up to rounding."""
     _require_basis(matrix, weights.qk_dim, "qk_dim")
     return HeadWeights(weights.Km @ matrix, np.linalg.solve(matrix, weights.Qm.T).T, weights.Vm, weights.pos)
 
 
 def change_position_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
-    """The same head with ``pos M`` for its position vectors, and M⁻¹ times their rows of Km, Qm and Vm.
-
-    Raises:
-        InputError: The head has no positions, or M, ``[pos_dim, pos_dim]``, is refused as by :func:`change_basis`.
-    """
+    """The same head with ``pos M`` for its position vectors, and M⁻¹ times their rows of Km, Qm and Vm."""
     require(weights.pos is not None, "a head without pos", "a head with positions", "Use change_basis instead.")
     _require_basis(matrix, weights.pos_dim, "pos_dim")
     changed = weights.matrices
@@ -150,11 +142,7 @@ def change_position_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows 
 
 
 def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
-    """A random, well conditioned change of basis: an orthogonal matrix with its columns scaled by 1/2 to 2.
-
-    Raises:
-        InputError: ``size`` below 1.
-    """
+    """A random, well conditioned change of basis: an orthogonal matrix with its columns scaled by 1/2 to 2."""
     require_positive(size=size)
     rng = np.random.default_rng(seed)
     orthogonal, triangular = np.linalg.qr(rng.standard_normal((size, size)))
@@ -204,16 +192,9 @@ def require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
 
 
 def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: str) -> None:
-    require(
-        matrix.shape == (size, size),
-        f"a change of basis of shape {list(matrix.shape)}",
-        f"[{size}, {size}], {name} x {name}",
-        "Use random_basis() for one.",
-    )
+    got = f"a change of basis of shape {list(matrix.shape)}"
+    require(matrix.shape == (size, size), got, f"[{size}, {size}], {name} x {name}", "Use random_basis() for one.")
     condition = float(np.linalg.cond(matrix)) if np.isfinite(matrix).all() else np.nan
-    require(
-        condition <= _WORST_CONDITION,
-        f"a change of basis of condition {condition:.2g}",
-        f"a finite, invertible matrix of condition at most {_WORST_CONDITION:.0e}",
-        "Use a better conditioned one, such as random_basis().",
-    )
+    got = f"a change of basis of condition {condition:.2g}"
+    expected = f"a finite, invertible matrix of condition at most {_WORST_CONDITION:.0e}"
+    require(condition <= _WORST_CONDITION, got, expected, "Use a better conditioned one, such as random_basis().")

@@ -88,9 +88,6 @@ class Description:
         values: The value of each token, numbers or lists of numbers of one length; zeros for omitted tokens. None gives
             each letter its one-hot vector, and CLS zeros.
         position_values: Added to the value for the position, ``[num_positions, v_dim]``; zeros when None.
-
-    Raises:
-        InputError: Values for unknown tokens, of different lengths, or not finite.
     """
 
     space: SequenceSpace
@@ -184,11 +181,7 @@ def itself() -> Selector:
 
 
 def previous(distance: int = 1) -> Selector:
-    """The place ``distance`` before the query's.
-
-    Raises:
-        InputError: ``distance`` below 1.
-    """
+    """The place ``distance`` before the query's."""
     require(distance >= 1, f"distance = {distance}", "at least 1", "Use itself() for the query's own place.")
     name = "the previous place" if distance == 1 else f"the place {distance} before"
     return _by_positions(name, lambda query, key: query - key == distance)
@@ -228,12 +221,9 @@ def at_position(index: int) -> Selector:
     require(index >= 0, f"index = {index}", "a position of at least 0", "Count letters from 0.")
 
     def factors(space: SequenceSpace) -> Factors:
-        require(
-            index < space.max_len,
-            f"position {index} of sequences of at most {space.max_len} letters",
-            f"a position below {space.max_len}",
-            "Count letters from 0, or allow longer sequences.",
-        )
+        got = f"position {index} of sequences of at most {space.max_len} letters"
+        fix = "Count letters from 0, or allow longer sequences."
+        require(index < space.max_len, got, f"a position below {space.max_len}", fix)
         return _from_any_query(space, space.num_tokens + space.has_cls + index)
 
     return _relation(f"position {index}", factors)

@@ -66,21 +66,13 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
     if not any(matrix[space.num_tokens :].any() for matrix in (query, key, values)):
         weights = HeadWeights(key[tokens], query[tokens], values[tokens])
     bound = bound_of_pairs(PlaceTables.of(weights, space, FLOAT64_ROUNDOFF), description)
-    require(
-        bound.error <= largest_error,
-        f"largest_error = {largest_error}",
-        f"at least {bound.error:.2g}, the rounding error in float64",
-        "Allow a larger error.",
-    )
+    expected = f"at least {bound.error:.2g}, the rounding error in float64"
+    require(bound.error <= largest_error, f"largest_error = {largest_error}", expected, "Allow a larger error.")
     return Design(weights, description, sharpness, bound.margin, bound.error)
 
 
 def design(task: Task, largest_error: float = 1e-9) -> Design:
-    """The head that solves ``task`` as its description says.
-
-    Raises:
-        InputError: The task has no description, or :func:`build` refuses it.
-    """
+    """The head that solves ``task`` as its description says."""
     if task.description is None:
         raise InputError(
             f"the task {task.name!r}, which has no description",

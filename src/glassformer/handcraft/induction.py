@@ -80,9 +80,6 @@ def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confide
         max_len: The longest text, in letters.
         margin: By which the wanted key's score is ahead.
         confidence: By which the wanted logit is ahead.
-
-    Raises:
-        InputError: As for :class:`~glassformer.handcraft.sequences.SequenceSpace`; numbers that are not above 0.
     """
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
     require(margin > 0 and confidence > 0, f"margin = {margin}, confidence = {confidence}", "above 0", "Use 30 and 20.")
@@ -184,9 +181,6 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         model: An attention-only decoder of two layers with one head each, without windows, sinks or biases.
         letters: Its alphabet; the token after the last letter is the start.
         limit: Most short texts to run.
-
-    Raises:
-        InputError: A model of another form or vocabulary, or weights that are not finite.
     """
     config = model.config
     form: dict[str, Any] = {

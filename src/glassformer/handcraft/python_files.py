@@ -15,20 +15,13 @@ from glassformer.untrusted import in_file, read_text
 
 def require_permission(path: Path, run_python: bool) -> None:
     """Raise :class:`InputError` unless the Python file ``path`` may be run."""
-    require(
-        run_python,
-        f"{shown(path)}, a Python file, which can do anything on this computer",
-        "permission to run it",
-        "Read it, and if you trust it, pass --run-python (in Python: run_python=True). JSON is never run.",
-    )
+    got = f"{shown(path)}, a Python file, which can do anything on this computer"
+    fix = "Read it, and if you trust it, pass --run-python (in Python: run_python=True). JSON is never run."
+    require(run_python, got, "permission to run it", fix)
 
 
 def run_python_file(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Run a Python file of at most 1 MiB; what it defines, ``names`` among it.
-
-    Raises:
-        InputError: A file that cannot be read, an error in it, with its line, or a name that it does not define.
-    """
+    """Run a Python file of at most 1 MiB; what it defines, ``names`` among it."""
     read_text(path, largest=1 << 20)
     try:
         made = runpy.run_path(str(path), run_name="glassformer_file")

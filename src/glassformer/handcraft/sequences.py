@@ -40,9 +40,6 @@ class SequenceSpace:
         letters: The alphabet, 1 to 26 different letters.
         max_len: The longest sequence, in letters; CLS is not counted.
         has_cls: Whether a CLS token precedes the letters.
-
-    Raises:
-        InputError: No letters, more than 26, repeated ones, or strings of several letters; ``max_len`` below 1.
     """
 
     letters: tuple[str, ...]
@@ -108,11 +105,7 @@ class SequenceSpace:
         return np.eye(self.num_tokens)[block.tokens] * block.real[..., None]
 
     def encode(self, text: str | Sequence[str]) -> Int[np.ndarray, " letter"]:
-        """The letters of ``text`` as numbers, without CLS.
-
-        Raises:
-            InputError: A letter outside the alphabet, or too few or too many letters.
-        """
+        """The letters of ``text`` as numbers, without CLS."""
         known = {letter: number for number, letter in enumerate(self.letters)}
         for place, letter in enumerate(text):
             if letter not in known:
@@ -121,12 +114,9 @@ class SequenceSpace:
                     f"letters among {' '.join(self.letters)}",
                     "Use the task's letters, with their case.",
                 )
-        require(
-            1 <= len(text) <= self.max_len,
-            f"a sequence of {len(text)} letters",
-            f"1 to {self.max_len} letters",
-            "Shorten it, or choose a task with longer sequences." if text else "Give at least one letter.",
-        )
+        got = f"a sequence of {len(text)} letters"
+        fix = "Shorten it, or choose a task with longer sequences." if text else "Give at least one letter."
+        require(1 <= len(text) <= self.max_len, got, f"1 to {self.max_len} letters", fix)
         return np.array([known[letter] for letter in text], dtype=np.int64)
 
     def decode(self, letters: Sequence[int] | Int[np.ndarray, " letter"]) -> str:

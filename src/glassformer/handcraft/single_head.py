@@ -35,10 +35,6 @@ class HeadWeights:
         Qm: Query matrix, of the same shape.
         Vm: Value matrix, ``[input_dim + pos_dim, v_dim]``.
         pos: Position vectors, ``[max_seq_len, pos_dim]``, concatenated to the inputs; None without positions.
-
-    Raises:
-        InputError: An argument that is not a matrix, is empty, or has NaN or infinite entries; shapes that do not fit
-            one another.
     """
 
     def __init__(self, Km: ArrayLike, Qm: ArrayLike, Vm: ArrayLike, pos: ArrayLike | None = None) -> None:
@@ -50,12 +46,9 @@ class HeadWeights:
             "the same number of rows, input_dim + pos_dim, and in Km and Qm the same number of columns, qk_dim",
             "Give each a row for every entry of the input and of its position, and Km and Qm equally many columns.",
         )
-        require(
-            self.pos_dim < len(self.Km),
-            f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows",
-            "more rows than columns of pos: input_dim + pos_dim",
-            "Add rows for the tokens above those for the position.",
-        )
+        got = f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows"
+        fix = "Add rows for the tokens above those for the position."
+        require(self.pos_dim < len(self.Km), got, "more rows than columns of pos: input_dim + pos_dim", fix)
 
     @property
     def pos_dim(self) -> int:
@@ -89,19 +82,10 @@ class HeadWeights:
         return named if self.pos is None else {**named, "pos": self.pos}
 
     def with_positions(self, seq: ArrayLike) -> Float[np.ndarray, "position total_dim"]:
-        """``seq`` [position, input_dim] with each position's vector concatenated.
-
-        Raises:
-            InputError: ``seq`` is not a matrix of finite numbers, its rows are not of length ``input_dim``, or it is
-                longer than ``max_seq_len``.
-        """
+        """``seq`` [position, input_dim] with each position's vector concatenated."""
         x = _matrix("seq", seq)
-        require(
-            x.shape[1] == self.input_dim,
-            f"a sequence of vectors of length {x.shape[1]}",
-            f"vectors of length input_dim = {self.input_dim}",
-            "Encode the tokens for these weights.",
-        )
+        got, fix = f"a sequence of vectors of length {x.shape[1]}", "Encode the tokens for these weights."
+        require(x.shape[1] == self.input_dim, got, f"vectors of length input_dim = {self.input_dim}", fix)
         _require_length(len(x), self.max_seq_len)
         return x if self.pos is None else np.concatenate([x, self.pos[: len(x)]], axis=1)
 
@@ -129,11 +113,7 @@ class NumpyHead:
         return self.trace(seq).output
 
     def trace(self, seq: ArrayLike) -> HeadTrace:
-        """All intermediate results for ``seq`` [position, input_dim].
-
-        Raises:
-            InputError: ``seq`` does not fit the weights; see :meth:`HeadWeights.with_positions`.
-        """
+        """All intermediate results for ``seq`` [position, input_dim]."""
         x = self.weights.with_positions(seq)
         K, Q, V = x @ self.weights.Km, x @ self.weights.Qm, x @ self.weights.Vm
         scores, weights, outputs = [], [], []
@@ -150,18 +130,11 @@ class NumpyHead:
         """The computation for ``seq`` as tables: K, Q and V, and for each query its scores, weights and output.
 
         The positions have ``names``, such as their letters, or numbers when None.
-
-        Raises:
-            InputError: ``seq`` does not fit the weights, or ``names`` has another length.
         """
         trace = self.trace(seq)
         names = [str(i) for i in range(len(trace.K))] if names is None else names
-        require(
-            len(names) == len(trace.K),
-            f"{len(names)} names for {len(trace.K)} positions",
-            "one name for each position",
-            "Pass one name for each position, or None.",
-        )
+        got, expected = f"{len(names)} names for {len(trace.K)} positions", "one name for each position"
+        require(len(names) == len(trace.K), got, expected, "Pass one name for each position, or None.")
         tables = [_table(title, getattr(trace, title), names) for title in "KQV"]
         for i, name in enumerate(names):
             rows = np.stack([trace.scores[i], trace.weights[i]], axis=1)
@@ -182,18 +155,10 @@ def run_head(
 
     ``real``, for a batch of sequences of different lengths, is True for positions of the sequence and False for
     padding. Padding is not attended to, and its own output is zero.
-
-    Raises:
-        InputError: Vectors of another length than ``input_dim``, a sequence longer than ``max_seq_len``, or ``real``
-            with a single sequence.
     """
     input_dim = Km.shape[0] - (0 if pos is None else pos.shape[1])
-    require(
-        seq.dim() in (2, 3) and seq.shape[-1] == input_dim,
-        f"seq of shape {list(seq.shape)}",
-        f"[position, {input_dim}] or [batch, position, {input_dim}]",
-        "Encode the tokens for these weights.",
-    )
+    got, expected = f"seq of shape {list(seq.shape)}", f"[position, {input_dim}] or [batch, position, {input_dim}]"
+    require(seq.dim() in (2, 3) and seq.shape[-1] == input_dim, got, expected, "Encode the tokens for these weights.")
     require(real is None or seq.dim() == 3, "real with a single sequence", "a batch", "Omit real.")
     length = seq.shape[-2]
     _require_length(length, None if pos is None else len(pos))
@@ -218,9 +183,6 @@ class SingleHead(nn.Module):
         v_dim: Length of values and outputs.
         pos_dim: Length of a position's vector; None for a head without positions.
         max_seq_len: The longest sequence of a head with positions.
-
-    Raises:
-        InputError: A size that is not an integer of at least 1, or positions without ``max_seq_len``.
     """
 
     def __init__(
@@ -271,12 +233,8 @@ def _matrix(name: str, values: ArrayLike) -> Array:
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}, which is not a table ({error})", "a matrix", "Use rows of one length.") from error
     require(array.dtype.kind in "biuf", f"{name} of {array.dtype}", "a matrix of numbers", f"Pass {name} as numbers.")
-    require(
-        array.ndim == 2 and array.size > 0,
-        f"{name} of shape {list(array.shape)}",
-        "a matrix with at least one row and one column",
-        f"Pass {name} as a list of rows.",
-    )
+    got, expected = f"{name} of shape {list(array.shape)}", "a matrix with at least one row and one column"
+    require(array.ndim == 2 and array.size > 0, got, expected, f"Pass {name} as a list of rows.")
     array = array.astype(np.float64)
     for row, column in np.argwhere(~np.isfinite(array))[:1].tolist():
         got = f"{name}[{row}, {column}] = {array[row, column]}"

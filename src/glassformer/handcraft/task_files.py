@@ -86,12 +86,9 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
     settings, space, v_dim, target = _read_table(path) if kind == ".json" else _run_program(path)
     readout: Readout = "sign" if v_dim == 1 else "argmax"
     with in_file(path):
-        require(
-            settings.readout in (None, readout),
-            f"readout = {settings.readout!r} for outputs of {v_dim} numbers",
-            "sign for one number, argmax for more",
-            "Use the other readout, or change the outputs.",
-        )
+        got = f"readout = {settings.readout!r} for outputs of {v_dim} numbers"
+        fix = "Use the other readout, or change the outputs."
+        require(settings.readout in (None, readout), got, "sign for one number, argmax for more", fix)
     return Task(
         name=shown(Path(path.stem)),
         summary=f"the task of {shown(path)}",
@@ -117,12 +114,9 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
         space = SequenceSpace(tuple(table.letters), max(map(len, inputs)), table.cls)
         v_dim = _rows(inputs[0], examples[0]["output"], space).shape[1]
         cells = len(inputs) * space.num_positions**2 * v_dim
-        require(
-            cells <= MAX_CELLS,
-            f"{len(inputs):,} examples of up to {space.max_len:,} letters with outputs of {v_dim:,} numbers",
-            f"at most {MAX_CELLS:,} for examples x positions x positions x numbers, not {cells:,}",
-            "Split the file.",
-        )
+        got = f"{len(inputs):,} examples of up to {space.max_len:,} letters with outputs of {v_dim:,} numbers"
+        expected = f"at most {MAX_CELLS:,} for examples x positions x positions x numbers, not {cells:,}"
+        require(cells <= MAX_CELLS, got, expected, "Split the file.")
         wanted: dict[str, Rows] = {}
         for example in examples:
             text = example["input"]

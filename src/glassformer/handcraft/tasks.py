@@ -103,11 +103,7 @@ class Task:
 
     @cached_property
     def all_cases(self) -> Cases:
-        """Every sequence with its target, the shorter ones first; at most 20,000, since they are cached.
-
-        Raises:
-            InputError: There are more.
-        """
+        """Every sequence with its target, the shorter ones first; at most 20,000, since they are cached."""
         require(
             self.count <= _KEPT_CASES, f"{self.count:,} sequences", f"at most {_KEPT_CASES:,}", "Use case_blocks()."
         )
@@ -125,11 +121,7 @@ class Task:
             yield self.cases(block)
 
     def cases(self, block: Block) -> Cases:
-        """The sequences of ``block`` with their targets.
-
-        Raises:
-            InputError: ``target`` returned another shape than ``[sequence, letter, v_dim]``, or NaN or infinity.
-        """
+        """The sequences of ``block`` with their targets."""
         first = int(self.space.has_cls)
         counted = block.real.copy()
         counted[:, :first] = False
@@ -246,12 +238,9 @@ def parity(letters: str = "AB", max_len: int = 4) -> Task:
     Raises:
         InputError: Fewer than two letters, or sequences of fewer than three, which some heads can do.
     """
-    require(
-        len(letters) >= 2 and max_len >= 3,
-        f"parity of {len(letters)} letters and sequences of at most {max_len}",
-        "at least 2 letters and sequences of at least 3",
-        "Use more letters or longer sequences: smaller cases are possible for a single head.",
-    )
+    got = f"parity of {len(letters)} letters and sequences of at most {max_len}"
+    fix = "Use more letters or longer sequences: smaller cases are possible for a single head."
+    require(len(letters) >= 2 and max_len >= 3, got, "at least 2 letters and sequences of at least 3", fix)
     space = SequenceSpace(tuple(letters), max_len)
     even = lambda x: np.broadcast_to((x == 0).sum(axis=1, keepdims=True) % 2 == 0, x.shape)  # noqa: E731
     summary = f"+1 if {letters[0]} occurs an even number of times, else -1; beyond any single head"

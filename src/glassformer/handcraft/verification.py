@@ -189,12 +189,9 @@ def _search(task: Task, per_block: int) -> Iterator[Cases]:
 def require_fits(head: HeadWeights, task: Task) -> None:
     """Raise :class:`InputError` naming the matrix of ``head``, if any, that has not the shape that ``task`` needs."""
     circuits.require_fits(head, task.space)
-    require(
-        head.v_dim == task.v_dim,
-        f"Vm of shape {list(head.Vm.shape)}",
-        f"{task.v_dim} columns, the length of an output of the task {task.name!r}",
-        "Give Vm one column for each number of an output.",
-    )
+    got = f"Vm of shape {list(head.Vm.shape)}"
+    expected = f"{task.v_dim} columns, the length of an output of the task {task.name!r}"
+    require(head.v_dim == task.v_dim, got, expected, "Give Vm one column for each number of an output.")
 
 
 @dataclass

@@ -1,8 +1,7 @@
-"""A head's matrices in files; three formats, each readable and writable without this package.
+"""A head's matrices in files; two formats, each readable and writable without this package.
 
 - ``head.json``: an object ``{"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}`` of lists of rows;
-- ``head.npz``: arrays of these names, as ``numpy.savez`` writes them;
-- a directory with ``Km.csv``, ``Qm.csv``, ``Vm.csv`` and ``pos.csv``: numbers between commas, no header.
+- ``head.npz``: arrays of these names, as ``numpy.savez`` writes them.
 
 ``pos`` is optional. Files are untrusted: sizes are checked before memory is taken, nothing in a file is ever run, and
 each error is one line that names the file.
@@ -13,13 +12,10 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
-import stat
 import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -27,16 +23,15 @@ from numpy.lib import format as npy
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from glassformer.errors import InputError, require
-from glassformer.files import new_directory, new_file, write_text
+from glassformer.files import new_file, write_text
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.text import known_name, short, shown
-from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, read_bytes, read_text, status_of
+from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, read_bytes
 
 Matrix = Float[np.ndarray, "row column"]
 
 _REQUIRED = ("Km", "Qm", "Vm")
 _NAMES = (*_REQUIRED, "pos")
-_FORMATS = "a .json file, an .npz file or a directory of Km.csv, Qm.csv and Vm.csv"
 _ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True))
 _NPY_HEADER = 4096
 _ZIP_ENTRY, _MOST_ZIP_ENTRIES = b"PK\x01\x02", 64
@@ -44,7 +39,7 @@ _ENCRYPTED = 0x1
 
 
 def read_head(path: Path | str) -> HeadWeights:
-    """The matrices in ``path``: a .json or .npz file, or a directory of .csv files. Links are followed.
+    """The matrices in ``path``, a .json or .npz file. Links are followed.
 
     Raises:
         InputError: No such file, or not a regular one; more than ``MAX_BYTES`` or ``MAX_NUMBERS``; a truncated, damaged
@@ -52,10 +47,9 @@ def read_head(path: Path | str) -> HeadWeights:
             not finite; shapes that do not fit one another.
     """
     path = Path(path)
-    readers = {".json": _read_json, ".npz": _read_npz, "directory": _read_directory}
-    kind = "directory" if stat.S_ISDIR(status_of(path).st_mode) else path.suffix.lower()
-    fix = "Pass the directory instead." if kind == ".csv" else "Save the matrices in one of these formats."
-    require(kind in readers, shown(path), _FORMATS, fix)
+    readers = {".json": _read_json, ".npz": _read_npz}
+    kind = path.suffix.lower()
+    require(kind in readers, shown(path), "a .json file or an .npz file", "Save the matrices in one of these formats.")
     matrices = readers[kind](path)
     with in_file(path):
         require_size(matrices)
@@ -65,44 +59,28 @@ def read_head(path: Path | str) -> HeadWeights:
 def write_head(weights: HeadWeights, path: Path | str) -> None:
     """Write ``weights`` so that :func:`read_head` returns exactly the same numbers.
 
-    The suffix decides the format: .json, .npz, or none for a directory of .csv files. An existing file at ``path`` is
-    replaced atomically: readers see the old weights or the new ones.
-
-    Raises:
-        InputError: Another suffix, a directory in place of a file or the reverse, a directory with other files in it,
-            or more than ``MAX_NUMBERS`` numbers.
+    The suffix, .json or .npz, decides the format. An existing file at ``path`` is replaced atomically: readers see the
+    old weights or the new ones.
     """
     path = Path(path)
-    kind = require_place(path)
+    require_place(path)
     require_size(weights.matrices)
-    if kind == ".json":
+    if path.suffix.lower() == ".json":
         tables = []
         for name, matrix in weights.matrices.items():
             rows = ",\n    ".join(json.dumps(row) for row in matrix.tolist())
             tables.append(f'  "{name}": [\n    {rows}\n  ]')
         write_text(path, "{\n" + ",\n".join(tables) + "\n}\n")
-    elif kind == ".npz":
+    else:
         with new_file(path) as draft, draft.open("wb") as file:
             np.savez(file, **weights.matrices)  # type: ignore[arg-type]
-    else:
-        _write_directory(weights, path)
 
 
-def require_place(path: Path) -> str:
-    """The format that :func:`write_head` would use for ``path``: ".json", ".npz", or "" for a directory.
-
-    Raises:
-        InputError: Another suffix, or a directory in place of a file.
-    """
-    suffix, is_directory = path.suffix.lower(), path.is_dir()
-    valid = suffix not in (".json", ".npz") if is_directory else suffix in ("", ".json", ".npz")
-    require(
-        valid,
-        shown(path) + (", a directory" if is_directory else ""),
-        "a name that ends in .json or .npz, or one without a suffix for a directory of .csv files",
-        "Choose another name.",
-    )
-    return "" if is_directory else suffix
+def require_place(path: Path) -> None:
+    """Raise :class:`InputError` if ``path`` has another suffix than .json and .npz, or is a directory."""
+    got = shown(path) + (", a directory" if path.is_dir() else "")
+    fits = path.suffix.lower() in (".json", ".npz") and not path.is_dir()
+    require(fits, got, "a name that ends in .json or .npz", "Choose another name.")
 
 
 def require_size(matrices: dict[str, Matrix]) -> None:
@@ -127,38 +105,16 @@ def _read_json(path: Path) -> dict[str, Matrix]:
         return {name: _matrix(name, rows) for name, rows in value.items()}
 
 
-def _matrix(name: str, rows: Any) -> Matrix:
+def _matrix(name: str, rows: object) -> Matrix:
     try:
         checked = _ROWS.validate_python(rows)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = "".join(f"[{index}]" for index in first["loc"])
-        raise InputError(
-            f"{name}{place} = {short(json.dumps(first['input']))}", "a list of rows of numbers", "Correct that entry."
-        ) from error
+        got = name + "".join(f"[{index}]" for index in first["loc"]) + f" = {short(json.dumps(first['input']))}"
+        raise InputError(got, "a list of rows of numbers", "Correct that entry.") from error
     lengths = sorted({len(row) for row in checked})
     require(len(lengths) == 1, f"{name} with rows of {lengths[:3]} numbers", "rows of one length", "Correct the rows.")
     return np.array(checked, dtype=np.float64)
-
-
-def _read_directory(path: Path) -> dict[str, Matrix]:
-    with in_file(path):
-        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() == ".csv"]
-        _check_names([file.stem for file in files])
-    return {file.stem: _read_csv(file) for file in files}
-
-
-def _read_csv(path: Path) -> Matrix:
-    text = read_text(path)
-    cells = text.count(",") + text.rstrip().count("\n") + 1
-    with in_file(path), warnings.catch_warnings():
-        require(cells <= MAX_NUMBERS, f"{cells:,} cells", f"at most {MAX_NUMBERS:,}", "Use a smaller matrix.")
-        warnings.simplefilter("error")  # of a file without data
-        try:
-            return np.loadtxt(io.StringIO(text), delimiter=",", comments=None, ndmin=2)
-        except (ValueError, UserWarning) as error:
-            fix = "Write numbers only: no header, decimal points, commas in between, rows of one length."
-            raise InputError(str(error), "a table of numbers", fix) from error
 
 
 def _read_npz(path: Path) -> dict[str, Matrix]:
@@ -198,27 +154,8 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Matrix:
     require(numeric, f"{name} of type {short(str(dtype))}", "an array of numbers", "Save it as float64.")
     require(len(shape) == 2, f"{name} of shape {short(str(shape))}", "a matrix", "Reshape it to two dimensions.")
     count = math.prod(shape)
-    require(
-        min(shape) > 0 and count <= MAX_NUMBERS and info.file_size == start.tell() + count * dtype.itemsize,
-        f"{name} of {info.file_size:,} bytes with a header for the shape {short(str(shape))}",
-        f"1 to {MAX_NUMBERS:,} numbers, and the bytes that they need",
-        "Write the file again.",
-    )
+    fits = min(shape) > 0 and count <= MAX_NUMBERS and info.file_size == start.tell() + count * dtype.itemsize
+    got = f"{name} of {info.file_size:,} bytes with a header for the shape {short(str(shape))}"
+    require(fits, got, f"1 to {MAX_NUMBERS:,} numbers, and the bytes that they need", "Write the file again.")
     with archive.open(info) as member:  # whose last byte makes zipfile compare the checksum
         return npy.read_array(member, allow_pickle=False, max_header_size=_NPY_HEADER).astype(np.float64)
-
-
-def _write_directory(weights: HeadWeights, path: Path) -> None:
-    require(path.is_dir() or not os.path.lexists(path), f"{shown(path)}, a file", "a directory", "Choose another path.")
-    expected = {f"{name}.csv" for name in _NAMES}
-    others = sorted({entry.name for entry in path.iterdir()} - expected) if path.is_dir() else []
-    require(
-        not others,
-        f"{shown(path)}, which holds {short(others[0]) if others else ''}",
-        "a new or empty directory, or one with weights only",
-        "Choose another path.",
-    )
-    with new_directory(path, replace=True) as draft:
-        for name, matrix in weights.matrices.items():
-            lines = [",".join(map(repr, row)) + "\n" for row in matrix.tolist()]
-            (draft / f"{name}.csv").write_text("".join(lines), encoding="utf-8")

@@ -108,28 +108,27 @@ def attention(
     mask: Bool[Tensor, "#batch #head #query key"] | None = None,
     cap: float | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
-    """:func:`definition` under the mask of ``pattern``, and under ``mask`` if there is one, by the fastest exact path.
-
-    In float32 on the CPU, and without a mask, the C++ library takes it: it visits only tiles of keys that some query
-    sees. Otherwise full and causal attention run in PyTorch's fused kernel, which holds no weights either. A window is
-    computed in blocks of queries, so time and memory grow linearly with the length. With a sink, the CPU kernel's
-    output is rescaled by its log-sum-exp; on other devices the sink is one more key of zeros. Capped scores take the
-    definition, for some queries at a time.
-    """
+    """The fastest exact path to :func:`definition` under the mask of ``pattern``, and ``mask`` if there is one."""
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries, keys = q.shape[2], k.shape[2]
     if mask is not None:
         mask = mask & pattern.mask(queries, keys, q.device)
+    # Asked for, or a transform of torch.func that no fused kernel supports.
     if not torch.compiler.is_compiling() and use_definition():
         allowed = pattern.mask(queries, keys, q.device) if mask is None else mask
         return definition(q, k, v, sink, allowed, scale, dropout, cap)
+    # No fused kernel caps scores: the definition, for as many queries at a time as keep the matrix small.
     if cap is not None:
         return _capped(q, k, v, pattern, mask, scale, sink, dropout, cap)
+    # A mask of any shape says nothing about which keys could be left out: the fused kernel sees all of them.
     if mask is not None:
         return _kernel(q, k, v, False, mask, scale, sink, dropout)
+    # A window that reaches past the first key, or a causal rule for the last position alone, forbids nothing.
     pattern = pattern.narrowed(queries, keys)
+    # C++ visits only tiles of keys that some query sees, windows and sinks included, and holds no weights.
     if _native_takes(q, k, v, sink, pattern, dropout):
         return _NativeAttention.apply(q, k, v, sink, pattern.causal, pattern.window or keys, scale)
+    # PyTorch's kernel knows no window: blocks of queries with just their keys keep its cost linear in the length.
     compute = _dense if pattern.window is None else _windowed
     return compute(q, k, v, pattern, scale, sink, dropout)
 
@@ -162,19 +161,16 @@ def _capped(
 
 
 def _native_takes(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, dropout: float) -> bool:
+    # The library knows no padding, and dropout needs the weights themselves.
     if q.shape[2] < _FEW_QUERIES or dropout > 0 or pattern.key_padding is not None:
         return False
     fits = k.shape == v.shape == (q.shape[0], k.shape[1], k.shape[2], q.shape[3]) and q.shape[1] % k.shape[1] == 0
     if not fits or (sink is not None and (sink.shape[1] != q.shape[1] or sink.device != q.device)):
         return False
-    if torch.compiler.is_compiling() or (q.dtype == torch.bfloat16 and _with_amx()):
+    # A compiled graph cannot hold its addresses; matrix registers (AMX) multiply bfloat16 faster than it does float32.
+    if torch.compiler.is_compiling() or (q.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()):
         return False
     return _library(q, k, v) is not None
-
-
-def _with_amx() -> bool:
-    """Whether the processor multiplies matrices of bfloat16, as PyTorch's kernel then does."""
-    return torch.cpu._is_amx_tile_supported()
 
 
 def _library(*tensors: Tensor) -> native.Library | None:
@@ -274,6 +270,7 @@ def _dense(
         return _kernel(folded, k, v, False, _padding_mask(pattern), scale, sink, dropout).reshape(batch, heads, 1, -1)
     if not pattern.causal:
         return _kernel(q, k, v, False, _padding_mask(pattern), scale, sink, dropout)
+    # The kernel's causal rule aligns the first query with the first key, which is ours only if there are as many.
     square = queries == keys and pattern.key_padding is None
     mask = None if square else pattern.mask(queries, keys, q.device)
     return _kernel(q, k, v, square, mask, scale, sink, dropout)
@@ -387,10 +384,13 @@ def _kernel(
     inputs = (q, k, v, sink)
     needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
     trained_on_cpu = on_cpu and needs_grad and not torch.compiler.is_compiling()
+    # What its own backward pass lacks: sinks, speed in bfloat16, and saved tensors that hooks have packed.
     if trained_on_cpu and (sink is not None or q.dtype.itemsize < 4 or _saved_tensors_are_packed()):
         return _CpuAttention.apply(*inputs, causal, mask, scale)
+    # The kernel's log-sum-exp is all that a sink changes: cheaper than one more key, which copies keys and values.
     if on_cpu and sink is not None and not needs_grad:
         return _cpu_attention(q, k, v, sink, causal, mask, scale)[0]
+    # Elsewhere the kernel gives no log-sum-exp: a key of zeros stands for the sink.
     if sink is not None:
         return _with_zero_key(q, k, v, causal, mask, scale, sink, dropout)
     grouped = q.shape[1] != k.shape[1]

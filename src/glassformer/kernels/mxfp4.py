@@ -1,7 +1,7 @@
 """Weights packed as MXFP4: their expansion, their products, and mixtures of experts that keep them packed.
 
 Definitions come first, then the fast forms. On the CPU a C++ kernel multiplies by packed weights without storing them
-expanded (:mod:`glassformer.kernels.mxfp4_native`); without it, and on other devices, torch expands a part at a time.
+expanded (:func:`multiply_natively`); without it, and on other devices, torch expands a part at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from glassformer.errors import InputError
-from glassformer.kernels import PLAIN, mxfp4_native
-from glassformer.kernels.dispatch import autocast_dtype, transformed
+from glassformer.kernels import PLAIN, native
+from glassformer.kernels.dispatch import NATIVE_NAMES, autocast_dtype, transformed
+from glassformer.kernels.native import LEVELS, Library, declare
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.swiglu import swiglu
 
@@ -30,6 +31,11 @@ NAN_SCALE = 255
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Values of the lower three bits of a code (E2M1: two of exponent, one of mantissa); the fourth bit is the sign."""
 
+FEW = 8
+"""Tokens that are multiplied in fixed point even where the processor has products of bfloat16."""
+
+# Groups of 32 weights per thread, below which another thread does not pay.
+_GROUPS_PER_THREAD = 2**13
 # Smaller tensors do not pay for loading the kernel.
 _LEAST_GROUPS = 2**11
 # Groups that torch expands at a time; on the CPU, intermediate results then stay in its cache.
@@ -102,11 +108,11 @@ def expand(
     """Write the weights of packed groups to ``out``, which is contiguous: :func:`expand_definition`, bit by bit."""
     if out.is_meta or out.numel() == 0:
         return
-    kernel = _native(scales) if out.dtype in (torch.bfloat16, torch.float32) else None
+    library = _native(scales) if out.dtype in (torch.bfloat16, torch.float32) else None
     if PLAIN.get():
         out.copy_(expand_definition(blocks, scales))
-    elif kernel is not None:
-        kernel.expand(blocks.contiguous(), scales.contiguous(), out)
+    elif library is not None:
+        expand_natively(library, blocks.contiguous(), scales.contiguous(), out)
     else:
         _expand_by_table(blocks, scales, out)
 
@@ -118,10 +124,46 @@ def expanded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _native(scales: Tensor) -> mxfp4_native.Kernel | None:
-    """The C++ kernel, for weights on the CPU that are worth it."""
+def _native(scales: Tensor) -> Library | None:
+    """The C++ library, for weights on the CPU that are worth it."""
     worth = scales.device.type == "cpu" and scales.numel() >= _LEAST_GROUPS and not PLAIN.get()
-    return mxfp4_native.kernel() if worth else None
+    return native.library() if worth else None
+
+
+def _sizes(rows: int, groups: int, tokens: int, _threads: int) -> tuple[int, ...]:
+    return 16 * rows * groups, rows * groups, 32 * tokens * groups, tokens * rows
+
+
+declare("mxfp4_expand", "bbT", lambda groups, _: (16 * groups, groups, 32 * groups))
+declare("mxfp4_multiply", "bbTf", _sizes)
+declare("rows_mxfp4", "bbff", lambda rows, width, *others: _sizes(rows, width // 32, *others))
+
+
+def expand_natively(library: Library, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
+    """:func:`expand` in C++, for contiguous tensors; ``out`` is bfloat16 or float32."""
+    groups = scales.numel()
+    library.call(f"mxfp4_expand_{NATIVE_NAMES[out.dtype]}", blocks, scales, out, groups, _threads(groups))
+
+
+def multiply_natively(library: Library, x: Tensor, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
+    """:func:`multiply` in C++, for contiguous tensors; ``x`` is bfloat16 or float32, ``out`` is float32.
+
+    Each weight is read once and never stored expanded. Products are summed in float32, in an order that depends on the
+    level alone: a token's result has the same bits in every batch and with every number of threads. Tokens of bfloat16
+    are multiplied in fixed point, as 16-bit integers relative to the greatest of 32, which is exact to 2^-16 of it;
+    more than :data:`FEW` of them in bfloat16 where the processor has such products.
+    """
+    (rows, groups), tokens, threads = scales.shape, len(x), _threads(scales.numel())
+    in_bfloat16 = library.level == LEVELS.index("AVX-512 with bfloat16 products") and tokens > FEW
+    if x.dtype == torch.bfloat16 and library.level > 0 and not in_bfloat16:
+        library.call("rows_mxfp4", blocks, scales, x.float(), out, rows, 32 * groups, tokens, threads)
+    else:
+        x = x if in_bfloat16 else x.float()
+        library.call(f"mxfp4_multiply_{NATIVE_NAMES[x.dtype]}", blocks, scales, x, out, rows, groups, tokens, threads)
+
+
+def _threads(groups: int) -> int:
+    return max(1, min(torch.get_num_threads(), groups // _GROUPS_PER_THREAD))
 
 
 def _expand_by_table(blocks: Tensor, scales: Tensor, out: Tensor) -> None:
@@ -170,12 +212,12 @@ def multiply(
     out: Float[Tensor, "token out"],
 ) -> None:
     """Write ``x @ weights.T`` to ``out``, in float32 at least; on an accelerator rounded to ``x``'s dtype."""
-    kernel = _native(scales) if x.dtype != torch.float64 else None
+    library = _native(scales) if x.dtype != torch.float64 else None
     if x.device.type != "cpu":
         out.copy_(x @ expanded(blocks, scales, x.dtype).T)
-    elif kernel is not None:
+    elif library is not None:
         x = x if x.dtype == torch.bfloat16 else x.float()
-        kernel.multiply(x.contiguous(), blocks.contiguous(), scales.contiguous(), out)
+        multiply_natively(library, x.contiguous(), blocks.contiguous(), scales.contiguous(), out)
     else:
         x = x.to(out.dtype)
         # One piece of memory for all: asking the system for each anew takes longer than filling it.
@@ -283,9 +325,7 @@ class _NoGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         raise InputError(
-            "a backward pass through packed experts",
-            "inference only: MXFP4 experts have no gradient",
-            "Call the model under torch.no_grad(), or train what PackedMixture.unpack() returns.",
+            "a backward pass through packed experts", "inference only", "Train what PackedMixture.unpack() returns."
         )
 
 

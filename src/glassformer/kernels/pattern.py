@@ -32,9 +32,6 @@ class Pattern:
             count). Needs ``causal``. The Longformer text's "k previous tokens and itself" is ``window = k + 1``.
         key_padding: True where the key is real, False where it is padding.
 
-    Raises:
-        InputError: ``window < 1``, or a window without ``causal``, or ``key_padding`` that is not boolean.
-
     Source: Beltagy et al. 2020, "Longformer", section 3.1 (window); Vaswani et al. 2017, section 3.2.3 (causal).
     """
 

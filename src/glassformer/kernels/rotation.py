@@ -117,9 +117,6 @@ def convert_rows(
         weight: Rows are the coordinates of all heads, head after head: ``[num_heads * head_dim, ...]``.
         num_heads: Heads in ``weight``: ``num_heads`` for a query, ``num_kv_heads`` for a key projection.
         to: The layout to convert to; the weight is in the other.
-
-    Raises:
-        InputError: Rows that do not divide into ``num_heads`` heads of even size, or an unknown layout.
     """
     rows = weight.shape[0]
     require(

@@ -159,9 +159,6 @@ def kept(path: Path, kind: Any, compute: Callable[[], _Part]) -> _Part:
 
     Returns:
         The part as the file gives it back, so that an uninterrupted run and a continued one go on from the same.
-
-    Raises:
-        InputError: A file that does not hold such a part.
     """
     if not path.exists():
         write_text(path, to_json(compute(), kind))
@@ -169,11 +166,7 @@ def kept(path: Path, kind: Any, compute: Callable[[], _Part]) -> _Part:
 
 
 def read(path: Path, kind: Any) -> Any:
-    """The results, or the part of them, that the JSON file ``path`` holds.
-
-    Raises:
-        InputError: A file that cannot be read, or does not hold such a part.
-    """
+    """The results, or the part of them, that the JSON file ``path`` holds."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -220,20 +213,12 @@ def claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
             got = f"{out}, in which nothing can be written ({error.strerror or error})"
             raise InputError(got, "a directory, or a place for a new one", "Choose another directory.") from error
         return
-    require(
-        resume,
-        f"{out}, which holds a run of the lab",
-        "a directory without one",
-        "Continue it with resume=True (on the command line: --resume), or choose another directory.",
-    )
+    fix = "Continue it with resume=True (on the command line: --resume), or choose another directory."
+    require(resume, f"{out}, which holds a run of the lab", "a directory without one", fix)
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))
         changed = sorted(name for name in asked if earlier[name] != asked[name])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}, which cannot be read", "the plan of a run", "Choose another directory.") from error
-    require(
-        not changed,
-        f"{out}, which holds a run with another {', '.join(changed)}",
-        "the plan and the seed that it was begun with",
-        "Remove it, or choose another directory.",
-    )
+    got, fix = f"{out}, which holds a run with another {', '.join(changed)}", "Remove it, or choose another directory."
+    require(not changed, got, "the plan and the seed that it was begun with", fix)

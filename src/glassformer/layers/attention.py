@@ -42,7 +42,7 @@ class Attended:
     """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added to the scores."""
     rewrites: tuple[Rewrite, ...] = ()
     cap: float | None = None
-    forbidden: Shaped[Tensor, "batch head query key"] | None = None
+    forbidden: Shaped[Tensor, "#batch #head #query #key"] | None = None
     """What an editor forbids, which is part of the mask too; rewritten weights may not be above 0 there."""
 
     @property
@@ -119,9 +119,6 @@ def attend(
         dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
             in memory if it is above 0.
 
-    Raises:
-        InputError: Sizes that do not fit one another, a pattern that does not fit them, or dropout outside [0, 1).
-
     Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
     (windows); Gemma Team 2024, arXiv 2408.00118 (cap).
@@ -196,7 +193,8 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     if call.forbidden is not None:
         got = "an edit of weights that gives some to keys that are forbidden"
         fix = "Forbid other keys, or put 0 there."
-        require(not bool((weights[call.forbidden[:, chosen]] != 0).any()), got, "weights of 0 there", fix)
+        there = call.forbidden if call.forbidden.shape[1] == 1 else call.forbidden[:, chosen]
+        require(not bool((there & (weights != 0)).any()), got, "weights of 0 there", fix)
     return scores[:, asked], weights[:, asked]
 
 

@@ -153,9 +153,6 @@ class EncoderBlock(_LayerNormBlock):
 
     Shape: ``[batch, position, hidden_dim]`` to the same.
 
-    Raises:
-        InputError: ``hidden_dim`` below 1, ``norm_eps`` of 0 or less, or dropout outside [0, 1).
-
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Ba et
     al. 2016, arXiv 1607.06450 (LayerNorm).
     """
@@ -199,9 +196,6 @@ class CrossBlock(_LayerNormBlock):
     Args:
         self_attention: From each position to itself and earlier ones: ``causal=True``.
         cross_attention: From each position to all of the memory: ``causal=False``.
-
-    Raises:
-        InputError: As there; or a self-attention that is not causal or a cross-attention that is.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm).
     """

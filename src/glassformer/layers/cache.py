@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
 
-KeptSlots = tuple[Tensor, Tensor, Tensor]
+SavedSlots = tuple[Tensor, Tensor, Tensor]
 """Slots of a layer, ``[slot]`` in order of position, and their keys and values."""
 
 
@@ -57,9 +57,6 @@ class LayerCache:
 
         For several new positions they are ``in_order`` of position, the new ones last. For a single new position in a
         windowed layer they are in slot order, on which one query's attention does not depend; see :meth:`positions`.
-
-        Raises:
-            InputError: Shapes that differ from the cache's, or more positions than ``max_seq_len``.
         """
         self._check(k, v)
         start, new = self.length, k.shape[2]
@@ -93,7 +90,7 @@ class LayerCache:
         """Which of the keys that :meth:`append` returned last are real, given it for all positions so far."""
         return None if key_padding is None else key_padding[:, self.positions(new)]
 
-    def keep(self, new: int) -> KeptSlots | None:
+    def snapshot(self, new: int) -> SavedSlots | None:
         """Copies of the slots that ``new`` more positions write over; None where they write over no position."""
         if self.window is None or self.length == 0 or self.length + new <= self.window:
             return None
@@ -101,13 +98,13 @@ class LayerCache:
         slots = torch.arange(self.length, last, device=self.keys.device) % self.window
         return slots, self.keys[:, :, slots], self.values[:, :, slots]
 
-    def rewind(self, length: int, kept: KeptSlots | None, stay: int) -> None:
-        """Go back to ``length`` positions, of which ``stay`` were added since :meth:`keep`."""
+    def restore(self, length: int, saved: SavedSlots | None, added: int) -> None:
+        """Go back to ``length`` positions, of which ``added`` came after the :meth:`snapshot`."""
         self.length = length
-        if kept is not None:
-            slots, keys, values = kept
-            self.keys[:, :, slots[stay:]] = keys[:, :, stay:]
-            self.values[:, :, slots[stay:]] = values[:, :, stay:]
+        if saved is not None:
+            slots, keys, values = saved
+            self.keys[:, :, slots[added:]] = keys[:, :, added:]
+            self.values[:, :, slots[added:]] = values[:, :, added:]
 
     def _check(self, k: Tensor, v: Tensor) -> None:
         batch, heads, _, head_dim = self.keys.shape
@@ -131,12 +128,12 @@ class LayerCache:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What :meth:`Cache.keep` copied."""
+class Snapshot:
+    """What :meth:`Cache.snapshot` copied."""
 
     length: int
     new: int
-    slots: tuple[KeptSlots | None, ...]
+    slots: tuple[SavedSlots | None, ...]
 
 
 class Cache:
@@ -166,35 +163,35 @@ class Cache:
         for layer in self.layers:
             layer.reset()
 
-    def keep(self, new: int | None = None) -> Kept:
-        """Copy what up to ``new`` more positions write over, so that :meth:`rewind` can forget them; None: any number.
+    def snapshot(self, new: int | None = None) -> Snapshot:
+        """Copy what up to ``new`` more positions write over, so that :meth:`restore` can forget them; None: any number.
 
         Memory: at most ``2 * batch * num_kv_heads * min(new, window) * head_dim`` numbers for each windowed layer.
         Other layers write over nothing.
         """
         new = self.max_seq_len - self.length if new is None else new
-        return Kept(self.length, new, tuple(layer.keep(new) for layer in self.layers))
+        return Snapshot(self.length, new, tuple(layer.snapshot(new) for layer in self.layers))
 
-    def rewind(self, kept: Kept, length: int | None = None) -> None:
-        """Forget all positions from ``length`` on; None: all that were added since ``kept``.
+    def restore(self, snapshot: Snapshot, length: int | None = None) -> None:
+        """Forget all positions from ``length`` on; None: all that were added since ``snapshot``.
 
         Raises:
-            InputError: More positions read than ``kept`` is for; or a ``length`` among them that is beyond the last, or
-                that needs a position of a windowed layer which they have written over.
+            InputError: More positions read than ``snapshot`` is for; or a ``length`` that is beyond the last of them,
+                or that needs a position of a windowed layer which they have written over.
         """
-        length = kept.length if length is None else length
-        new = self.length - kept.length
+        before = snapshot.length
+        length, new = before if length is None else length, self.length - before
         whole = all(layer.window is None or new <= layer.window for layer in self.layers)
         require(
-            0 <= new <= kept.new and (length == kept.length or (whole and kept.length < length <= self.length)),
-            f"length = {length} after {new} positions, with a copy made at {kept.length} for {kept.new}",
-            f"{kept.length}" + (f" to {self.length}" if whole else ""),
-            "Keep the cache before fewer positions.",
+            0 <= new <= snapshot.new and (length == before or (whole and before < length <= self.length)),
+            f"length = {length} after {new} positions, with a copy made at {before} for {snapshot.new}",
+            f"{before}" + (f" to {self.length}" if whole else ""),
+            "Take a snapshot before fewer positions.",
         )
         if self.padding is not None:
             self.padding = self.padding[:, :length]
-        for layer, slots in zip(self.layers, kept.slots, strict=True):
-            layer.rewind(length, slots, length - kept.length)
+        for layer, slots in zip(self.layers, snapshot.slots, strict=True):
+            layer.restore(length, slots, length - before)
 
     def begin(
         self, batch: int, new: int, padding: Bool[Tensor, "batch position"] | None
@@ -208,9 +205,6 @@ class Cache:
 
         Returns:
             The same for every position so far, the new ones included; None if all are real.
-
-        Raises:
-            InputError: Another number of texts, or positions that do not fit.
         """
         keys = self.layers[0].keys
         require(batch == len(keys), f"{batch} texts", f"{len(keys)}, as the cache was made for", "Make a new cache.")

@@ -32,9 +32,6 @@ def check_tokens(
         limit: Name of the configuration's field that holds ``max_seq_len``, for the message.
         real: True where a token is real; should be boolean, of the shape of the tokens.
         real_name: Name of ``real``, for the message.
-
-    Raises:
-        InputError: One of these does not hold.
     """
     shape = f"{name} of shape {list(tokens.shape)}"
     some = tokens.dim() == 2 and tokens.shape[0] >= 1 and tokens.shape[1] >= 1

@@ -56,9 +56,6 @@ def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
 
     with f_e the share of token-expert pairs that chose expert e, and P_e the mean probability of e over tokens.
 
-    Raises:
-        InputError: No routings.
-
     Source: Fedus et al. 2021, "Switch Transformers", arXiv 2101.03961, section 2.2.
     """
     require(len(routings) > 0, "no routings", "those of a model with experts", "Set num_experts in its configuration.")
@@ -91,9 +88,6 @@ class Router(nn.Module):
         num_experts: Experts to choose from.
         top_k: Experts per token.
         bias: Give the scores a bias (gpt-oss).
-
-    Raises:
-        InputError: A size below 1, ``top_k > num_experts``, or an input of another width.
 
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088, section 2.1.
     """
@@ -148,9 +142,6 @@ class MixtureOfExperts(nn.Module):
         clamp: gpt-oss's clamped activation instead of the plain one.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``. Weights are ``[expert, out, in]``.
-
-    Raises:
-        InputError: A size below 1, ``top_k > num_experts``, or an input of another width.
 
     Source: Jiang et al. 2024, arXiv 2401.04088.
     """

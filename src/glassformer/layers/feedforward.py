@@ -53,9 +53,6 @@ class MLP(nn.Module):
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
-    Raises:
-        InputError: A size below 1, an unknown activation, dropout outside [0, 1), or an input of another width.
-
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3; Hendrycks and Gimpel 2016, arXiv 1606.08415 (GELU).
     """
 
@@ -99,9 +96,6 @@ class SwiGLU(nn.Module):
         activation: See :data:`~glassformer.layers.options.Activation`; a clamp needs ``"silu"``.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
-
-    Raises:
-        InputError: A size below 1, or an input of another width.
 
     Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
     """

@@ -48,10 +48,6 @@ class GroupedQueryAttention(nn.Module):
         qk_norm: RMSNorm of queries and keys: of each ``"head"`` with the same weight, or of ``"all"`` heads together.
         norm_eps: Added to the mean square in these norms.
 
-    Raises:
-        InputError: Sizes that do not divide, a window without ``causal`` or below 1, dropout outside [0, 1), or an
-            unknown layout.
-
     Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855; Henry
     et al. 2020, arXiv 2010.04245 (norms of queries and keys).
     """

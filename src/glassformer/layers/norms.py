@@ -23,9 +23,6 @@ class RMSNorm(nn.RMSNorm):
         hidden_dim: Width of a position.
         eps: Added to the mean square, above 0.
 
-    Raises:
-        InputError: ``hidden_dim < 1`` or ``eps <= 0``.
-
     Source: Zhang and Sennrich 2019, arXiv 1910.07467.
     """
 

@@ -35,9 +35,6 @@ class RotaryEmbedding(nn.Module):
         layout: ``"half-split"`` or ``"interleaved"``.
         scaling: Stretch to longer texts: :data:`~glassformer.layers.options.RopeScaling`.
 
-    Raises:
-        InputError: An odd head_dim or one below 1, base <= 1, or an unknown layout.
-
     Source: Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.
     """
 
@@ -149,9 +146,6 @@ class SinusoidalPositions(nn.Module):
         max_seq_len: Positions to compute.
 
     Shape: ``[batch, position, hidden_dim]`` to the same.
-
-    Raises:
-        InputError: A size below 1; an input of another width, or longer than ``max_seq_len``.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
     """

@@ -72,9 +72,6 @@ class Decoder(nn.Module):
         Args:
             source: A directory, or a name on the hub.
             options: Those of :func:`glassformer.checkpoints.decoders.load_decoder`.
-
-        Raises:
-            InputError: As there.
         """
         # Found by name, as checkpoints imports models.
         decoder: Decoder = pkgutil.resolve_name("glassformer.checkpoints.decoders:load_decoder")(source, **options)
@@ -87,9 +84,6 @@ class Decoder(nn.Module):
         Args:
             directory: The directory to make. It is complete or absent, whatever happens.
             options: Those of :func:`glassformer.checkpoints.decoders.save_decoder`.
-
-        Raises:
-            InputError: As there; among others for a model without an equivalent in any of these.
         """
         pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)
 
@@ -157,9 +151,6 @@ class Decoder(nn.Module):
             key_padding: See there.
             last: Positions wanted, at the end; all when None. In the last layer the others make keys and values only,
                 unless a hook, a capture or an intervention reads it or the norm, or another module is in its place.
-
-        Raises:
-            InputError: As :meth:`forward`, or ``last`` that is not in [1, position].
         """
         start = 0 if cache is None else cache.length
         check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
@@ -226,11 +217,7 @@ class Decoder(nn.Module):
         return known and not is_watched(block, self.final_norm)
 
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
-        """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, in the model's dtype and on its device.
-
-        Raises:
-            InputError: ``max_seq_len`` beyond the model's.
-        """
+        """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, of the model's dtype and device."""
         config = self.config
         length = config.max_seq_len if max_seq_len is None else max_seq_len
         got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"

@@ -16,11 +16,7 @@ from glassformer.layers.options import Activation, LongRope, RopeScaling, Yarn
 
 @config
 class DecoderConfig(Config):
-    """The parts of a :class:`~glassformer.models.decoder.Decoder`.
-
-    Raises:
-        InputError: A field of another type, or a size that is impossible by itself or with another.
-    """
+    """The parts of a :class:`~glassformer.models.decoder.Decoder`."""
 
     vocab_size: Size
     """Number of different tokens."""
@@ -173,11 +169,7 @@ class DecoderConfig(Config):
 
     @classmethod
     def from_json(cls, text: str) -> DecoderConfig:
-        """The configuration that :meth:`to_json` wrote, also by a version that called ``rope_scaling`` ``yarn``.
-
-        Raises:
-            InputError: Text that is not a JSON object, or fields that the configuration refuses.
-        """
+        """The configuration that :meth:`to_json` wrote, also by a version that called ``rope_scaling`` ``yarn``."""
         try:
             stored = json.loads(text)
         except (ValueError, RecursionError):

@@ -36,9 +36,6 @@ class EncoderConfig(Config):
 
     The defaults are the course's encoder. BERT is ``final_norm=False, positions="learned", scale_embeddings=False,
     embedding_norm=True, token_types=2, norm_eps=1e-12, ff_dropout=0.0``.
-
-    Raises:
-        InputError: A field of another type, or a size that is impossible by itself or with another.
     """
 
     vocab_size: Size
@@ -133,9 +130,6 @@ class Encoder(nn.Module):
         Args:
             source: A directory, or a name on the hub.
             options: Those of :func:`glassformer.checkpoints.bert.load_encoder`.
-
-        Raises:
-            InputError: As there.
         """
         encoder: Encoder = pkgutil.resolve_name("glassformer.checkpoints.bert:load_encoder")(source, **options)
         return encoder
@@ -159,11 +153,7 @@ class Encoder(nn.Module):
         *,
         types: Int[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch num_classes"]:
-        """Scores of the classes, before softmax. Arguments as for :meth:`hidden`.
-
-        Raises:
-            InputError: A model without a head, or arguments that :meth:`hidden` refuses.
-        """
+        """Scores of the classes, before softmax. Arguments as for :meth:`hidden`."""
         classifier = self.classifier
         if classifier is None:
             raise InputError(
@@ -190,10 +180,6 @@ class Encoder(nn.Module):
             real: True where a token is real, False for padding; ``tokens != pad_id`` when None. The output at padding
                 is meaningless.
             types: The segment of each token, in [0, token_types); 0 for all when None.
-
-        Raises:
-            InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than ``max_seq_len``; or
-                ``real`` or ``types`` that do not fit them.
         """
         check_tokens(tokens, self.config.max_seq_len, real=real, real_name="real")
         key_padding = unless_all(tokens != self.config.pad_id if real is None else real)
@@ -281,10 +267,6 @@ def embed(
 
     Returns:
         The vectors, in the dtype and on the device of the encoder's weights.
-
-    Raises:
-        InputError: No texts, a text without tokens or with more than ``max_seq_len``, tokens outside the vocabulary,
-            or a batch size below 1.
 
     Source: Reimers and Gurevych 2019, "Sentence-BERT", arXiv 1908.10084.
     """

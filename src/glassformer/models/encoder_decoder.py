@@ -27,9 +27,6 @@ class EncoderDecoderConfig(Config):
     """The parts of an :class:`~glassformer.models.encoder_decoder.EncoderDecoder`.
 
     The defaults are the lookup course's model. The first transformer is ``source_positions="sinusoidal"``.
-
-    Raises:
-        InputError: A field of another type, or a size that is impossible by itself or with another.
     """
 
     vocab_size: Size
@@ -170,11 +167,7 @@ class EncoderDecoder(nn.Module):
         source_real: Bool[Tensor, "batch source"] | None = None,
         target_real: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position vocab"]:
-        """Logits of the token after each position of the target. Arguments as for :meth:`encode` and :meth:`decode`.
-
-        Raises:
-            InputError: What those two refuse.
-        """
+        """Logits of the token after each position of the target. Arguments as for :meth:`encode` and :meth:`decode`."""
         if source_real is None:
             source_real = self.real_source(source)
         return self.decode(target, self.encode(source, source_real), source_real, target_real)
@@ -193,10 +186,6 @@ class EncoderDecoder(nn.Module):
             source: Tokens in [0, vocab_size): ``[batch, position]``, or ``[batch, slot, field]`` with fields.
             source_real: True where a position is real; :meth:`real_source` when None. The memory at other positions
                 is meaningless.
-
-        Raises:
-            InputError: A source of another shape or dtype, without a position, with more than ``max_source_len``, or
-                with tokens outside the vocabulary; or ``source_real`` that does not fit it.
         """
         config = self.config
         self._check_source(source, source_real)
@@ -230,10 +219,6 @@ class EncoderDecoder(nn.Module):
                 was given, or :meth:`real_source`.
             target_real: True where a token is real; ``target != pad_id`` when None.
             cache: Earlier positions of the same targets; these tokens continue them and are added to it.
-
-        Raises:
-            InputError: A target of another shape or dtype, empty, longer than ``max_target_len``, or with tokens
-                outside the vocabulary; masks or a memory that do not fit; a cache made for another memory.
         """
         config = self.config
         start = 0 if cache is None else cache.length
@@ -265,9 +250,6 @@ class EncoderDecoder(nn.Module):
         """An empty cache for the targets of ``memory``, of up to ``max_target_len`` tokens (None: the model's).
 
         The memory's keys and values are computed here, once for all steps.
-
-        Raises:
-            InputError: ``max_target_len`` beyond the model's.
         """
         config = self.config
         length = config.max_target_len if max_target_len is None else max_target_len

@@ -20,21 +20,15 @@ _ROUNDING = 1e-2
 class HeadMeasures:
     """One number for each head: means over its queries, NaN where no query counts."""
 
+    # In nats: 0 where a query reads one key, ln n where it reads n keys equally.
     entropy: Float[np.ndarray, "*heads"]
-    """In nats: 0 where a query reads one key, ``ln n`` where it reads n keys equally."""
+    # Divided by ln of the number of visible keys, in [0, 1]; queries with one visible key do not count.
     entropy_share: Float[np.ndarray, "*heads"]
-    """The entropy divided by ``ln`` of the number of visible keys, in [0, 1]; queries with one visible key do not
-    count."""
-    distance: Float[np.ndarray, "*heads"]
-    """Of a key from its query in positions, weighted by attention."""
-    first: Float[np.ndarray, "*heads"]
-    """The weight on key 0."""
-    itself: Float[np.ndarray, "*heads"]
-    """The weight of a query on its own position."""
-    previous: Float[np.ndarray, "*heads"]
-    """The weight on the previous position; the query at position 0 does not count."""
-    sink: Float[np.ndarray, "*heads"]
-    """The weight on the head's sink: 1 minus the sum of the row."""
+    distance: Float[np.ndarray, "*heads"]  # of a key from its query in positions, weighted by attention
+    first: Float[np.ndarray, "*heads"]  # the weight on key 0
+    itself: Float[np.ndarray, "*heads"]  # the weight of a query on its own position
+    previous: Float[np.ndarray, "*heads"]  # the weight on the previous position; position 0 does not count
+    sink: Float[np.ndarray, "*heads"]  # the weight on the head's sink: 1 minus the sum of the row
 
 
 def head_measures(
@@ -56,19 +50,13 @@ def head_measures(
     """
     _check(weights)
     queries, keys = weights.shape[-2:]
-    require(
-        positions is not None or queries == keys,
-        f"{queries} queries and {keys} keys without positions",
-        "the key at each query's position",
-        "Pass positions=np.arange(start, start + queries); for cross-attention use entropy() alone.",
-    )
+    got = f"{queries} queries and {keys} keys without positions"
+    fix = "Pass positions=np.arange(start, start + queries); for cross-attention use entropy() alone."
+    require(positions is not None or queries == keys, got, "the key at each query's position", fix)
     places = np.arange(keys) if positions is None else positions
-    require(
-        len(places) == queries and bool(((places >= 0) & (places < keys)).all()),
-        f"positions = {np.array2string(places, threshold=6)}",
-        f"{queries} in [0, {keys})",
-        "Pass indices of keys.",
-    )
+    fits = len(places) == queries and bool(((places >= 0) & (places < keys)).all())
+    got = f"positions = {np.array2string(places, threshold=6)}"
+    require(fits, got, f"{queries} in [0, {keys})", "Pass indices of keys.")
     heads = weights.shape[:-2]
     names = list(HeadMeasures.__dataclass_fields__)
     found = {name: np.full(heads, np.nan) for name in names}
@@ -142,22 +130,11 @@ def _measure(
 
 
 def _check(weights: np.ndarray) -> None:
-    require(
-        min(weights.shape[-2:]) > 0,
-        f"weights of shape {list(weights.shape)}",
-        "at least one query and one key",
-        "Pass weights of a text with tokens.",
-    )
+    got = f"weights of shape {list(weights.shape)}"
+    require(min(weights.shape[-2:]) > 0, got, "at least one query and one key", "Pass weights of a text with tokens.")
     least, most = float(weights.min(initial=0.0)), float(weights.sum(-1, dtype=np.float64).max(initial=0.0))
-    require(
-        least >= 0 and bool(np.isfinite(most)),
-        f"a least weight of {least:g} and a row that sums to {most:g}",
-        "finite numbers from 0 on",
-        "Pass attention weights (after the softmax), not scores.",
-    )
-    require(
-        most <= 1 + _ROUNDING,
-        f"a row that sums to {most:g}",
-        "at most 1",
-        "Take the weights before dropout, with [query, key] as their last axes.",
-    )
+    got = f"a least weight of {least:g} and a row that sums to {most:g}"
+    fix = "Pass attention weights (after the softmax), not scores."
+    require(least >= 0 and bool(np.isfinite(most)), got, "finite numbers from 0 on", fix)
+    fix = "Take the weights before dropout, with [query, key] as their last axes."
+    require(most <= 1 + _ROUNDING, f"a row that sums to {most:g}", "at most 1", fix)

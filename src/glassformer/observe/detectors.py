@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.seams import insert, scope
+from glassformer.observe.seams import Enough, insert, scope
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -41,11 +41,7 @@ class HeadScores:
     sink: Float[Tensor, "layer head"]
 
     def top(self, kind: str, count: int = 5) -> list[tuple[int, int, float]]:
-        """The heads with the highest score: layer, head, score.
-
-        Raises:
-            InputError: A kind that is none of the fields.
-        """
+        """The heads with the highest score: layer, head, score."""
         known = tuple(self.__dataclass_fields__)
         require(kind in known, f"kind = {kind!r}", f"one of {', '.join(known)}", "Choose one of these.")
         scores: Tensor = getattr(self, kind).nan_to_num(-1.0)
@@ -56,11 +52,7 @@ class HeadScores:
 def repeated_tokens(
     vocab_size: int, half: int, rows: int = 8, *, seed: int = 0, first: int | None = None
 ) -> Int[Tensor, "row position"]:
-    """Random tokens, different from one another in each half, and the same again; with a ``first`` token before them.
-
-    Raises:
-        InputError: A size below 1, or more tokens in a half than the vocabulary has.
-    """
+    """Random tokens, different from one another in each half, and the same again, after a ``first`` token if given."""
     require_positive(half=half, rows=rows, vocab_size=vocab_size)
     require(half <= vocab_size, f"half = {half} of {vocab_size} tokens", "at most as many", "Shorten the half.")
     generator = torch.Generator().manual_seed(seed)
@@ -85,9 +77,6 @@ def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
         texts: Such as :func:`repeated_tokens` gives, or any texts of equal length; or the arguments of the model by
             name, whose mask says which tokens are real; or many batches of these, of any lengths.
 
-    Raises:
-        InputError: Something else, or no batch.
-
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895, appendix.
     """
     points = [point for point in find_hook_points(model) if point.role == "attention" and not point.cross]
@@ -106,19 +95,26 @@ def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
         masks = _kinds_of_keys(tokens, real)
         for name, mask in masks.items():
             counts[name] += int(mask.any(-1).sum())
+        missing = set(points)
         with evaluating(model), scope() as here, capture(model) as seen, ExitStack() as attached:
             for point in points:
 
-                def reduce(_: Tensor, __: Any, point: HookPoint = point, masks: Any = masks) -> None:
+                def reduce(
+                    _: Tensor, __: Any, point: HookPoint = point, masks: Any = masks, missing: Any = missing
+                ) -> None:
                     weights = seen.records.pop().values
                     for name, mask in masks.items():
                         part = (weights * mask[:, None]).sum(-1)
                         if name == "sink":
                             part = part + (1 - weights.sum(-1)) * mask.any(-1)[:, None]
                         sums[name][point.name] = sums[name].get(point.name, 0) + part.sum((0, 2))
+                    missing.discard(point)
+                    if not missing:  # what follows the last attention is not needed
+                        raise Enough
 
                 attached.callback(insert(point.module, "output", reduce, 9, here))
-            model(*([named.pop("")] if "" in named else ()), **named)
+            with suppress(Enough):
+                model(*([named.pop("")] if "" in named else ()), **named)
     require(bool(sums["sink"]), "no texts", "one batch or more", "Pass token ids.")
     rows = {
         name: torch.stack([found[point.name] for point in points]) / (counts[name] or math.nan)

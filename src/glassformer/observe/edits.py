@@ -270,14 +270,14 @@ def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:
     """Forbid that ``queries`` attend to ``keys``. It is a mask of the fused kernel."""
-    return Edit("scores", _infinite, queries=queries, keys=keys, kernel="forbid", **where)
+    return Edit("scores", infinite, queries=queries, keys=keys, kernel="forbid", **where)
 
 
 def remove_sinks(
     *, modules: Modules | None = None, layers: Selection | None = None, heads: Heads | None = None
 ) -> Edit:
     """Leave the sinks of the chosen heads out of their softmax, for all queries."""
-    return Edit("scores", _infinite, modules, layers, heads, kernel="no sink")
+    return Edit("scores", infinite, modules, layers, heads, kernel="no sink")
 
 
 def force_experts(experts: Selection, **where: Any) -> Edit:
@@ -296,7 +296,8 @@ def _check_run(name: str, site: str, run: Captured) -> None:
     require(isinstance(run, Captured), got, "what capture() gives", "Use put(site, value) for a tensor.")
 
 
-def _infinite(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+def infinite(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+    """The change of :func:`forbid`, the same for all heads and examples."""
     return torch.full_like(values, -torch.inf)
 
 

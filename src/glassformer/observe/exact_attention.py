@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -14,7 +13,7 @@ from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
 from glassformer.layers.attention import Attended, check_inputs, matrices
 
-BLOCK_BYTES = 2**21
+BLOCK_BYTES = 2**19
 """The most memory that the scores of one block take; a block has at least one row of one head."""
 
 
@@ -83,29 +82,37 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
     if inputs.rewrites:
         return _rewritten_rows(inputs, heads, queries, first, last)
     shape = (inputs.q.shape[0], len(heads), len(queries), last - first)
-    new = partial(torch.full, dtype=wide, device=inputs.q.device)
-    weights = new(shape, 0.0) if "weights" in what else None
-    scores = new(shape, -torch.inf) if "scores" in what else None
-    sinks = new(shape[:3], 0.0) if "sinks" in what else None
-    for at, end in _runs(heads, len(heads), inputs.group):  # heads that share their keys
+    kept: dict[str, Tensor] = {}
+
+    def keep(name: str, part: Tensor, place: tuple[slice, ...], otherwise: float) -> None:
+        full = shape[: part.dim()]
+        if name in what and part.shape == full:
+            kept[name] = part
+        elif name in what:
+            kept[name] = kept[name] if name in kept else part.new_full(full, otherwise)
+            kept[name][place] = part
+
+    every = tuple(heads) == tuple(range(inputs.q.shape[1]))
+    for at, end in [(0, len(heads))] if every else _runs(heads, len(heads), inputs.group):  # which share their keys
         members = range(heads[at], heads[end - 1] + 1)
         rows = max(1, BLOCK_BYTES // (shape[0] * len(members) * shape[3] * wide.itemsize))
         for start, stop in _runs(queries, rows):
-            block, allowed, low = _block(inputs, members, range(queries[start], queries[stop - 1] + 1), wide)
+            block, whole, low = _block(inputs, members, range(queries[start], queries[stop - 1] + 1), wide)
             place = (slice(None), slice(at, end), slice(start, stop))
             keys = slice(low - first, low - first + block.shape[3])
-            if scores is not None:
-                scores[(*place, keys)] = block
+            keep("scores", block, (*place, keys), -torch.inf)
             share = None
             if inputs.sinks is not None:
-                logit = inputs.sinks[list(members)].to(wide)[:, None]
-                share = torch.sigmoid(logit - block.logsumexp(-1))
-                if sinks is not None:
-                    sinks[place] = share
-            if weights is not None:
-                mixed = block.softmax(-1) if allowed is None else kernel.weights_of_scores(block, allowed)
-                weights[(*place, keys)] = mixed if share is None else mixed.mul_(1 - share[..., None])
-    return Rows(first, weights, scores, sinks)
+                share = torch.sigmoid(inputs.sinks[list(members)].to(wide)[:, None] - block.logsumexp(-1))
+                keep("sinks", share, place, 0.0)
+            if "weights" in what:
+                empty = None if whole else (block == -torch.inf).all(-1, keepdim=True)
+                mixed = torch.softmax(block, -1, out=None if "scores" in what else block)
+                mixed = mixed if empty is None else mixed.masked_fill_(empty, 0.0)
+                keep("weights", mixed if share is None else mixed.mul_(1 - share[..., None]), (*place, keys), 0.0)
+    if "sinks" in what and inputs.sinks is None:
+        kept["sinks"] = torch.zeros(shape[:3], dtype=wide, device=inputs.q.device)
+    return Rows(first, **kept)
 
 
 def _rewritten_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], first: int, last: int) -> Rows:
@@ -114,36 +121,37 @@ def _rewritten_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[in
     return Rows(first, weights, scores, sinks)
 
 
-def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) -> tuple[Tensor, Tensor | None, int]:
-    """Scores of heads that share their keys, for consecutive queries; their mask; the index of the first key."""
+def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) -> tuple[Tensor, bool, int]:
+    """For consecutive queries and all heads, or some that share their keys: their scores, whether each query certainly
+    sees a key, and the index of the first key."""
     low, high = seen_keys(inputs, queries)
     batch, head_dim = inputs.q.shape[0], inputs.q.shape[3]
-    q = inputs.q[:, heads.start : heads.stop, queries.start : queries.stop].to(wide) * inputs.scale
+    q = inputs.q[:, heads.start : heads.stop, queries.start : queries.stop].to(wide)
     if inputs.key_weights is not None:
         q = q * inputs.key_weights[heads.start : heads.stop].to(wide)[:, None, None]
-    k = inputs.k[:, heads.start // inputs.group, low:high].to(wide)
+    k = inputs.k[:, heads.start // inputs.group : (heads.stop - 1) // inputs.group + 1, low:high].to(wide)
     with torch.autocast(q.device.type, enabled=False):  # which would lower the precision of the product
-        scores = (q.reshape(batch, -1, head_dim) @ k.mT).view(batch, len(heads), len(queries), high - low)
+        q, k = q.reshape(batch * k.shape[1], -1, head_dim), k.flatten(0, 1)
+        scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=inputs.scale)
+    scores = scores.view(batch, len(heads), len(queries), high - low)
     scores = scores if inputs.cap is None else kernel.soft_capped(scores, inputs.cap)
-    allowed = None
-    padding = inputs.pattern.key_padding
-    if inputs.pattern.causal or padding is not None:
+    pattern, padding = inputs.pattern, inputs.pattern.key_padding
+    if pattern.causal and padding is None and pattern.window is None:
+        after = scores.shape[3] - len(queries)  # keys before all queries
+        # Not masked_fill_, which takes ten times as long; first 0, as the masked numbers may be NaN.
+        scores.tril_(after).add_(torch.full_like(scores[0, 0], -torch.inf).triu_(after + 1))
+    elif pattern.causal or padding is not None:
         # A pattern has the last query at the last key, as here.
         padding = None if padding is None else padding[:, low:high]
-        narrow = Pattern(inputs.pattern.causal, inputs.pattern.window, padding)
-        allowed = narrow.mask(len(queries), high - low, scores.device)
-        scores.masked_fill_(~allowed, -torch.inf)
+        narrow = Pattern(pattern.causal, pattern.window, padding)
+        scores.masked_fill_(~narrow.mask(len(queries), high - low, scores.device), -torch.inf)
     if inputs.mask is not None:
         mask = inputs.mask[..., low:high]
         mask = mask if mask.shape[2] == 1 else mask[:, :, queries.start : queries.stop]
         mask = mask if mask.shape[1] == 1 else mask[:, heads.start : heads.stop]
-        if mask.dtype == torch.bool:
-            scores.masked_fill_(~mask, -torch.inf)
-            allowed = mask if allowed is None else allowed & mask
-        else:
-            scores += mask
-            allowed = scores > -torch.inf
-    return scores, allowed, low
+        scores = scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask)
+    whole = padding is None and inputs.mask is None and inputs.q.shape[2] <= inputs.k.shape[2]
+    return scores, whole, low
 
 
 def _runs(numbers: Sequence[int], longest: int, group: int | None = None) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,7 @@ from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.layers import attention
 from glassformer.layers.attention import Attended, Editor, Rewrite
-from glassformer.observe.block_structure import calls_interface, parts_of
+from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
 from glassformer.observe.seams import insert, scope, without_other_hooks
@@ -71,7 +71,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             blocks.setdefault(_block_of(name, modules) or name, []).append(name)
     two_stacks = any(_is_cross(name) for names in blocks.values() for name in names)
     crossed = {name.rpartition(".")[0] for name, inside in blocks.items() if any(map(_is_cross, inside))}
-    loose = 0
+    loose, found = 0, dict[Any, Parts]()
     for name, attentions in blocks.items():
         block, at = modules[name], f"{name}.".removeprefix(".")
         if name == attentions[0]:  # in no block
@@ -81,7 +81,8 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         stack = name.rpartition(".")[0]
         place: dict[str, Any] = {"layer": layer_of(name, 0), "block": block}
         place["source"] = two_stacks and stack not in crossed and len({each.rpartition(".")[0] for each in blocks}) > 1
-        parts = parts_of(block)
+        kind = _structure(block)
+        parts = found[kind] = found.get(kind) or parts_of(block)
 
         def part(inside: str | None, at: str = at) -> nn.Module | None:
             return None if inside is None else modules[at + inside]
@@ -136,6 +137,19 @@ _LAST = ("down_proj", "c_proj", "dense_4h_to_h", "fc2")
 """Names of the last projection of a dense feed-forward network."""
 _ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer")
 """Blocks whose routers give scores, routing weights and choices, with a softmax over the chosen experts."""
+
+
+def _structure(block: nn.Module) -> tuple[Any, ...]:
+    """What :func:`parts_of` reads: equal for blocks with equal parts, as most of a stack are."""
+    return tuple(
+        (
+            name,
+            type(module),
+            *(each.dim() for each in (*module._parameters.values(), *module._buffers.values()) if each is not None),
+            *(key for key, value in vars(module).items() if isinstance(value, int | float | str) and value),
+        )
+        for name, module in block.named_modules()
+    )
 
 
 def _block_of(name: str, modules: dict[str, nn.Module]) -> str | None:

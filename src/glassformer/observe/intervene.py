@@ -17,7 +17,7 @@ from glassformer.layers.attention import Attended, Rewrite, editing
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
-from glassformer.observe.edits import Edit, Labels
+from glassformer.observe.edits import Edit, Labels, infinite
 from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
 from glassformer.observe.recorder import cache_of, kept_logits, key_order, rows_of, start_of
 from glassformer.observe.seams import Change, Given, insert, scope
@@ -411,8 +411,11 @@ class _Attachment:
             return replace(call, sinks=call.sinks.index_fill(0, torch.tensor(heads, device=call.q.device), lowest))
         places, labels = {"query": rows, "key": chosen}, {"head": heads, "query": names, "key": positions}
         if edit.kernel == "forbid":
-            shape = (len(call.q), call.q.shape[1], length, keys)
-            mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {"head": heads, **places}, labels) == 0
+            alike = edit.change is infinite
+            several = {} if alike and heads == tuple(range(point.heads)) else {"head": heads}
+            batch = 1 if alike and edit.examples is None else len(call.q)
+            shape = (batch, point.heads if several else 1, length, keys)
+            mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels) == 0
             call = hugging_face.boolean_mask(call)
             forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
             return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)

@@ -22,7 +22,7 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
-from glassformer.observe.seams import has_other_hooks, insert, is_changed, scope
+from glassformer.observe.seams import Enough, has_other_hooks, insert, is_changed, scope
 
 _NORMS = (
     *("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm"),
@@ -325,7 +325,7 @@ class Readout:
         def note(values: Tensor, _: Any) -> None:
             found.append(values)
             if self.known:
-                raise _Read
+                raise Enough
 
         with ExitStack() as attached:
             here = attached.enter_context(scope())
@@ -335,7 +335,7 @@ class Readout:
             if not self.known:
                 last = self.of("block")[-1].name
                 seen = attached.enter_context(capture(self.model, [last], what="residual", queries=place))
-            attached.enter_context(suppress(_Read))
+            attached.enter_context(suppress(Enough))
             out: Any = self.model(tokens) if isinstance(tokens, Tensor) else self.model(**tokens)
         if whole and (short := shorten(found[-1])) is not None:
             found[-1] = short
@@ -347,10 +347,6 @@ class Readout:
             same = made.shape == read.shape and float((made - read).abs().max()) <= near
             require(same, got, _READ, "Use patch_sweep(), capture() and intervene(), which take this model.")
         return found[-1] if found[-1].dim() == 2 else found[-1][:, 0]
-
-
-class _Read(Exception):
-    """The logits have been read."""
 
 
 def readout_of(model: nn.Module) -> Readout:

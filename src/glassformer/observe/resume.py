@@ -23,7 +23,7 @@ from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.seams import has_other_hooks, insert, is_changed, scope, standing_in
+from glassformer.observe.seams import Enough, has_other_hooks, insert, is_changed, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -34,10 +34,6 @@ Part = Literal["encoder", "decoder", "cross"]
 Stage = Literal["residual_before", "residual_between", "residual"]
 
 _NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
-
-
-class _Done(Exception):
-    """The logits are there."""
 
 
 class _Kept(Tensor):
@@ -131,7 +127,7 @@ class Runner:
         def note(values: Tensor, _: Any) -> None:
             found.append(values)
             if self.known:
-                raise _Done  # what the model does with so few logits is not needed
+                raise Enough  # what the model does with so few logits is not needed
 
         with ExitStack() as attached:
             attached.enter_context(evaluating(self.model))
@@ -139,7 +135,7 @@ class Runner:
             if not whole:
                 attached.callback(insert(self._head, "input", shorten, 9, here))
             attached.callback(insert(self._head, "output", note, 9, here))
-            attached.enter_context(suppress(_Done))
+            attached.enter_context(suppress(Enough))
             if start:
                 repeated = self._continued(repeated, start, before)
             made: Any = self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)

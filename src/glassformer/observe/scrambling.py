@@ -21,20 +21,13 @@ Predict = Callable[[Int[Tensor, "batch source *field"]], Float[Tensor, "batch *p
 class ScrambledContext:
     """The result for one context."""
 
-    positions: int
-    """Real positions, which were permuted."""
-    orders: int
-    """Orders tried, including the original one."""
-    exhaustive: bool
-    """Whether all orders were tried."""
-    largest_change: float
-    """The largest absolute change of a logit."""
-    changed_tokens: int
-    """Most likely tokens that changed, over all orders and target positions."""
-    decided_tokens: int
-    """Most likely tokens that were compared: orders other than the original, times target positions."""
-    worst_order: tuple[int, ...]
-    """The order with the largest change: its position i holds the original's position ``worst_order[i]``."""
+    positions: int  # real ones, which were permuted
+    orders: int  # tried, the original one included
+    exhaustive: bool  # whether all orders were tried
+    largest_change: float  # of a logit, absolute
+    changed_tokens: int  # most likely tokens that changed, over all orders and target positions
+    decided_tokens: int  # those that were compared: orders other than the original, times target positions
+    worst_order: tuple[int, ...]  # with the largest change: position i holds the original's position worst_order[i]
 
 
 @dataclass(frozen=True)
@@ -42,8 +35,7 @@ class Scrambling:
     """The result of :func:`scrambling_test`."""
 
     contexts: tuple[ScrambledContext, ...]
-    tolerance: float
-    """The largest change of a logit that is attributed to rounding."""
+    tolerance: float  # the largest change of a logit that is attributed to rounding
 
     @property
     def largest_change(self) -> float:
@@ -116,35 +108,20 @@ def scrambling_test(
         max_orders: The most orders of each context, at least 2.
         tolerance: The largest change of a logit that is attributed to rounding, at least 0.
         batch_size: Orders in one call of ``predict``.
-
-    Raises:
-        InputError: No context, no context with two different positions, a mask of another shape, ``max_orders`` below
-            2, a tolerance below 0, a batch size below 1; logits of another batch size or not finite; or logits that
-            differ between two calls with the same source.
     """
-    require(
-        source.dim() >= 2 and source.shape[0] >= 1 and source.shape[1] >= 1,
-        f"source of shape {list(source.shape)}",
-        "[context, position] or [context, slot, field], with at least one context and position",
-        "Add a context axis with source[None].",
-    )
+    got = f"source of shape {list(source.shape)}"
+    expected = "[context, position] or [context, slot, field], with at least one context and position"
+    require(source.dim() >= 2 and min(source.shape[:2]) >= 1, got, expected, "Add a context axis with source[None].")
     real = torch.ones(source.shape[:2], dtype=torch.bool) if real is None else real.cpu()
-    require(
-        real.shape == source.shape[:2] and real.dtype == torch.bool,
-        f"real of shape {list(real.shape)} and dtype {real.dtype}",
-        f"torch.bool and the shape {list(source.shape[:2])}",
-        "Pass True for each real position and False for padding.",
-    )
+    fits, got = real.shape == source.shape[:2], f"real of shape {list(real.shape)} and dtype {real.dtype}"
+    expected, fix = f"torch.bool and the shape {list(source.shape[:2])}", "Pass True for each real position."
+    require(fits and real.dtype == torch.bool, got, expected, fix)
     require_positive(max_orders=max_orders, batch_size=batch_size)
     require(max_orders >= 2, f"max_orders = {max_orders}", "at least 2", "One order is the original.")
     require(tolerance >= 0, f"tolerance = {tolerance}", "a number of at least 0", "Use 1e-5 in float32.")
     contents = [context[places.to(context.device)] for context, places in zip(source, real, strict=True)]
-    require(
-        any(bool((content != content[:1]).any()) for content in contents),
-        "contexts that are the same in every order",
-        "at least two different real positions in one of them",
-        "Pass contexts whose real positions differ.",
-    )
+    differ, got = any(bool((each != each[:1]).any()) for each in contents), "contexts that are the same in every order"
+    require(differ, got, "two different real positions in one of them", "Pass contexts whose real positions differ.")
     generator = torch.Generator().manual_seed(seed)
     contexts = []
     with torch.no_grad():
@@ -154,12 +131,9 @@ def scrambling_test(
         result = Scrambling(tuple(contexts), tolerance)
         if not result.holds:
             difference = float((predict(source[:1]).clone() - predict(source[:1])).abs().max())
-            require(
-                difference == 0,
-                f"logits that differ by {difference:.2g} when the same source is read again",
-                "a deterministic function of the source",
-                "Call model.eval() first to switch dropout off.",
-            )
+            got = f"logits that differ by {difference:.2g} when the same source is read again"
+            fix = "Call model.eval() first to switch dropout off."
+            require(difference == 0, got, "a deterministic function of the source", fix)
     return result
 
 
@@ -190,12 +164,9 @@ def _one_context(
     for start in range(0, len(orders), batch_size):
         chosen = orders[start : start + batch_size]
         logits = predict(context[chosen.to(context.device)])
-        require(
-            logits.dim() >= 2 and logits.shape[0] == len(chosen),
-            f"logits of shape {list(logits.shape)} for {len(chosen)} sources",
-            f"[{len(chosen)}, ..., vocab]",
-            "Return one row of logits for each source.",
-        )
+        got = f"logits of shape {list(logits.shape)} for {len(chosen)} sources"
+        fix = "Return one row of logits for each source."
+        require(logits.dim() >= 2 and logits.shape[0] == len(chosen), got, f"[{len(chosen)}, ..., vocab]", fix)
         infinite = int((~logits.isfinite()).sum())
         require(infinite == 0, f"{infinite} logits that are not finite", "finite numbers", "Check the model for NaN.")
         original = logits[0].clone() if original is None else original

@@ -57,6 +57,10 @@ def scope() -> Iterator[Scope]:
         _scopes.set(tuple(each for each in _scopes.get() if each is not made))
 
 
+class Enough(Exception):
+    """Ends a forward pass that has given what is wanted of it."""
+
+
 @contextmanager
 def suspended() -> Iterator[None]:
     """Within the block no scope's changes are made: a module that is run does what it does by itself."""

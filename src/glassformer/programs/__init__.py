@@ -1,6 +1,7 @@
 """Programs over sequences, compiled into transformers whose every weight follows from them, and verified."""
 
 from glassformer.programs.certificate import ProgramCertificate, verify_program
+from glassformer.programs.compiler import compile_program
 from glassformer.programs.language import (
     Selector,
     Variable,
@@ -13,7 +14,7 @@ from glassformer.programs.language import (
     selector_width,
     tokens,
 )
-from glassformer.programs.model import CompiledProgram, compile_program
+from glassformer.programs.model import CompiledProgram
 
 __all__ = [
     "CompiledProgram",

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.handcraft.bounds import gamma, require_as_built
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
@@ -53,9 +53,6 @@ class Adder(nn.Module):
         num_digits: Digits of each number, from 6: no pair of coordinates turns faster than a radian per position.
 
     Shape: tokens ``[batch, position]`` to logits of the next digit ``[batch, position, 10]``.
-
-    Raises:
-        InputError: ``num_digits`` below 6.
     """
 
     def __init__(self, num_digits: int = 10) -> None:
@@ -99,16 +96,11 @@ class Adder(nn.Module):
 
     @torch.inference_mode()
     def add(self, pairs: Int[np.ndarray, "pair 2"]) -> Int[np.ndarray, " pair"]:
-        """The sums of pairs of numbers, digit by digit, always the most likely one.
-
-        Raises:
-            InputError: A negative number, or one of too many digits.
-        """
+        """The sums of pairs of numbers, digit by digit, always the most likely one."""
         most = 10**self.num_digits - 1
         fits = pairs.ndim == 2 and pairs.shape[1] == 2 and bool(((pairs >= 0) & (pairs <= most)).all())
-        require(
-            fits, f"pairs of shape {list(pairs.shape)}", f"[pair, 2] of numbers from 0 to {most}", "Make it larger."
-        )
+        got = f"pairs of shape {list(pairs.shape)}"
+        require(fits, got, f"[pair, 2] of numbers from 0 to {most}", "Make it larger.")
         tokens = torch.from_numpy(addition_texts(pairs, self.num_digits)[:, : 2 * self.num_digits + 3])
         for _ in range(self.num_digits + 1):
             tokens = torch.cat([tokens, self(tokens)[:, -1:].argmax(-1)], dim=1)
@@ -175,9 +167,8 @@ def verify_adder(model: Adder) -> AdderCertificate:
     require_as_built(model, Adder, _LARGEST, like=Adder(model.num_digits))
     block: Any = model.layers[0]
     attention, ffn = block.attention, block.ffn
-    constant = not bool(attention.query.weight.any()) and not bool(attention.key.weight.any())
-    if not constant:
-        raise InputError("queries or keys that depend on tokens", "constants, turned by positions", "Use Adder().")
+    constant = not attention.query.weight.any() and not attention.key.weight.any()
+    require(constant, "queries or keys that depend on tokens", "constants, turned by positions", "Use Adder().")
     n, roundoff = model.num_digits, torch.finfo(attention.query.bias.dtype).eps / 2
     digits = torch.arange(10.0, dtype=torch.float64)
     own = model.embedding.weight[:, 0].double()
@@ -194,24 +185,21 @@ def verify_adder(model: Adder) -> AdderCertificate:
         row = np.array([factors[0] * weights[0], factors[1] * weights[1]]).sum(0)
         row[query] += per_digit
         places = [query, n + 1 + k, k, n + 2 + k, 1 + k]  # c(k-1), b(k-1), a(k-1), b(k), a(k)
-        others = np.delete(np.abs(row), places).sum() if k < n else 0.0
-        if k == n:  # digits n of a and b are zeros of the text, and what is at distance 3 n + 2 is one, too
-            others = np.delete(np.abs(row), [*places, 0]).sum()
+        # In the end, digits n of a and b are zeros of the text, and what is at distance 3 n + 2 is one, too.
+        others = np.delete(np.abs(row), places if k < n else [*places, 0]).sum()
         ideal = np.array([-2 / 9.5 + 1 / 9.5, 1 / 9.5, 1 / 9.5, 1.0, 1.0])
         found = row[places]
         used = slice(0, 3) if k == n else slice(0, 5)
         leak = float(np.max([leak, others, np.abs(found - ideal)[used].max()]))
         size = 9 * (np.abs(row).sum() + 2 * abs(per_digit)) + 40
-        blur = (
-            9 * others + 9 * off * sum(map(abs, factors)) + gamma(query + 64, roundoff) * size + 2 * linear * (1 + size)
-        )
-        top = range(10) if k < n else [0]
-        low = [(0, 0, 0)] if k == 0 else list(itertools.product(range(10), range(10), range(2)))
-        table = np.array([(*each, a, b) for each in low for a in top for b in top], dtype=np.float64)
+        blur = 9 * others + 9 * off * sum(map(abs, factors))
+        blur += gamma(query + 64, roundoff) * size + 2 * linear * (1 + size)
+        top, below = range(10 if k < n else 1), (10, 10, 2) if k > 0 else (1, 1, 1)
+        table = np.array(list(itertools.product(*map(range, below), top, top)), dtype=np.float64)
         before_a, before_b, carry, a, b = table.T
-        below = before_a + before_b + carry
-        total = a + b + below // 10
-        z = found @ np.array([below % 10, before_b, before_a, b, a]) + added
+        before = before_a + before_b + carry
+        total = a + b + before // 10
+        z = found @ np.array([before % 10, before_b, before_a, b, a]) + added
         cases = max(cases, len(table))
         for end in (z - blur, z + blur):
             inside = np.maximum(end[:, None] * _double(ffn.up.weight[:, 0]) + _double(ffn.up.bias), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.handcraft.bounds import require_as_built
-from glassformer.layers.feedforward import MLP, NoFeedForward
-from glassformer.programs.checker import Affine, Checked, LayerClaim, LayerWeights, Network, check
+from glassformer.layers.blocks import Block
+from glassformer.layers.feedforward import MLP
+from glassformer.programs.checker import Affine, LayerClaim, LayerWeights, Network, check
+from glassformer.programs.compiler import compile_program
 from glassformer.programs.domains import Domains
-from glassformer.programs.enumeration import Batch
+from glassformer.programs.enumeration import Column
 from glassformer.programs.graph import graph, sources_of, values_in_words
 from glassformer.programs.language import (
     Aggregate,
@@ -31,7 +33,7 @@ from glassformer.programs.language import (
     tokens,
     typed,
 )
-from glassformer.programs.model import CompiledProgram, compile_program
+from glassformer.programs.model import CompiledProgram, make_block
 
 _NUMBERS_AT_ONCE = 1 << 21
 
@@ -115,14 +117,6 @@ def _count(number: int) -> str:
     return f"{10 ** (power % 1):.2g}e{int(power)}"
 
 
-class Outputs(NamedTuple):
-    """What a model gives at every position of some sequences: errors, numbers, and whether they are read wrongly."""
-
-    error: np.ndarray
-    found: np.ndarray
-    wrong: np.ndarray
-
-
 @torch.inference_mode()
 def verify_program(
     model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000, seconds: float = math.inf
@@ -133,8 +127,8 @@ def verify_program(
     and the bound decides.
 
     Args:
-        model: From :func:`~glassformer.programs.model.compile_program`, in any dtype; its weights may have
-            been changed.
+        model: From :func:`~glassformer.programs.compiler.compile_program`, in any dtype; its weights may have been
+            changed.
         tolerance: The largest error of an output that is read as a number.
         limit: Most sequences to run.
         seconds: Time after which the verdict is undecided, if there is none before. A step in progress is not
@@ -143,28 +137,98 @@ def verify_program(
     Raises:
         InputError: A model without its program, such as one that was read from a file; weights or codes that are not
             finite; or modules that have been replaced.
+        RuntimeError: An error above the bound, which cannot be: there is a fault in the checker.
     """
     require_as_built(model, CompiledProgram)
-    finite = isinstance(tolerance, int | float) and 0 < tolerance < math.inf
-    require(finite, f"tolerance = {tolerance}", "a positive number", "Pass the largest error to accept.")
-    ok = isinstance(seconds, int | float) and seconds > 0
-    require(ok, f"seconds = {seconds}", "a positive number", "Pass how long it may take.")
-    program = model.program
-    if program is None:
-        raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
-    require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Assign model.program.")
+    for name, number in (("tolerance", tolerance), ("seconds", seconds)):
+        ok = isinstance(number, int | float) and number > 0 and (name == "seconds" or number < math.inf)
+        require(ok, f"{name} = {number}", "a positive number", "Pass another one.")
+    require_positive(limit=limit)
+    program, domains, codes = model.program, model.domains, model.codes
+    if not isinstance(program, Variable):
+        got = "a model without its program" if program is None else f"program = {program!r}"
+        raise InputError(got, "a program to compare it with", "Assign model.program.")
     model.require_codes()
     network, deadline = network_of(model), time.monotonic() + seconds
     allowed = tolerance if model.allowed_error is None else model.allowed_error
+    bound, reason = check(network, domains, program, codes, _claims(model), deadline)
 
-    def run(ids: Tensor, batch: Batch) -> Outputs:
-        found = model(ids).double().numpy()
-        error = np.abs(found - model.wanted(batch))
-        column, values = batch.column(program)
-        return Outputs(error, found, _misread(model, found, column, values) if model.codes else ~(error < allowed))
+    def run(ids: np.ndarray) -> _Outputs:
+        batch, found = model.batch(ids), model(torch.from_numpy(ids)).double().numpy()
+        error, (column, values) = np.abs(found - model.wanted(batch)), batch.column(program)
+        wrong = ~(error < allowed) if codes is None else _misread(model, found, column, values)
+        there = batch.defined[:, None]
+        error = np.where(there, np.where(np.isnan(error), np.inf, error), 0.0)
+        return _Outputs(error, found, wrong & there, there, (column, values))
 
-    bound = check(network, model.domains, program, model.codes, _claims(model), deadline)
-    return certify(model, program, model.embedding.weight, run, allowed, bound, limit, deadline)
+    letters, most = np.array(_different_tokens(domains, program, model.embedding.weight)), domains.max_len
+    different, possible = (
+        sum(size**length for length in range(1, most + 1)) for size in (len(letters), len(domains.vocabulary))
+    )
+    done = undefined = wrong = 0
+    largest, example = 0.0, None
+    for block in _blocks(len(letters), most, limit):
+        if time.monotonic() > deadline:
+            reason = f"the time was over{f'; {reason}' if reason else ''}"
+            break
+        block = letters[block]
+        outputs = run(block)
+        done, wrong = done + len(block), wrong + int(outputs.wrong.sum())
+        undefined += int((~outputs.defined).sum())
+        largest = max(largest, float(outputs.error.max()))
+        if example is None and outputs.wrong.any():
+            row = int(outputs.wrong.any(1).argmax())
+            again = run(block[[row]])  # rounding may depend on the batch
+            if again.wrong.any():
+                position = int(again.wrong[0].argmax())
+                sequence = tuple(domains.vocabulary[token] for token in block[row])
+                column, values = again.wanted
+                example = sequence, position, values[column[0, position]], float(again.found[0, position])
+    if largest > bound:
+        raise RuntimeError(f"an error of {largest}, above the bound of {bound}: the checker is wrong")
+    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if done == different else "samples"
+    verdict: Literal["holds", "fails", "undecided"] = "undecided"
+    if example is not None:
+        verdict = "fails"
+    elif bound < allowed:
+        verdict, rests_on = "holds", "the bound" if done < different else "every sequence"
+    elif done == different and not wrong and largest <= allowed / 2:
+        verdict = "holds"
+    elif done == different:
+        reason = "errors near what is allowed, which rounding in another batch may exceed"
+    elif not reason:
+        reason = "the bound is above what is allowed"
+    return ProgramCertificate(
+        verdict=verdict,
+        rests_on=rests_on,
+        dtype=str(model.embedding.weight.dtype).removeprefix("torch."),
+        vocabulary=tuple(domains.vocabulary),
+        max_len=most,
+        causal=domains.causal,
+        limit=limit,
+        num_run=done,
+        num_different=different,
+        num_possible=possible,
+        num_undefined=undefined,
+        may_lack_values=_may_lack_values(domains, program),
+        num_wrong=wrong,
+        largest_error=largest,
+        bound=bound,
+        allowed=allowed,
+        counterexample=example,
+        reason=reason,
+    )
+
+
+class _Outputs(NamedTuple):
+    """What a model gives at every position of some sequences, and what the definition gives."""
+
+    error: np.ndarray
+    found: np.ndarray
+    wrong: np.ndarray
+    defined: np.ndarray
+    """Whether a sequence has a value."""
+    wanted: Column
 
 
 def _misread(model: CompiledProgram, found: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
@@ -185,89 +249,6 @@ def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
         return compile_program(model.program, domains.vocabulary, domains.max_len, causal=domains.causal).claims or ()
     except InputError:
         return ()
-
-
-def certify(
-    model: CompiledProgram,
-    program: Variable,
-    embedding: Tensor,
-    run: Callable[[Tensor, Batch], Outputs],
-    allowed: float,
-    checked: Checked,
-    limit: int,
-    deadline: float = math.inf,
-) -> ProgramCertificate:
-    """The certificate of a program on the sequences of a model.
-
-    ``embedding`` has a row for each token; ``run`` gives what is found at all positions.
-
-    Raises:
-        RuntimeError: An error above the bound, which cannot be: there is a fault in the checker.
-    """
-    require_positive(limit=limit)
-    domains = model.domains
-    letters, most = np.array(_different_tokens(domains, program, embedding)), domains.max_len
-    different, possible = (
-        sum(size**length for length in range(1, most + 1)) for size in (len(letters), len(domains.vocabulary))
-    )
-    done = undefined = wrong = 0
-    largest, example, reason = 0.0, None, checked.reason
-    for block in _blocks(len(letters), most, limit):
-        if time.monotonic() > deadline:
-            reason = f"the time was over{f'; {reason}' if reason else ''}"
-            break
-        block = letters[block]
-        batch = model.batch(block)
-        outputs = run(torch.from_numpy(block), batch)
-        there = batch.defined[:, None]  # column() was called by run
-        error = np.where(there, np.where(np.isnan(outputs.error), np.inf, outputs.error), 0.0)
-        failed = outputs.wrong & there
-        done, undefined, wrong = done + len(block), undefined + int((~there).sum()), wrong + int(failed.sum())
-        largest = max(largest, float(error.max()))
-        if example is None and failed.any():
-            row = int(failed.any(1).argmax())
-            alone = model.batch(block[[row]])
-            again = run(torch.from_numpy(block[[row]]), alone)  # rounding may depend on the batch
-            if again.wrong.any():
-                position = int(again.wrong[0].argmax())
-                sequence = tuple(domains.vocabulary[token] for token in block[row])
-                column, values = alone.column(program)
-                example = sequence, position, values[column[0, position]], float(again.found[0, position])
-    bound = checked.error
-    if largest > bound:
-        raise RuntimeError(f"an error of {largest}, above the bound of {bound}: the checker is wrong")
-    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if done == different else "samples"
-    verdict: Literal["holds", "fails", "undecided"] = "undecided"
-    if example is not None:
-        verdict = "fails"
-    elif bound < allowed:
-        verdict, rests_on = "holds", "the bound" if done < different else "every sequence"
-    elif done == different and not wrong and largest <= allowed / 2:
-        verdict = "holds"
-    elif done == different:
-        reason = "errors near what is allowed, which rounding in another batch may exceed"
-    elif not reason:
-        reason = "the bound is above what is allowed"
-    return ProgramCertificate(
-        verdict=verdict,
-        rests_on=rests_on,
-        dtype=str(embedding.dtype).removeprefix("torch."),
-        vocabulary=tuple(domains.vocabulary),
-        max_len=most,
-        causal=domains.causal,
-        limit=limit,
-        num_run=done,
-        num_different=different,
-        num_possible=possible,
-        num_undefined=undefined,
-        may_lack_values=_may_lack_values(domains, program),
-        num_wrong=wrong,
-        largest_error=largest,
-        bound=bound,
-        allowed=allowed,
-        counterexample=example,
-        reason=reason,
-    )
 
 
 def _may_lack_values(domains: Domains, program: Variable) -> bool:
@@ -303,11 +284,7 @@ def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) ->
 
 
 def network_of(model: CompiledProgram) -> Network:
-    """The weights of a compiled program as they are, for the checker.
-
-    Raises:
-        InputError: Modules that compute something else than :func:`~.model.make_block`'s.
-    """
+    """The weights of a compiled program as they are, for the checker."""
     layers, domains = [], model.domains
     tokens, most = len(model.embedding.weight), len(model.positions.weight)
     fits = tokens == len(domains.vocabulary) and most >= domains.max_len
@@ -315,19 +292,12 @@ def network_of(model: CompiledProgram) -> Network:
     require(fits, got, wanted, "Compile the program for these sequences.")
     for block in model.blocks:
         attention, ffn = block.attention, block.ffn
-        plain = (
-            type(block.attention_norm) is type(block.ffn_norm) is nn.Identity
-            and block.attention_post_norm is block.ffn_post_norm is None
-            and not block.parallel
-            and attention.num_kv_heads == attention.num_heads
-            and (attention.scale, attention.cap, attention.key_weights) == (None, None, None)
-            and (attention.query_norm, attention.key_norm, attention.pattern.window) == (None, None, None)
-            and attention.pattern.causal == model.domains.causal
-            and attention.pattern.key_padding is None
-            and (type(ffn) is NoFeedForward or (type(ffn) is MLP and ffn.activation == "relu"))
-        )
-        require(plain, "a block of another kind", "attention and a ReLU network without norms", "Compile it again.")
+        units = ffn.up.out_features if isinstance(ffn, MLP) else 0
         sinks = None if attention.sinks is None else _array(attention.sinks)
+        sizes = model.embedding.embedding_dim, attention.num_heads, attention.head_dim, units
+        with torch.device("meta"):
+            like = make_block(*sizes, causal=domains.causal, sinks=sinks is not None)
+        require_as_built(block, Block, like=like)
         up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
         q, k, v, out = map(_affine, (attention.query, attention.key, attention.value, attention.output))
         layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))

@@ -1,663 +1,268 @@
-r"""From a program to the weights of a transformer.
-
-Every variable that the transformer has to hold is *stored* in coordinates of its residual stream. All that reads the
-stream is linear (queries, keys, values, the first layer of a feed-forward network, the output), so a variable is not
-stored as a one-hot vector but by the functions of it that its readers need, *features*: as many coordinates as they
-have dimensions, apart from constants, which biases add. A function of tokens alone, or of indices alone, needs
-no layer: its features are in the embeddings.
-
-A **selector** is a cost of each pair of a key's and a query's value: 0 if selected, at least 1 if not, written as a sum
-of products of a feature of the query and one of the key, as few as its rank. A head's score is ``-SHARPNESS`` times the
-cost. Where nothing may be selected, the head has a sink of half of that. The mean of the selected values is then right
-but for ``exp(-SHARPNESS / 2)`` of their range.
-
-A **width** is a head with a sink at the selected keys' own score: of w selected keys it gives w / (w + 1).
-
-A **function** of other variables is a feed-forward network. Its inputs are added up with strides, so that different
-combinations of values give different sums, and each change of the result from a sum to the next takes two ReLU units::
-
-    step(x) = relu(u) - relu(u - 1)   with u = (x - low) / (high - low)
-
-which is exactly 0 up to ``low`` and 1 from ``high``: errors of the sum up to a quarter of a gap vanish.
-
-Source: Lindner et al. 2023, "Tracr", arXiv 2301.05062 (programs as weights); OpenAI 2025, gpt-oss model card (sinks).
-"""
+"""From a program to a transformer: what its plan says, written into weights."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial, reduce
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
-from glassformer.errors import InputError
-from glassformer.programs.domains import MOST_VALUES, Domains
-from glassformer.programs.language import (
-    Aggregate,
-    Combined,
-    Elementwise,
-    Input,
-    Select,
-    Selector,
-    Value,
-    Variable,
-    Width,
-    fulfils,
-    is_number,
-    typed,
-)
-
-SHARPNESS = 60.0
-"""The score by which a selected key is ahead of others, at least."""
-MOST_SUMS = 4096
-"""Range of a sum, in gaps, up to which the steps of a function are right in float32."""
-
-MOST_SHARES = 2048
-"""The same for sums of shares, which attention computes with errors."""
-
-MOST_LABELS = 64
-"""Range of numbers whose squared difference is a cost, so that its products are small beside float32's precision."""
-
-MOST_FEATURES = 256
-"""Of keys, for one selector."""
-
-FEW_CHANGES = 64
-"""Changes of a function up to which it is computed in as few layers as possible."""
-FEWER_CHANGES = 4
-"""By which factor there have to be fewer changes for more layers."""
-
-Function = Callable[[Value], float]
+from glassformer.errors import require
+from glassformer.layers.blocks import Block
+from glassformer.layers.feedforward import MLP
+from glassformer.programs.checker import HeadClaim, LayerClaim, LookupClaim
+from glassformer.programs.domains import Domains
+from glassformer.programs.language import Value, Variable, indices, refuse_endless, tokens
+from glassformer.programs.model import CompiledProgram, Coordinate, make_block
+from glassformer.programs.plan import SHARPNESS, Head, Lookup, Plan, Stored, Sum
 
 
-@dataclass(eq=False)
-class Stored:
-    """A variable in the residual stream, from the time ``born`` to the time ``read``.
+def compile_program(
+    program: Variable,
+    vocabulary: Sequence[Value],
+    max_len: int,
+    *,
+    causal: bool = False,
+    dtype: torch.dtype = torch.float64,
+) -> CompiledProgram:
+    """The transformer that computes ``program`` for sequences of 1 to ``max_len`` tokens of ``vocabulary``.
 
-    Times: 0 is the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network.
+    Args:
+        program: See :mod:`glassformer.programs.language`.
+        vocabulary: All tokens.
+        max_len: Tokens of the longest sequence.
+        causal: Let selectors choose only keys up to the query's own position.
+        dtype: Of the weights.
+
+    Raises:
+        InputError: Naming the part that cannot be compiled, and why.
     """
-
-    part: Variable
-    name: str
-    born: int
-    domain: tuple[Value, ...] | None
-    free: bool
-    """Whether any feature can be stored; otherwise only its value."""
-    features: list[Float[np.ndarray, " value"]] = field(default_factory=list)
-    """The features in its coordinates; of a variable that is not free there is one, the value."""
-    origins: list[Sum] = field(default_factory=list)
-    """Of what a head copies: what it reads at a key for each feature."""
-    defaults: list[float] = field(default_factory=list)
-    """Of what a head copies: what is added everywhere, which is left where nothing is selected."""
-    span: tuple[float, float] = (0.0, 0.0)
-    """Of what is not free: the least and the largest number that is stored."""
-    read: int = 0
-    place: list[int] = field(default_factory=list)
-    directions: list[Float[np.ndarray, " value"]] = field(default_factory=list)
-    """Of the features, orthonormal."""
-
-    def lacks(self, wanted: Float[np.ndarray, " value"]) -> bool:
-        """Whether ``wanted`` is no sum of multiples of the features: :meth:`solve`, but quick where it is far off."""
-        if len(self.directions) == len(self.features):
-            left = _without(wanted, self.directions)
-            if np.linalg.norm(left) > 1e-3 * np.ptp(wanted) > 0:
-                self.directions.append(left / np.linalg.norm(left))
-                return True
-        return self.solve(wanted) is None
-
-    def solve(self, wanted: Float[np.ndarray, " value"]) -> tuple[Float[np.ndarray, " feature"], float] | None:
-        """The factors of its features, and the constant, that give ``wanted``."""
-        span = float(np.ptp(wanted))
-        if span == 0:
-            return np.zeros(len(self.features)), float(wanted[0])
-        for place, feature in enumerate(self.features):
-            if np.array_equal(feature, wanted):
-                return np.eye(1, len(self.features), place)[0], 0.0
-        features = np.column_stack([*self.features, np.ones(len(wanted))])
-        found = np.linalg.lstsq(features, wanted, rcond=None)[0]
-        if np.abs(features @ found - wanted).max() > 1e-11 * span:  # numbers far from 0, or of different sizes
-            middle = np.append((features.max(0) + features.min(0))[:-1] / 2, 0.0)
-            sizes = np.append(np.ptp(features, axis=0)[:-1], 1.0)
-            far = float(wanted.min() + wanted.max()) / 2
-            scaled = (features - middle) / np.where(sizes > 0, sizes, 1)
-            found = np.linalg.lstsq(scaled, wanted - far, rcond=None)[0]
-            if np.abs(scaled @ found - (wanted - far)).max() > 1e-11 * span:
-                return None
-            found = found / sizes
-            found[-1] += far - found @ middle
-        found[np.abs(found) * np.append(np.ptp(features, axis=0)[:-1], 1) < 1e-12 * span] = 0
-        return found[:-1], float(found[-1])
+    require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
+    ok = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    require(ok, f"dtype = {dtype}", "a floating-point dtype", "Use torch.float32.")
+    domains = Domains(vocabulary, max_len, causal)
+    plan = Plan(domains)
+    with refuse_endless(program):
+        result = plan.read(program)
+    num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
+    result.read_at(2 * num_layers + 1)
+    layers = [_Layer.of(plan, 2 * layer + 2) for layer in range(num_layers)]
+    outputs = {stored for stored, _ in result.terms}
+    places = [_place(list(plan.stored.values()), outputs, reuse) for reuse in (True, False)]
+    with torch.random.fork_rng(devices=[]):  # modules are made with random weights
+        models = [
+            CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
+            for place in places
+        ]
+    model, place = min(zip(models, places, strict=True), key=lambda pair: pair[0].num_parameters)
+    for stored, coordinates in place.of.items():
+        stored.coordinates = coordinates
+    with torch.no_grad():
+        _write_ends(model.double(), plan, result)
+        for block, layer in zip(model.blocks, layers, strict=True):
+            _write_attention(block, layer.heads, place.width)
+            _write_functions(block, layer.lookups, place.erased.get(layer.end, []), place.width)
+    model.coordinates = tuple(sorted(_describe(plan), key=lambda each: (each.index, each.born)))
+    model.heads = tuple(tuple(str(head.selector) for head in layer.heads) for layer in layers)
+    model.claims = tuple(map(_claim, layers))
+    values = domains.of(program)
+    if values is not None:
+        code = plan.code(program)
+        model.codes = sorted(((code(value), value) for value in values), key=lambda each: each[0])
+    _require_apart(model, plan, dtype)
+    return model.to(dtype).eval()
 
 
-def _without(wanted: np.ndarray, directions: Sequence[np.ndarray]) -> np.ndarray:
-    """What is left of a vector around its mean without its shares of orthonormal directions."""
-    left = wanted - wanted.mean()
-    if directions:
-        known = np.array(directions)
-        for _ in range(2):  # the second time for what rounding left
-            left = left - known.T @ (known @ left)
-    return left
+def _require_apart(model: CompiledProgram, plan: Plan, dtype: torch.dtype) -> None:
+    """Refuse a program in float64 whose numbers are the same in ``dtype``, or next to one another, by two values."""
+    name, step = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps
+    fix = "Subtract what they have in common, scale them, or choose a wider dtype."
+
+    def check(what: str, near: Sequence[tuple[float, Value]]) -> None:
+        size = max((abs(number) for number, _ in near), default=0.0)
+        pairs = sorted(itertools.pairwise(near), key=lambda pair: -max(abs(pair[0][0]), abs(pair[1][0])))
+        for (low, one), (high, other) in pairs:
+            apart = high - low > step * size
+            got = f"{what} {one!r} and {other!r} as the numbers {low:.17g} and {high:.17g}"
+            require(apart, got, f"numbers that {name} tells apart", fix)
+
+    check(f"{model.name}, which can be", model.codes or [])
+    for each in plan.lookups.values():
+        values = each.stored.domain or ()
+        for (low, before), (high, after) in itertools.pairwise(each.points):
+            if before != after:
+                check(f"{each.stored.name}, which is", [(low, values[before]), (high, values[after])])
+    for token, rows in ((True, model.embedding.weight), (False, model.positions.weight)):
+        seen: dict[bytes, int] = {}
+        kept = rows.detach().to(dtype).double()
+        require(bool(kept.isfinite().all()), f"numbers up to {float(rows.detach().abs().max()):.3g}", name, fix)
+        for place, row in enumerate(kept.numpy()):
+            first = seen.setdefault(row.tobytes(), place)
+            pair = [model.domains.vocabulary[each] if token else each for each in (first, place)]
+            got = f"{'tokens' if token else 'indices'} {pair[0]!r} and {pair[1]!r}"
+            require(bool((rows[first] == rows[place]).all()), got, f"numbers that {name} tells apart", fix)
 
 
-@dataclass(frozen=True, eq=False)
-class Sum:
-    """A number that can be read off the stream: features or multiples of stored variables, and a constant."""
+class _Layer(NamedTuple):
+    """What one layer of a plan computes, until the time ``end``."""
 
-    terms: tuple[tuple[Stored, Float[np.ndarray, " _"] | float], ...] = ()
-    constant: float = 0.0
+    end: int
+    heads: list[Head]
+    lookups: list[Lookup]
 
-    @property
-    def born(self) -> int:
-        """The time from which it can be read."""
-        return max((stored.born for stored, _ in self.terms), default=0)
+    @classmethod
+    def of(cls, plan: Plan, end: int) -> _Layer:
+        heads = [each for each in plan.heads.values() if each.time == end - 1]
+        return cls(end, heads, [each for each in plan.lookups.values() if each.time == end])
 
-    @property
-    def span(self) -> tuple[float, float]:
-        """The least and the largest number that it can be."""
-        least = most = self.constant
-        for stored, wanted in self.terms:
-            if isinstance(wanted, np.ndarray):
-                ends = float(wanted.min()), float(wanted.max())
+
+class _Places(NamedTuple):
+    """The coordinates of every variable, how many there are, and which are erased when."""
+
+    width: int
+    of: dict[Stored, list[int]]
+    erased: dict[int, list[int]]
+
+
+def _write_ends(model: CompiledProgram, plan: Plan, result: Sum) -> None:
+    for part, table in ((tokens, model.embedding), (indices, model.positions)):
+        stored = plan.stored.get(part)
+        if stored is not None:
+            rows = model.domains.places(part, model.domains.vocabulary if part is tokens else range(len(table.weight)))
+            for column, feature in zip(stored.coordinates, stored.features, strict=True):
+                table.weight[:, column] = torch.from_numpy(feature[rows])
+    row, constant = _row(result, model.embedding.embedding_dim)
+    model.output.weight[0], model.output.bias[0] = torch.from_numpy(row), constant
+
+
+def _describe(plan: Plan) -> Iterator[Coordinate]:
+    for variable, stored in enumerate(plan.stored.values()):
+        for place, feature in zip(stored.coordinates, stored.features, strict=True):
+            values = None
+            if stored.free and stored.domain is not None:
+                values = tuple(zip(stored.domain, feature.tolist(), strict=True))
+            yield Coordinate(place, stored.name, variable, stored.born, stored.read, values)
+
+
+def _place(stored: list[Stored], outputs: set[Stored], reuse: bool) -> _Places:
+    """Give every variable its coordinates.
+
+    Those of the outputs are not erased by the network that writes them: the sum with what is erased would be rounded.
+    """
+    width, erased = 0, dict[int, list[int]]()
+    places: dict[Stored, list[int]] = {}
+    unused: list[tuple[int, int]] = []  # from which time it can be erased, coordinate
+    for each in sorted(stored, key=lambda each: each.born):
+        places[each] = []
+        last = each.born - (each in outputs)
+        for _ in each.features:
+            ready = next((one for one in unused if one[0] <= last), None) if reuse else None
+            if ready is None:
+                places[each].append(width)
+                width += 1
             else:
-                ends = wanted * stored.span[0], wanted * stored.span[1]
-            least, most = least + min(ends), most + max(ends)
-        return least, most
-
-    def read_at(self, time: int) -> Sum:
-        """The same; keeps what it reads until then."""
-        for stored, _ in self.terms:
-            stored.read = max(stored.read, time)
-        return self
-
-    def times(self, factor: float) -> Sum:
-        """A multiple."""
-        return Sum(tuple((stored, wanted * factor) for stored, wanted in self.terms), self.constant * factor)
-
-    def plus(self, other: Sum) -> Sum:
-        """The sum of two."""
-        return Sum(self.terms + other.terms, self.constant + other.constant)
+                unused.remove(ready)
+                erased.setdefault(ready[0], []).append(ready[1])
+                places[each].append(ready[1])
+        unused += [(max((each.read + 1) // 2, each.born // 2 + 1) * 2, place) for place in places[each]]
+        unused.sort()
+    return _Places(max(width, 1), places, erased)
 
 
-@dataclass(eq=False)
-class Head:
-    """One attention head: the cost of its selector, and what it copies."""
-
-    selector: Selector
-    time: int
-    queries: list[Sum]
-    keys: list[Sum]
-    sink: float | None
-    """The sink's score, 0 or below; None for none."""
-    writes: list[Stored] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Lookup:
-    """A function in a feed-forward network: the place of its value for each value of the sum, ascending."""
-
-    time: int
-    sum: Sum
-    points: list[tuple[float, int]]
-    stored: Stored
-    parts: tuple[Variable, ...]
-    """What it is looked up from."""
+def _row(total: Sum, width: int) -> tuple[Float[np.ndarray, " hidden_dim"], float]:
+    """A sum as weights on the residual stream, and a constant."""
+    row, constant = np.zeros(width), total.constant
+    for stored, wanted in total.terms:
+        if stored.free:
+            assert isinstance(wanted, np.ndarray)
+            found = stored.solve(wanted)
+            assert found is not None
+            row[stored.coordinates] += found[0]
+            constant += found[1]
+        else:
+            assert isinstance(wanted, float)
+            row[stored.coordinates] += wanted
+    return row, constant
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """A way of looking a function up: the sum that it reads, and its result for each value of that."""
-
-    changes: int
-    """Of the result, from each value of the sum to the next."""
-    strides: list[float]
-    reads: tuple[Callable[[], Sum], ...]
-    points: list[tuple[float, int]]
-    parts: tuple[Variable, ...]
-
-
-@dataclass(eq=False)
-class Plan:
-    """What a program takes: stored variables, heads, functions and the output."""
-
-    domains: Domains
-    stored: dict[object, Stored] = field(default_factory=dict)
-    heads: dict[object, Head] = field(default_factory=dict)
-    lookups: dict[object, Lookup] = field(default_factory=dict)
-    leaves: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict)
-
-    # ---- what can be read -------------------------------------------------------------------------------------------
-
-    def is_free(self, part: Variable) -> bool:
-        """Whether any function of a variable can be read where the variable can."""
-        if isinstance(part, Aggregate):
-            return not self.domains.averaged(part) and self.is_free(part.values)
-        if isinstance(part, Elementwise):
-            roots = self.domains.roots(part)
-            if len(roots) == 1 and self.is_free(roots[0]):
-                return True
-            return part.linear is None or not all(map(self.domains.numeric, part.sources))
-        return True
-
-    def read(self, part: Variable, wanted: Function | None = None) -> Sum:
-        """A function of a variable, or its value as a number (:meth:`code`)."""
-        if not self.is_free(part) and (wanted is None or self._is_code(part, wanted)):
-            return self._value(part)
-        wanted = self.code(part) if wanted is None else wanted
-        if isinstance(part, Elementwise):
-            roots = self.domains.roots(part)
-            if len(roots) == 1 and self.is_free(roots[0]):
-                (root,), function = roots, wanted
-                return self.read(root, lambda value: function(self.domains.value(part, {root: value})))
-        return self._feature(self._free_form(part), wanted, part)
-
-    def _free_form(self, part: Variable) -> Stored:
-        """Where any function of a variable can be read."""
-        if isinstance(part, Aggregate) and self.is_free(part):
-            return self._aggregated(part)
-        if isinstance(part, Input):
-            return self.stored.setdefault(part, Stored(part, str(part), 0, self.domains.listed(part), free=True))
-        return self._looked_up(part)
-
-    def _birth(self, part: Variable) -> int:
-        """The time from which any function of a variable can be read."""
-        roots = self.domains.roots(part)
-        return self._free_form(roots[0] if len(roots) == 1 and self.is_free(roots[0]) else part).born
-
-    def code(self, part: Variable) -> Function:
-        """Different numbers for the values of a variable: themselves if they are numbers, and near to one another.
-
-        Of a variable that is not free, numbers stand for themselves in any case.
-        """
-        if self.domains.numeric(part) and not self.is_free(part):
-            return float
-        values = self.domains.listed(part)
-        if self.is_free(part) and not _evenly(values):
-            places = {typed(value): float(place) for place, value in enumerate(values)}
-            return lambda value: places[typed(value)]
-        numbers = [float(value) for value in values if is_number(value)]
-        first = math.floor(max(numbers)) + 1 if numbers else 0
-        others = [value for value in values if not is_number(value)]
-        codes = {typed(value): float(first + place) for place, value in enumerate(others)}
-        return lambda value: codes[typed(value)] if typed(value) in codes else float(value)
-
-    def _is_code(self, part: Variable, wanted: Function) -> bool:
-        if wanted is float and self.domains.numeric(part):
-            return True
-        values, code = self.domains.of(part), self.code(part)
-        return values is not None and all(wanted(value) == code(value) for value in values)
-
-    def _value(self, part: Variable) -> Sum:
-        """The code of a variable that is not free."""
-        if isinstance(part, Elementwise) and part.linear is not None:
-            total = Sum(constant=float(part.linear[1]))
-            for source, factor in zip(part.sources, part.linear[0], strict=True):
-                total = total.plus(self.read(source, float).times(float(factor)))
-            return total
-        assert isinstance(part, Aggregate)
-        return Sum(((self._aggregated(part), 1.0),))
-
-    def _feature(self, stored: Stored, wanted: Function, part: Variable) -> Sum:
-        assert stored.domain is not None
-        vector = np.array([float(wanted(value)) for value in stored.domain])
-        if stored.lacks(vector):
-            stored.features.append(vector)
-            if isinstance(part, Aggregate):
-                sure = self.domains.reflexive(part.selector)
-                default = 0.0 if sure else float(wanted(part.default))
-                origin = self.read(part.values, lambda value: wanted(value) - default)
-                stored.origins.append(origin.read_at(stored.born))
-                stored.defaults.append(default)
-        return Sum(((stored, vector),))
-
-    # ---- heads ------------------------------------------------------------------------------------------------------
-
-    def _aggregated(self, part: Aggregate) -> Stored:
-        key = self.domains.key(part)
-        if key not in self.stored:
-            free = self.is_free(part)
-            sure = self.domains.reflexive(part.selector)
-            origin = Sum() if free else self.read(part.values, float if self.domains.numeric(part) else self.code(part))
-            born = self._birth(part.values) if free else origin.born
-            head = self._head(part.selector, None if sure else -SHARPNESS / 2, born)
-            stored = Stored(part, str(part), head.time, self.domains.of(part), free)
-            if not free:
-                default = 0.0 if sure else self.code(part)(part.default)
-                stored.features.append(np.empty(0))
-                stored.origins.append(origin.plus(Sum(constant=-default)).read_at(head.time))
-                stored.span = min(origin.span[0], default), max(origin.span[1], default)
-                stored.defaults.append(default)
-            head.writes.append(stored)
-            self.stored[key] = stored
-        return self.stored[key]
-
-    def _head(self, selector: Selector, sink: float | None, born: int) -> Head:
-        terms = _joined([term for part in self._conjunction(selector) for term in self._cost(part)])
-        time = (max([born, *(side.born for pair in terms for side in pair)]) + 1) // 2 * 2 + 1
-        key = "head", self.domains.key(selector), sink, time
-        if key not in self.heads:
-            queries, keys = (
-                ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True)) if terms else ([], [])
-            )
-            self.heads[key] = Head(selector, time, queries, keys, sink)
-        return self.heads[key]
-
-    def _conjunction(self, selector: Selector) -> list[Select]:
-        """Selectors that all hold where ``selector`` does, each once."""
-        found: dict[int, Select] = {}
-        waiting, seen = [selector], set[Selector]()
-        while waiting:
-            part = waiting.pop()
-            if part in seen:
-                continue
-            seen.add(part)
-            if isinstance(part, Combined):
-                corners = itertools.product((False, True), repeat=len(part.parts))
-                if all(bool(part.function(*bits)) == all(bits) for bits in corners):
-                    waiting += reversed(part.parts)
-                    continue
-                part = self._joint(part)
-            assert isinstance(part, Select)
-            found.setdefault(self.domains.key(part), part)
-        return list(found.values())
-
-    def _joint(self, selector: Combined) -> Select:
-        """Any selector as one of tuples of keys' and of queries' values."""
-        order: dict[Selector, None] = {}  # each after its parts
-
-        def add(part: Selector) -> None:
-            if part not in order:
-                for each in part.parts if isinstance(part, Combined) else ():
-                    add(each)
-                order[part] = None
-
-        add(selector)
-        selects = [each for each in order if isinstance(each, Select)]
-        keys = list({self.domains.key(each.keys): each.keys for each in selects}.values())
-        queries = list({self.domains.key(each.queries): each.queries for each in selects}.values())
-
-        def joined(variables: list[Variable]) -> Variable:
-            label = f"({', '.join(map(str, variables))})"
-            return Elementwise(lambda *values: values, tuple(variables), label, takes_none=True)
-
-        def place(part: Variable, among: list[Variable]) -> int:
-            return [self.domains.key(each) for each in among].index(self.domains.key(part))
-
-        places = {each: (place(each.keys, keys), place(each.queries, queries)) for each in selects}
-
-        def holds(key: tuple[Value, ...], query: tuple[Value, ...]) -> bool:
-            known: dict[Selector, bool] = {}
-            for part in order:
-                if isinstance(part, Combined):
-                    known[part] = bool(part.function(*(known[each] for each in part.parts)))
-                elif isinstance(part, Select):
-                    known[part] = fulfils(part, key[places[part][0]], query[places[part][1]])
-            return known[selector]
-
-        return Select(joined(keys), joined(queries), holds, str(selector))
-
-    def _cost(self, part: Select) -> list[tuple[Sum, Sum]]:
-        """Pairs of a query's and a key's number, whose products add up to the cost."""
-        chosen = self.domains.table(part)
-        keys, queries = self.domains.listed(part.keys), self.domains.listed(part.queries)
-        if chosen.all():
-            return []
-        if not chosen.any():
-            return [(Sum(constant=1.0), Sum(constant=1.0))]
-        factors = _squares(chosen, keys) or _ranks(chosen, part)
-        same = [(q, k) for q, k in factors if np.ptp(q) == 0]
-        if len(same) > 1:  # as one feature of the keys
-            whole = np.sum([q[0] * k for q, k in same], axis=0)
-            factors = [*(pair for pair in factors if np.ptp(pair[0]) > 0), (np.ones(len(queries)), whole)]
-
-        def side(variable: Variable, column: Float[np.ndarray, " value"]) -> Sum:
-            if np.ptp(column) == 0:
-                return Sum(constant=float(column[0]))
-            numbers = dict(zip(map(typed, self.domains.listed(variable)), column.tolist(), strict=True))
-            return self.read(variable, lambda value: numbers[typed(value)])
-
-        return [(side(part.queries, q), side(part.keys, k)) for q, k in factors]
-
-    # ---- functions --------------------------------------------------------------------------------------------------
-
-    def _looked_up(self, part: Variable) -> Stored:
-        key = "function", self.domains.key(part)
-        if key not in self.stored:
-            total, attempt = self._points(part)
-            time = (total.born + 2) // 2 * 2
-            points = sorted(attempt.points, key=lambda point: point[0])
-            stored = Stored(part, str(part), time, self.domains.listed(part), free=True)
-            self.stored[key] = stored
-            self.lookups[key] = Lookup(time, total.read_at(time), points, stored, attempt.parts)
-        return self.stored[key]
-
-    def _share(self, part: Width) -> Sum:
-        """``w / (w + 1)`` of a width w."""
-        key = "share", self.domains.key(part)
-        if key not in self.stored:
-            head = self._head(part.selector, 0.0, 0)
-            name, features = f"share of {part}", [np.empty(0)]
-            stored = Stored(part, name, head.time, None, free=False, features=features, span=(0.0, 1.0))
-            stored.origins.append(Sum(constant=1.0))
-            stored.defaults.append(0.0)
-            head.writes.append(stored)
-            self.stored[key] = stored
-        return Sum(((self.stored[key], 1.0),))
-
-    def _source(self, part: Variable, shares: bool) -> tuple[Callable[[], Sum], Function]:
-        """What a function reads of one of its sources, and the number that it is for each value."""
-        if shares and isinstance(part, Width):
-            return partial(self._share, part), lambda value: value / (value + 1)
-        return partial(self.read, part), self.code(part)
-
-    def _points(self, part: Variable) -> tuple[Sum, _Attempt]:
-        """The sum that a function reads, and how it is looked up from it."""
-        leaves = self._leaves(part)
-        roots = self.domains.roots(part)
-        attempts = [(leaves, True)] if isinstance(part, Width) else [(leaves, True), (leaves, False)]
-        if any(isinstance(root, Width) for root in roots):  # from its share, without a layer that looks it up
-            attempts.insert(0, (roots, True))
-        if isinstance(part, Elementwise):
-            attempts.append((part.sources, False))
-        best: _Attempt | None = None
-        for parts, shares in attempts:  # later ones take more layers
-            found = self._attempt(part, parts, shares)
-            if found is not None and (best is None or found.changes < best.changes / FEWER_CHANGES):
-                best = found
-            if best is not None and best.changes <= FEW_CHANGES:
-                break
-        if best is None:
-            self._refuse_alike(part)
-            raise InputError(
-                f"{part}, a function of too many combinations of values, or a count of too many keys",
-                f"at most {MOST_VALUES} combinations, whose sums float32 tells apart",
-                "Shorten max_len, or map its sources to fewer values first.",
-            )
-        total = Sum()
-        for read, stride in zip(best.reads, best.strides, strict=True):
-            total = total.plus(read().times(stride))
-        return total, best
-
-    def _attempt(self, part: Variable, parts: Sequence[Variable], shares: bool) -> _Attempt | None:
-        """How a function is looked up from these parts, if they have few enough combinations."""
-        sources = list({self.domains.key(each): each for each in parts}.values())
-        given = self.domains.combinations(sources)
-        if given is None:
-            return None
-        names = {self.domains.key(each): each for each in sources}
-        table = []
-        for each in given:  # some combinations of sums and what is in them are not possible
-            full = {one: each[names[self.domains.key(one)]] for one in parts}
-            try:
-                result = self.domains.value(part, full)
-            except InputError:
-                continue
-            place = self.domains.place(part, result)
-            if place is not None:
-                table.append((tuple(each[source] for source in sources), place))
-        reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
-        listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
-        found = _strides(listed, table, codes, MOST_SHARES if shares else MOST_SUMS)
-        if found is None:
-            return None
-        changes, strides = found
-        points = {}
-        for values, place in table:
-            where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
-            points[round(where, 9)] = (where, place)
-        return _Attempt(changes, strides, reads, list(points.values()), tuple(sources))
-
-    def _refuse_alike(self, part: Variable) -> None:
-        """Refuse a function of numbers that are too near to one another, by its two nearest that it tells apart."""
-        for source in part.sources if isinstance(part, Elementwise) else (part,):
-            listed = self.domains.of(source)
-            if listed is None or self.is_free(source) or not all(map(is_number, listed)):
-                continue
-            ordered = sorted(listed, key=float)
-            pairs = sorted(itertools.pairwise(ordered), key=lambda pair: float(pair[1]) - float(pair[0]))
-            low, high = (float(each) for each in pairs[0]) if pairs else (0.0, 1.0)
-            if high - low <= max(abs(low), abs(high)) / MOST_SUMS:
-                got = f"{part} of {pairs[0][0]!r} and {pairs[0][1]!r}, which float32 does not tell apart well enough"
-                raise InputError(got, "numbers further apart", "Subtract what they have in common first.")
-
-    def _leaves(self, part: Variable) -> tuple[Variable, ...]:
-        """What a function is looked up from: roots, and sums of numbers that are in the stream anyway."""
-        if not isinstance(part, Elementwise):
-            return (part,)
-        if part not in self.leaves:
-            found: list[Variable] = []
-            for source in part.sources:
-                whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
-                found += [source] if whole else self._leaves(source)
-            self.leaves[part] = tuple(dict.fromkeys(found))
-        return self.leaves[part]
+def _claim(layer: _Layer) -> LayerClaim:
+    """What the heads and units of a layer are for, in the order in which they are written."""
+    heads = [
+        HeadClaim(head.selector, tuple(stored.part for stored in head.writes for _ in stored.copied))
+        for head in layer.heads
+    ]
+    lookups, unit = [], 0
+    for each in layer.lookups:
+        count = 2 * len(_steps(each))
+        lookups.append(LookupClaim(each.stored.part, each.parts, unit, unit + count))
+        unit += count
+    return LayerClaim(tuple(heads), tuple(lookups))
 
 
-def _joined(terms: list[tuple[Sum, Sum]]) -> list[tuple[Sum, Sum]]:
-    """The same cost with one term for what depends on the key alone, and one for what depends on the query alone."""
-    of_key = [(q, k) for q, k in terms if not q.terms]
-    of_query = [(q, k) for q, k in terms if q.terms and not k.terms]
-    both = [(q, k) for q, k in terms if q.terms and k.terms]
-    one = Sum(constant=1.0)
-    if of_key:
-        both.append((one, reduce(Sum.plus, [k.times(q.constant) for q, k in of_key])))
-    if of_query:
-        both.append((reduce(Sum.plus, [q.times(k.constant) for q, k in of_query]), one))
-    return both
+def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
+    heads, width = layer.heads, places.width
+    size = max([1, *(max(len(head.queries), sum(len(each.copied) for each in head.writes)) for head in heads)])
+    sinks = any(head.sink is not None for head in heads)
+    units = 2 * (sum(len(_steps(each)) for each in layer.lookups) + len(places.erased.get(layer.end, [])))
+    return make_block(width, max(1, len(heads)), size, units, causal=causal, sinks=sinks)
 
 
-def _evenly(values: Sequence[Value]) -> bool:
-    """Whether numbers, with None among them, are at most twice as far apart as the nearest two, and not far from 0."""
-    numbers = [float(value) for value in values if is_number(value)]
-    if len(numbers) < 2:
-        return not numbers or abs(numbers[0]) <= MOST_SUMS
-    gap = float(np.diff(np.sort(numbers)).min())
-    if len(numbers) < len(values):  # others are 1 apart
-        gap = min(gap, 1.0)
-    return bool(np.ptp(numbers) <= 2 * gap * len(values)) and max(map(abs, numbers)) <= MOST_SUMS * gap
+def _write_attention(block: Block, heads: list[Head], width: int) -> None:
+    attention = block.attention
+    size = attention.head_dim
+    for number, head in enumerate(heads):
+        first = number * size
+        for place, (query, key) in enumerate(zip(head.queries, head.keys, strict=True)):
+            factors = (attention.query, -SHARPNESS * size**0.5, query), (attention.key, 1.0, key)
+            for linear, factor, side in factors:
+                row, constant = _row(side, width)
+                linear.weight[first + place] = torch.from_numpy(row * factor)
+                linear.bias[first + place] = constant * factor
+        if attention.sinks is not None:
+            attention.sinks[number] = -1e4 if head.sink is None else head.sink
+        place = first
+        for stored in head.writes:
+            for target, copied, default in zip(stored.coordinates, stored.copied, stored.defaults, strict=True):
+                row, constant = _row(copied, width)
+                attention.value.weight[place], attention.value.bias[place] = torch.from_numpy(row), constant
+                attention.output.weight[target, place] = 1.0
+                attention.output.bias[target] += default
+                place += 1
 
 
-def _squares(
-    chosen: np.ndarray, keys: Sequence[Value]
-) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]] | None:
-    """Of a relation "equal labels": ``|a - b|²`` with the label a of the query and b of the key, if it is one.
-
-    A label is a number; where there are many, two or more digits, so that no product is large.
-    """
-    sets: dict[bytes, int] = {}  # of keys, by the place of the label
-    places = np.array([sets.setdefault(row.tobytes(), len(sets)) if row.any() else -1 for row in chosen])
-    first = [int(np.flatnonzero(places == place)[0]) for place in range(len(sets))]
-    if (chosen[first].sum(0) > 1).any():
-        return None
-    held = chosen[first].any(0)
-    of_keys = np.where(held, chosen[first].argmax(0), -1)
-    if len(sets) + 2 > MOST_LABELS:
-        return _digits(places, of_keys, len(sets))
-    alone = all(map(is_number, keys)) and bool((chosen[first].sum(1) == 1).all())
-    labels = np.arange(len(sets), dtype=np.float64)
-    if alone:
-        numbers = np.array([float(keys[row.argmax()]) for row in chosen[first]])
-        gap = np.diff(np.sort(numbers)).min() if len(numbers) > 1 else 1.0
-        alone = bool(gap >= 1 and np.ptp(numbers) < MOST_LABELS)
-        labels = numbers if alone else labels
-    middle = round((labels.min() + labels.max()) / 2)
-    labels = labels - middle
-    a = np.where(places >= 0, labels[places], labels.min() - 1)
-    b = np.where(held, labels[of_keys], labels.max() + 1)
-    if not held.all() and alone:  # keep keys' own numbers where they are far enough, and near
-        own = np.array([float(key) for key in keys]) - middle
-        apart = np.abs(own[~held][:, None] - np.unique(np.append(a, labels))[None]).min(initial=1) >= 1
-        b = own if apart and np.abs(own).max() <= MOST_LABELS else b
-    return [(a**2, np.ones(len(b))), (-2 * a, b), (np.ones(len(a)), b**2)]
+def _steps(lookup: Lookup) -> list[tuple[float, float, int, int]]:
+    """Where the result changes: from, to, and the indices of the values before and after."""
+    assert lookup.stored.domain is not None
+    features = lookup.stored.features
+    columns = np.column_stack(features) if features else np.zeros((len(lookup.stored.domain), 0))
+    found = []
+    for (low, i), (high, j) in zip(lookup.points[:-1], lookup.points[1:], strict=True):
+        if (columns[i] != columns[j]).any():
+            found.append((low, high, i, j))
+    return found
 
 
-def _digits(
-    of_queries: np.ndarray, of_keys: np.ndarray, count: int
-) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
-    """The squared distance of labels' digits; -1 is a label that is equal to no other."""
-    digits = math.ceil(math.log(count + 2) / math.log(MOST_LABELS))
-    base = math.ceil((count + 2) ** (1 / digits))
-    sides = np.where(of_queries < 0, count, of_queries), np.where(of_keys < 0, count + 1, of_keys)
-    a, b = (
-        np.array([labels // base**digit % base - base // 2 for digit in range(digits)], dtype=np.float64)
-        for labels in sides
-    )
-    squares = [((a**2).sum(0), np.ones(b.shape[1])), (np.ones(a.shape[1]), (b**2).sum(0))]
-    return [*squares, *((-2 * one, other) for one, other in zip(a, b, strict=True))]
-
-
-def _ranks(chosen: np.ndarray, part: Select) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
-    """A cost of 1 for what is not chosen, as products of as many columns as its rank."""
-    cost = 1.0 - chosen
-    basis: list[np.ndarray] = []
-    normed = np.zeros((MOST_FEATURES, cost.shape[1]))
-    for row in (np.ones(cost.shape[1]), *np.unique(cost, axis=0)):
-        left = row - normed[: len(basis)].T @ (normed[: len(basis)] @ row)
-        left -= normed[: len(basis)].T @ (normed[: len(basis)] @ left)
-        if np.linalg.norm(left) > 1e-6 * np.linalg.norm(row) > 0:
-            if len(basis) == MOST_FEATURES:
-                got = f"{part}, which takes more than {MOST_FEATURES} features of keys"
-                raise InputError(got, "fewer", "Shorten max_len, or compare fewer values.")
-            normed[len(basis)] = left / np.linalg.norm(left)
-            basis.append(row)
-    columns = np.array(basis)
-    factors = np.linalg.lstsq(columns.T, cost.T, rcond=None)[0]
-    factors[np.abs(factors) < 1e-9] = 0
-    if np.array_equal(factors.round(9).T @ columns, cost):
-        factors = factors.round(9)
-    return [(factor, row) for factor, row in zip(factors, basis, strict=True) if factor.any()]
-
-
-def _strides(
-    codes: list[list[float]], table: list[tuple[tuple[Value, ...], int]], code: Sequence[Function], most: int
-) -> tuple[int, list[float]] | None:
-    """Factors of the sources, so that equal sums have equal results, with few changes, and how many these are."""
-    gaps = [float(np.diff(np.unique(each)).min(initial=math.inf)) for each in codes]
-    gaps = [each if each < math.inf else 1.0 for each in gaps]
-    spans = [(max(each) - min(each)) / gap for each, gap in zip(codes, gaps, strict=True)]
-    count, best = len(codes), None
-    orders = [list(range(count)), list(reversed(range(count)))] if count > 1 else [[0]]
-    candidates = [[1.0 / gap for gap in gaps]]
-    if count == 2:
-        candidates.append([1.0 / gaps[0], -1.0 / gaps[1]])
-    for order in orders:
-        stride, product = 1.0, [0.0] * count
-        for place in order:
-            product[place] = stride / gaps[place]
-            stride *= spans[place] + 1
-        candidates.append(product)
-    numbers = np.array([[each(value) for each, value in zip(code, values, strict=True)] for values, _ in table])
-    for strides in candidates:
-        sums = numbers @ np.array(strides)
-        ascending = np.argsort(sums, kind="stable")
-        changes, least, fits = 0, math.inf, True
-        for before, after in itertools.pairwise(ascending):
-            gap = sums[after] - sums[before]
-            if table[before][1] != table[after][1]:
-                fits &= gap > 1e-6
-                changes, least = changes + 1, min(least, gap)
-        if fits and np.ptp(sums) <= most * least and (best is None or (changes, -least) < best[0]):
-            best = (changes, -least), strides
-    return None if best is None else (best[0][0], best[1])
+def _write_functions(block: Block, lookups: list[Lookup], erased: list[int], width: int) -> None:
+    if not isinstance(block.ffn, MLP):
+        return
+    up, down, unit = block.ffn.up, block.ffn.down, 0
+    for lookup in lookups:
+        stored, (row, constant) = lookup.stored, _row(lookup.sum, width)
+        first = lookup.points[0][1]
+        for target, feature in zip(stored.coordinates, stored.features, strict=True):
+            down.bias[target] += float(feature[first])
+        for low, high, i, j in _steps(lookup):
+            start, length = low + (high - low) / 4, (high - low) / 2
+            for shift, sign in ((0.0, 1.0), (1.0, -1.0)):
+                up.weight[unit] = torch.from_numpy(row / length)
+                up.bias[unit] = (constant - start) / length - shift
+                for target, feature in zip(stored.coordinates, stored.features, strict=True):
+                    down.weight[target, unit] += sign * float(feature[j] - feature[i])
+                unit += 1
+    for place in erased:  # x = relu(x) - relu(-x), without rounding
+        for sign in (1.0, -1.0):
+            up.weight[unit, place], down.weight[place, unit] = sign, -sign
+            unit += 1

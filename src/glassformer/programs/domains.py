@@ -42,10 +42,6 @@ class Domains:
     """Value sets of variables, and facts about selectors, for sequences of up to ``max_len`` tokens.
 
     Every value that can occur is in its set; some of the set may not occur.
-
-    Raises:
-        InputError: An empty vocabulary, one with equal tokens, None or numbers that are not finite; ``max_len`` not
-            from 1 to ``MOST_VALUES``.
     """
 
     vocabulary: Sequence[Value]

@@ -57,6 +57,17 @@ class _Part:
         raise InputError(f"the truth of {self}", "a program without if, and, or, not", "Use &, | and ~.")
 
 
+def _operator(sign: str, function: Callable[[Value, Value], Value]) -> Callable[[Any, Any], Any]:
+    """A method: the function of a variable's values and those of another, or a constant."""
+
+    def method(self: Variable, other: Any) -> Variable:
+        if isinstance(other, Variable):
+            return Elementwise(function, (self, other), label=f"({self} {sign} {other})")
+        return Elementwise(lambda value: function(value, other), (self,), label=f"({self} {sign} {_shown(other)})")
+
+    return method
+
+
 class Variable(_Part):
     """A value at each position. Operators with variables and constants give variables.
 
@@ -93,54 +104,32 @@ class Variable(_Part):
         return _linear((self, -1))
 
     def __mul__(self, other: Any) -> Variable:
-        return self._binary("*", _multiply, other) if isinstance(other, Variable) else _linear((self, other))
+        return self._times(other) if isinstance(other, Variable) else _linear((self, other))
 
     def __rmul__(self, other: Any) -> Variable:
         return _linear((self, other))
 
     def __truediv__(self, other: Any) -> Variable:
         if isinstance(other, Variable):
-            return self._binary("/", _divide, other)
+            return self._over(other)
         require(other != 0, f"{self} / 0", "a divisor that is not 0", "Divide by another number.")
         return _linear((self, _exact(1) / _exact(other)))
 
-    def __mod__(self, other: Any) -> Variable:
-        return self._binary("%", operator.mod, other)
-
-    def __floordiv__(self, other: Any) -> Variable:
-        return self._binary("//", operator.floordiv, other)
-
-    def __lt__(self, other: Any) -> Variable:
-        return self._binary("<", operator.lt, other)
-
-    def __le__(self, other: Any) -> Variable:
-        return self._binary("<=", operator.le, other)
-
-    def __gt__(self, other: Any) -> Variable:
-        return self._binary(">", operator.gt, other)
-
-    def __ge__(self, other: Any) -> Variable:
-        return self._binary(">=", operator.ge, other)
-
-    def __eq__(self, other: object) -> Variable:  # type: ignore[override]
-        return self._binary("==", operator.eq, other)
-
-    def __ne__(self, other: object) -> Variable:  # type: ignore[override]
-        return self._binary("!=", operator.ne, other)
-
-    def __and__(self, other: Any) -> Variable:
-        return self._binary("&", lambda a, b: bool(a) and bool(b), other)
-
-    def __or__(self, other: Any) -> Variable:
-        return self._binary("|", lambda a, b: bool(a) or bool(b), other)
+    _times = _operator("*", lambda a, b: _exact(a) * _exact(b))
+    _over = _operator("/", lambda a, b: _exact(a) / _exact(b))
+    __mod__ = _operator("%", operator.mod)
+    __floordiv__ = _operator("//", operator.floordiv)
+    __lt__ = _operator("<", operator.lt)
+    __le__ = _operator("<=", operator.le)
+    __gt__ = _operator(">", operator.gt)
+    __ge__ = _operator(">=", operator.ge)
+    __eq__ = _operator("==", operator.eq)
+    __ne__ = _operator("!=", operator.ne)
+    __and__ = _operator("&", lambda a, b: bool(a) and bool(b))
+    __or__ = _operator("|", lambda a, b: bool(a) or bool(b))
 
     def __invert__(self) -> Variable:
         return Elementwise(operator.not_, (self,), label=f"~({self})")
-
-    def _binary(self, sign: str, function: Callable[[Value, Value], Value], other: Any) -> Variable:
-        if isinstance(other, Variable):
-            return Elementwise(function, (self, other), label=f"({self} {sign} {other})")
-        return Elementwise(lambda value: function(value, other), (self,), label=f"({self} {sign} {_shown(other)})")
 
     __hash__ = object.__hash__
 
@@ -299,14 +288,6 @@ def _exact(number: Any) -> Fraction:
     return Fraction(number)
 
 
-def _multiply(a: Any, b: Any) -> Any:
-    return _exact(a) * _exact(b)
-
-
-def _divide(a: Any, b: Any) -> Any:
-    return _exact(a) / _exact(b)
-
-
 def _linear(*terms: tuple[Any, Any]) -> Variable:
     """The sum of the terms, each a variable or a number and its factor."""
     sums: dict[Variable, Fraction] = {}
@@ -356,11 +337,7 @@ def simplest(value: Value) -> Value:
 
 
 def apply(part: Elementwise, values: Sequence[Value]) -> Value:
-    """The function of ``part``, with errors that name it.
-
-    Raises:
-        InputError: The function raises, or returns NaN or an infinite number.
-    """
+    """The function of ``part``, with errors that name it; among them those for NaN and infinite numbers."""
     if not part.takes_none and any(value is None for value in values):
         return None
     try:

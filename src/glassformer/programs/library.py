@@ -62,11 +62,7 @@ def shift(values: Variable, offset: int, default: Value = None) -> Variable:
 
 
 def detect(values: Variable, pattern: Sequence[Value]) -> Variable:
-    """Whether ``pattern`` ends at each position; None where there are too few positions before.
-
-    Raises:
-        InputError: An empty pattern.
-    """
+    """Whether ``pattern`` ends at each position; None where there are too few positions before."""
     require(len(pattern) > 0, "an empty pattern", "at least one value", "Pass what to look for.")
     places = reversed(list(enumerate(reversed(pattern))))
     found = [shift(values == value, back) if back else values == value for back, value in places]
@@ -163,9 +159,6 @@ def follower(order: int = 1) -> Variable:
     """What followed the latest earlier occurrence of the last ``order`` tokens; of a causal program.
 
     With order 1 this is induction, otherwise lookup of an n-gram, n being ``order + 1``.
-
-    Raises:
-        InputError: ``order`` below 1.
     """
     require_positive(order=order)
     last = [tokens, *(shift(tokens, back) for back in range(1, order + 1))]
@@ -205,9 +198,6 @@ def addition(base: int = 10) -> Variable:
     1. The signs up to a token tell its number; its place is how many tokens of that number are up to it.
     2. After ``=``, the digits of both numbers at the same place are fetched and added.
     3. The carry comes from the latest place at which they do not add up to ``base - 1``.
-
-    Raises:
-        InputError: ``base`` not from 2 to 10.
     """
     require(2 <= base <= 10, f"base = {base}", "from 2 to 10", "Digits are 0 to 9.")
     signs = selector_width(select(tokens, tokens, lambda key, _: key in "+=", "signs"), "signs so far")

@@ -29,10 +29,6 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
     Args:
         name: A name of :data:`~glassformer.programs.library.PROGRAMS`, or the path of a .py file.
         run_python: Whether a file may be run, with all permissions of the current user.
-
-    Raises:
-        InputError: An unknown name; a file without ``run_python``, one that cannot be run, or one whose definitions
-            are missing or of other types.
     """
     if str(name) in PROGRAMS:
         return PROGRAMS[str(name)]
@@ -58,9 +54,6 @@ def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:
     """The tokens in a text: its characters, if each token is one, otherwise its words.
 
     Spaces between characters are skipped where a space is no token.
-
-    Raises:
-        InputError: No tokens, an unknown one, or a vocabulary in which two tokens are written alike.
     """
     names = {str(token): token for token in vocabulary}
     alike = len(names) == len(vocabulary)

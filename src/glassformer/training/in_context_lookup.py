@@ -76,7 +76,7 @@ class InContextRecipe:
         """The factor of the scores among so many facts."""
         if self.length_scaling == "none":
             return 1.0
-        return math.log(num_facts + 1) / math.log(self.data.max_facts + self.data.distractors + 1)
+        return math.log(num_facts + 1) / math.log(self.data.max_facts + 1)
 
     def model_config(self) -> EncoderDecoderConfig:
         """The network: no dropout, since no context is repeated; room for :data:`LONGEST` facts."""
@@ -88,7 +88,7 @@ class InContextRecipe:
             num_heads=self.num_heads,
             num_encoder_layers=1,
             num_decoder_layers=1,
-            max_source_len=(LONGEST + self.data.distractors) * (1 if slots else 2),
+            max_source_len=LONGEST * (1 if slots else 2),
             max_target_len=1,
             fields_per_slot=2 if slots else 1,
             source_positions="sinusoidal" if self.encoding == "positions" else "none",
@@ -173,8 +173,7 @@ def _scale_by_length(attention: nn.Module, recipe: InContextRecipe) -> None:
         # With a cache the keys and values of the memory come instead: [batch, head, position, head_dim].
         kept, axis = (source[0], 2) if isinstance(source, tuple) else (source, 1)
         length = kept.new_full((len(kept),), kept.shape[axis]) if real is None else real.sum(1).to(kept.dtype)
-        trained = recipe.data.max_facts + recipe.data.distractors
-        factor[:] = [(length + 1).log() / math.log(trained + 1)]
+        factor[:] = [(length + 1).log() / math.log(recipe.data.max_facts + 1)]
 
     attention.register_forward_pre_hook(count, with_kwargs=True)
     query = attention.query

@@ -97,14 +97,14 @@ def test_heads_are_found_by_their_names(tmp_path: Path) -> None:
     for name in ("unique.json", "my-copy_first.npz", "other.json"):
         task = next((task for task in TASKS if task in name), "identity")
         write_head(design(TASKS[task]()).weights, tmp_path / name)
-    write_head(design(TASKS["previous_token"]()).weights, tmp_path / "shifted")
+    write_head(design(TASKS["previous_token"]()).weights, tmp_path / "previous_token.npz")
     (tmp_path / "unique-notes.json").write_text('{"a": 3}')
     found = {entry.card.name: entry.open() for entry in find_models(tmp_path)}
     tasks = {name: loaded.task.name for name, loaded in found.items() if isinstance(loaded, LoadedHead)}
     assert {name.rpartition("0-")[2]: task for name, task in tasks.items()} == {
         "unique": "unique",
         "my-copy_first": "copy_first",
-        "shifted": "previous_token",
+        "previous_token": "previous_token",
     }
 
 
@@ -155,7 +155,7 @@ def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path
         ("nothing", "it, which does not exist"),
         ("empty", "it, which holds no model"),
         ("broken", r"model\.safetensors"),
-        ("text", r"\.json file, an \.npz file"),
+        ("text", r"\.json file or an \.npz file"),
     ],
 )
 def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, message: str) -> None:

@@ -124,8 +124,8 @@ def test_an_encoder_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
 
 def test_a_mixtral_checkpoint(tmp_path: Path) -> None:
     decoder = _decoder(30, num_experts=3)
-    decoder.save_pretrained(tmp_path / "it", layout="mixtral")
-    run = _read(tmp_path / "it")
+    decoder.save_pretrained(tmp_path / "mixtral", layout="mixtral")
+    run = _read(tmp_path / "mixtral")
     with torch.no_grad():
         wanted = decoder.eval()(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
     assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glassformer.data.recurrence import RecurrenceConfig, make_split
-from glassformer.labs.gpt_oss.continuations import Behaviour, behaviour
+from glassformer.labs.gpt_oss.experiments.generation import Behaviour, behaviour
 
 
 def test_steps_are_told_apart() -> None:

@@ -17,9 +17,9 @@ from glassformer.labs.hand_designed.experiments.study import (
     FAST_SIZES,
     course_recipe,
     fast_recipe,
+    unique_circuit,
 )
 from glassformer.labs.hand_designed.head_training import outcomes_of, unstacked
-from glassformer.labs.hand_designed.unique_circuit import unique_circuit
 
 
 @settings(max_examples=10, deadline=None)

@@ -12,8 +12,8 @@ from glassformer.handcraft.tasks import unique
 from glassformer.labs.hand_designed import LAB
 from glassformer.labs.hand_designed.experiments import Results, study
 from glassformer.labs.hand_designed.experiments.study import Group, Moment, Story, course_recipe
+from glassformer.labs.hand_designed.experiments.study import UniqueCircuit as Circuit
 from glassformer.labs.hand_designed.head_training import Minimum, Outcome, stacked
-from glassformer.labs.hand_designed.unique_circuit import UniqueCircuit as Circuit
 from glassformer.labs.run import render
 
 

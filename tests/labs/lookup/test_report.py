@@ -15,9 +15,8 @@ from glassformer.labs.lookup import LAB
 from glassformer.labs.lookup.experiments import Results, Settings
 from glassformer.labs.lookup.experiments.course_runs import CourseRun, shares
 from glassformer.labs.lookup.experiments.edges import FORBIDDEN, CourseEdges, SlotEdges
-from glassformer.labs.lookup.experiments.fresh_facts import Answers, Order
+from glassformer.labs.lookup.experiments.fresh_facts import Answers, Lookup, Order
 from glassformer.labs.lookup.experiments.recipes import BAG, CHANGES, COMBINED, PLAIN, POSITIONS, SLOTS, shortened
-from glassformer.labs.lookup.fact_lookup import Lookup
 from glassformer.labs.run import read, render, run
 from glassformer.observe.scrambling import ScrambledContext, Scrambling
 from glassformer.training.in_context_lookup import InContextRecipe

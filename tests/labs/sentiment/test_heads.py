@@ -12,9 +12,8 @@ import torch
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.labs.sentiment.experiments.heads import measure_heads
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, build_classifier
-from glassformer.labs.sentiment.text_recipe import TrainingRecipe
-from glassformer.labs.sentiment.word_probes import attention_spread
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, TrainingRecipe, build_classifier
+from glassformer.labs.sentiment.experiments.word_probes import attention_spread
 from glassformer.observe.capture import capture
 
 THINGS = ("film", "book", "soup", "phone", "song", "play")

@@ -26,8 +26,8 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     plain_reviews,
     train_course,
 )
+from glassformer.labs.sentiment.figures import draw_training_curves
 from glassformer.labs.sentiment.model_diagram import architecture, block
-from glassformer.labs.sentiment.probe_figures import draw_training_curves
 
 FEW = tuple(
     Example(f"a {word} {thing}", label) for thing in ("film", "book") for word, label in (("good", 1), ("bad", 0))

@@ -18,7 +18,7 @@ from glassformer.labs.sentiment.experiments.models import (
     draw_training,
     reliability,
 )
-from glassformer.labs.sentiment.text_recipe import Epoch
+from glassformer.labs.sentiment.experiments.recipes import Epoch
 
 KINDS = {"words": {"plain": 0.9, "irony": 0.2}, "encoder": {"plain": 1.0, "irony": 0.5}}
 COUNTS = {"plain": 40, "irony": 10}

@@ -19,9 +19,8 @@ from glassformer.labs.sentiment.experiments.models import (
     reliability,
     slug,
 )
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, RIVALS
-from glassformer.labs.sentiment.text_recipe import TrainingRecipe
-from glassformer.labs.sentiment.word_counts import TfidfRecipe
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, RIVALS, TrainingRecipe
+from glassformer.labs.sentiment.rivals import TfidfRecipe
 
 TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
 SHORT = TrainingRecipe(2, 8, 0.01, 0.0)

@@ -16,10 +16,10 @@ from glassformer.labs.sentiment.experiments.recipes import (
     FROM_MINILM,
     FROM_SCRATCH,
     PretrainedRecipe,
+    TrainingRecipe,
     build_classifier,
     train_recipe,
 )
-from glassformer.labs.sentiment.text_recipe import TrainingRecipe
 from glassformer.training import Batch
 from glassformer.training.classification import ClassificationTask
 from refusals import refused

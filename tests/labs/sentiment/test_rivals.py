@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, RivalRecipe, train_rival
-from glassformer.labs.sentiment.rival_models import ConvolutionalClassifier, RecurrentClassifier
-from glassformer.labs.sentiment.text_recipe import TrainingRecipe
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, RivalRecipe, TrainingRecipe, train_rival
+from glassformer.labs.sentiment.rivals import ConvolutionalClassifier, RecurrentClassifier
 from glassformer.models.encoder import Encoder
 from refusals import refused
 

@@ -13,9 +13,9 @@ pytest.importorskip("sklearn")
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.data.sentiment import from_files
-from glassformer.labs.sentiment import word_counts
+from glassformer.labs.sentiment import rivals
 from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF, FULL_TFIDF
-from glassformer.labs.sentiment.word_counts import TfidfClassifier, TfidfRecipe, fit_counts
+from glassformer.labs.sentiment.rivals import TfidfClassifier, TfidfRecipe, fit_counts
 from refusals import refused
 
 TRAIN = tuple(
@@ -78,7 +78,7 @@ def test_validation_chooses_the_strength(monkeypatch: pytest.MonkeyPatch) -> Non
             labels = [example.label for text in texts for example in TRAIN if example.text == text]
             return np.eye(2)[[label ^ (self.strength != 3.0) for label in labels]]
 
-    monkeypatch.setattr(word_counts, "TfidfClassifier", Fake)
+    monkeypatch.setattr(rivals, "TfidfClassifier", Fake)
     assert fit_counts(FULL_TFIDF, DATA)[1] == 3.0
 
 

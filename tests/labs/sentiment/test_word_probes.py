@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from glassformer.classifier import Classifier
 from glassformer.data.sentiment import reviews
 from glassformer.data.tokenizer import WordTokenizer, split_words
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, build_classifier
-from glassformer.labs.sentiment.word_counts import TfidfClassifier, TfidfRecipe
-from glassformer.labs.sentiment.word_probes import (
+from glassformer.labs.sentiment.experiments.word_probes import (
     GROUPS,
     PAIRS,
     SHOWN,
@@ -21,10 +21,12 @@ from glassformer.labs.sentiment.word_probes import (
     Look,
     Pair,
     PairProbe,
+    draw_effects,
     look_at,
     probe_pairs,
     probe_words,
 )
+from glassformer.labs.sentiment.rivals import TfidfClassifier, TfidfRecipe
 from glassformer.models.encoder import Encoder, EncoderConfig
 
 KNOWN = ("alpha", "beta", "gamma", "is", "was", "here", "there", ".")
@@ -124,3 +126,17 @@ def test_what_a_text_needs() -> None:
     assert needed.strongest == ("a", 0.3)
     assert (needed.redundant, needed.right) == (False, False)
     assert (spare.redundant, spare.right) == (True, True)
+
+
+def test_effects_share_one_scale_and_rounding_is_no_effect(check_readable: Callable[[Figure], None]) -> None:
+    looks = [
+        Look("good and bad", None, 1, 0.9, ["good", "and", "bad"], [0.4, -0.004, -0.2]),
+        Look("fine", None, 1, 0.6, ["fine"], [0.1]),
+    ]
+    figure = draw_effects(looks, ("negative", "positive"))
+    for ax in figure.axes[:-1]:
+        ax.set(xticks=[], yticks=[])  # switched off with their axes, and still in the list of texts
+    check_readable(figure)
+    assert [ax.get_title(loc="left") for ax in figure.axes[:-1]] == ["positive, 90.0 %", "positive, 60.0 %"]
+    assert [len(ax.lines) for ax in figure.axes[:-1]] == [1, 0]  # only "bad" is underlined
+    assert figure.axes[-1].get_xlim() == (-0.4, 0.4)

@@ -6,14 +6,6 @@ import pytest
 
 from glassformer import kernels
 from glassformer.kernels import mxfp4, native
-from glassformer.kernels.mxfp4_native import Kernel
-from glassformer.kernels.native import Library
-
-
-@pytest.fixture
-def kernel(library: Library) -> Kernel:
-    """The packed operations of the C++ library."""
-    return Kernel(library)
 
 
 @pytest.fixture(params=["kernel", "torch", "plain"])
@@ -21,7 +13,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """With the C++ kernel for every size, without it, and with definitions only."""
     monkeypatch.setattr(mxfp4, "_LEAST_GROUPS", 0)
     if request.param == "kernel":
-        request.getfixturevalue("kernel")
+        request.getfixturevalue("library")
         yield request.param
     elif request.param == "torch":
         monkeypatch.setenv(native.SWITCH, "1")

@@ -133,7 +133,7 @@ def test_it_is_no_further_from_the_truth_than_expanded_weights(path: str, tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.usefixtures("kernel")
+@pytest.mark.usefixtures("library")
 def test_with_the_kernel_a_token_is_independent_of_the_batch(dtype: torch.dtype) -> None:
     """So decoding with a cache gives the same bits as decoding without one."""
     mixture = make(hidden_dim=512, ff_dim=256, bias=True, clamp=Clamp()).to(dtype)

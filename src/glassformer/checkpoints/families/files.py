@@ -243,15 +243,8 @@ def rewrite(config: DecoderConfig, state: Mapping[str, Planned]) -> dict[str, Pl
     return found
 
 
-def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], dict[str, Planned]]:
-    """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
-
-    Key weights are multiplied into the query projections, an interleaved rotary layout is rewritten as half-split, and
-    where a family has experts, a dense feed-forward network becomes the only one. gpt-oss's other parts are added.
-
-    Raises:
-        InputError: A decoder with parts that the family lacks: all of them are named.
-    """
+def equivalent(family: Family, stored: StoredDecoder) -> StoredDecoder:
+    """The same decoder with the parts that a family always has, and without those that can be rewritten."""
     config, state = rewritten(stored.config), rewrite(stored.config, stored.state)
     if config.tied_output:
         state.pop("output.weight", None)
@@ -261,6 +254,19 @@ def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], di
             _become_only_expert(f"layers.{layer}.ffn.", state)
     if family.complete is not None:
         config = family.complete(config, state)
+    return stored._replace(config=config, state=state)
+
+
+def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], dict[str, Planned]]:
+    """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
+
+    Key weights are multiplied into the query projections, an interleaved rotary layout is rewritten as half-split, and
+    where a family has experts, a dense feed-forward network becomes the only one. gpt-oss's other parts are added.
+
+    Raises:
+        InputError: A decoder with parts that the family lacks: all of them are named.
+    """
+    config, state, *_ = stored = equivalent(family, stored)
     written = family.write_config(config, stored.dtype)
     planned: dict[str, Planned] = {}
     for entry in family.entries(config):

@@ -101,7 +101,7 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken or set()), title)
-    if path.is_file() or (path / "Km.csv").exists():
+    if path.is_file():
         return [_head(place)]
     entry = stored_entry(place)
     if entry is not None:
@@ -124,9 +124,9 @@ def find_models(
 ) -> list[ModelEntry]:
     """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
-    Heads are found by their names: directories with a ``Km.csv``; ``head.json`` and ``head.npz``; files named after a
-    built-in task, such as ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled
-    programs are found by how their files begin.
+    Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in task, such as
+    ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled programs are found by how
+    their files begin.
 
     Args:
         directory: Where to look, a few levels deep; links are not followed.
@@ -145,8 +145,6 @@ def find_models(
         place = Place(path, _free(_slug(title), names), title)
         try:
             entry = stored_entry(place)
-            if entry is None and (path / "Km.csv").is_file():
-                entry = _head(place)
         except InputError as error:
             warn(_skipped(path, error))
             continue

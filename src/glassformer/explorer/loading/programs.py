@@ -8,9 +8,10 @@ from typing import Any
 
 from glassformer.explorer.loading.loaded_model import LoadedProgram, ModelEntry
 from glassformer.explorer.messages import ModelCard, Origin
+from glassformer.programs.compiler import compile_program
 from glassformer.programs.domains import Domains
 from glassformer.programs.library import PROGRAMS
-from glassformer.programs.model import CompiledProgram, compile_program
+from glassformer.programs.model import CompiledProgram
 from glassformer.programs.saved import load_program
 from glassformer.text import one_line
 

@@ -17,7 +17,7 @@ from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.released_tokenizer import TOKENIZER_FILES, ReleasedTokenizer, tokenizer_beside, tokenizer_places
+from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, tokenizer_beside, tokenizer_places
 from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.errors import InputError, first_line, require
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
@@ -91,7 +91,7 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a known name."""
+    """What :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
     found = find_model(source)
     tokenizer = require_tokenizer(found)
     place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
@@ -120,7 +120,7 @@ def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
     if not dense:
         views.insert(2, "experts")
     own = family == "glassformer"
-    files = [folder / name for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES]
+    files = [folder / TOKENIZER_FILE for folder in tokenizer_places(place.path)]
     has_tokenizer = any(file.is_file() for file in files) or (own and _has_tokenizer(place.path))
     text, help_text = (_BYTES_OF, "any text") if has_tokenizer else _TOKENS
     card = model_card(place, "decoder", about, views, text, help_text)

@@ -107,9 +107,6 @@ def address(tensor: Tensor, dtype: torch.dtype, size: int | tuple[int, ...]) -> 
         tensor: The tensor.
         dtype: Its dtype.
         size: As in :attr:`Function.sizes`.
-
-    Raises:
-        InputError: It is not on the CPU, or of another dtype, size or layout.
     """
     if type(size) is int:
         fits = tensor.numel() == size and tensor.is_contiguous()

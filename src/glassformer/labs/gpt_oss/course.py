@@ -104,12 +104,9 @@ class GroupedQueryAttention(nn.Module):
     def __init__(self, hidden_dim: int, num_heads: int, head_dim: int, num_kv_heads: int | None = None) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads or num_heads, head_dim
-        require(
-            num_heads % self.num_kv_heads == 0,
-            f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}",
-            "a divisor of num_heads",
-            "Each key-value head serves an equal number of query heads.",
-        )
+        got = f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}"
+        fix = "Each key-value head serves an equal number of query heads."
+        require(num_heads % self.num_kv_heads == 0, got, "a divisor of num_heads", fix)
         self.scale = head_dim**-0.5
         self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=False)
         self.key = nn.Linear(hidden_dim, self.num_kv_heads * head_dim, bias=False)

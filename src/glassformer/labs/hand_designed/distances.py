@@ -1,8 +1,4 @@
-"""Distances between two heads: of their attention, their outputs and their circuits.
-
-Each function raises :class:`~glassformer.errors.InputError` for a head that does not fit the space, and for two heads
-with values of different lengths.
-"""
+"""Distances between two heads: of their attention, their outputs and their circuits."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from glassformer.handcraft.circuits import centred_scores, qk_between_places, va
 from glassformer.handcraft.sequences import Block, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.kernels.attention import weights_of_scores
+from glassformer.observe.attention_measures import divergence
 
 _SCORES_AT_ONCE = 1 << 20
 
@@ -57,23 +54,6 @@ def attention_weights(
     return _weights(qk_between_places(weights, space), space, block)
 
 
-def jensen_shannon(
-    first: Float[np.ndarray, "*queries key"], second: Float[np.ndarray, "*queries key"]
-) -> Float[np.ndarray, "*queries"]:
-    """The Jensen-Shannon divergence of two heads' weights over the last axis, in bits, from 0 to 1.
-
-    ``(KL(p, m) + KL(q, m)) / 2`` with m = (p + q) / 2.
-
-    Source: Lin 1991, "Divergence measures based on the Shannon entropy".
-    """
-    together = first + second
-    divergence = np.zeros(first.shape[:-1])
-    for each in (first, second):
-        ratio = np.divide(2 * each, together, out=np.ones_like(each), where=each > 0)
-        divergence += (each * np.log2(ratio)).sum(axis=-1)
-    return np.asarray(np.clip(divergence / 2, 0.0, 1.0))
-
-
 def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceSpace) -> tuple[float, float]:
     """Cosines, from -1 to 1, of the two heads' QK circuits and of their value maps.
 
@@ -81,12 +61,8 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
     factor on all scores, the sharpness, does not change it. Values: of
     :func:`~glassformer.handcraft.circuits.values_at_places`. The cosine of two zero tables is 1, of one zero table 0.
     """
-    require(
-        first.v_dim == second.v_dim,
-        f"values of length {first.v_dim} and {second.v_dim}",
-        "two heads with values of one length",
-        "Compare heads for the same task.",
-    )
+    got, expected = f"values of length {first.v_dim} and {second.v_dim}", "two heads with values of one length"
+    require(first.v_dim == second.v_dim, got, expected, "Compare heads for the same task.")
     judged = slice(int(space.has_cls), None)
     scores = [np.nan_to_num(centred_scores(head, space)[judged]) for head in (first, second)]
     return cosine(*scores), cosine(values_at_places(first, space), values_at_places(second, space))
@@ -114,15 +90,15 @@ def head_distance(
         place, letters = space.place_of(block), block.real.copy()
         letters[:, : int(space.has_cls)] = False
         weights = [_weights(table, space, block) for table in scores]
-        divergence = np.where(letters, jensen_shannon(*weights), -1.0)
+        apart = np.where(letters, divergence(*weights) / np.log(2), -1.0)  # padding is NaN
         outputs = [weight @ value[place] for weight, value in zip(weights, values, strict=True)]
         difference = np.abs(outputs[0] - outputs[1])[letters]
-        sums += divergence[letters].sum(), difference.sum()
+        sums += apart[letters].sum(), difference.sum()
         counts += letters.sum(), difference.size
         largest_output = max(largest_output, float(difference.max()))
-        if divergence.max() > farthest[0]:
-            row = int(divergence.max(axis=1).argmax())
-            farthest = float(divergence.max()), space.decode(block.tokens[row][letters[row]])
+        if apart.max() > farthest[0]:
+            row = int(apart.max(axis=1).argmax())
+            farthest = float(apart.max()), space.decode(block.tokens[row][letters[row]])
         num_sequences += len(block.tokens)
     means = sums / counts
     return HeadDistance(

@@ -75,9 +75,6 @@ def scaled_dot_product_attention(
             without an allowed key gets zeros; in the course it gets the mean of all values.
         dropout: Applied to the weights; those returned are without it.
 
-    Raises:
-        InputError: A mask with other numbers than 0 and 1.
-
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
     """
     scores = Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5

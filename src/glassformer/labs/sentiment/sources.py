@@ -24,10 +24,6 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
             whose names end in train, in dev or validation, and in test, such as ``sst2_train.tsv``; a part without a
             file is split off. Otherwise the name of a data set on the Hugging Face hub; if its classes are named pos...
             and neg..., in this order, they and the labels are swapped.
-
-    Raises:
-        InputError: No such thing, one that :func:`~glassformer.data.sentiment.from_files` or ``from_hub`` refuses, or
-            other classes.
     """
     if source is None:
         plain = [example for example in reviews() if example.kind == "plain"]
@@ -65,12 +61,9 @@ def _negative_first(name: str, data: SentimentData) -> SentimentData:
     meant = tuple(each.strip().lower()[:3] for each in data.classes)
     if meant in (("neg", "pos"), ("0", "1")):
         return data
-    require(
-        meant == ("pos", "neg"),
-        f"the data set {name} with the classes {', '.join(data.classes)}",
-        "two classes, negative and positive",
-        "Write texts and labels (0 negative, 1 positive) into a file, and pass that.",
-    )
+    got = f"the data set {name} with the classes {', '.join(data.classes)}"
+    fix = "Write texts and labels (0 negative, 1 positive) into a file, and pass that."
+    require(meant == ("pos", "neg"), got, "two classes, negative and positive", fix)
 
     def swapped(examples: Iterable[Example]) -> tuple[Example, ...]:
         return tuple(replace(example, label=1 - example.label) for example in examples)
@@ -84,10 +77,6 @@ def _file_of(directory: Path, part: str) -> Path | None:
         for path in directory.iterdir()
         if path.suffix.lower() in _SUFFIXES and path.stem.lower().replace("-", "_").split("_")[-1] in _PARTS[part]
     )
-    require(
-        len(found) <= 1,
-        f"{len(found)} {part} files: {', '.join(path.name for path in found)}",
-        "at most one",
-        "Move the others away, or pass one file.",
-    )
+    got = f"{len(found)} {part} files: {', '.join(path.name for path in found)}"
+    require(len(found) <= 1, got, "at most one", "Move the others away, or pass one file.")
     return found[0] if found else None

@@ -23,9 +23,6 @@ class BlockLinear(nn.Linear):
         bias: Whether there is a bias.
 
     Shape: ``[..., in_features]`` to ``[..., out_features]``.
-
-    Raises:
-        InputError: An unknown format, or a width that its blocks do not fill.
     """
 
     blocks: Tensor
@@ -62,9 +59,6 @@ class BlockEmbedding(nn.Embedding):
         num_embeddings: Rows.
         embedding_dim: Their width, a multiple of the format's block.
         kind: A format of :data:`~glassformer.kernels.blocks.KINDS`.
-
-    Raises:
-        InputError: As for :class:`BlockLinear`.
     """
 
     blocks: Tensor

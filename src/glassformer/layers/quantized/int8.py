@@ -23,9 +23,6 @@ def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Flo
 
     Args:
         values: Of any floating dtype; the last axis is a multiple of 32.
-
-    Raises:
-        InputError: Another width, or a number that is infinite or NaN.
     """
     require(
         values.dim() == 2 and values.is_floating_point() and values.shape[1] % BLOCK == 0,
@@ -71,9 +68,6 @@ class Int8Linear(nn.Linear):
         bias: Whether there is a bias, which has no gradient either.
 
     Shape: ``[..., in_features]`` to ``[..., out_features]``.
-
-    Raises:
-        InputError: ``in_features`` is no multiple of 32.
     """
 
     integers: Tensor

@@ -83,9 +83,6 @@ class LosslessLinear(nn.Linear):
         bias: Whether there is a bias, which has no gradient either.
 
     Shape: ``[..., in_features]`` to ``[..., out_features]``.
-
-    Raises:
-        InputError: ``in_features`` is no multiple of 16.
     """
 
     packed: Tensor

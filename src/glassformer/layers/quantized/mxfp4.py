@@ -37,9 +37,6 @@ def decode(
     Returns:
         ``[..., 32 * groups]``.
 
-    Raises:
-        InputError: Tensors that are not bytes, do not fit one another, or are on different devices; another dtype.
-
     Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", version 1.0, sections 5.3 and 6.
     """
     require(
@@ -72,9 +69,6 @@ def encode(
 
     Returns:
         blocks ``[..., groups, 16]`` and scales ``[..., groups]``.
-
-    Raises:
-        InputError: No floating dtype, another width, or a number that is infinite or NaN.
 
     Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", version 1.0, section 6.3.
     """

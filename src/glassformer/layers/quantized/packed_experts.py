@@ -35,9 +35,6 @@ class PackedMixture(nn.Module):
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
-    Raises:
-        InputError: A size below 1 or no multiple of 32, ``top_k > num_experts``, or an input of another width.
-
     Source: OpenAI 2025, gpt-oss model card, arXiv 2508.10925, section 2.1.
     """
 
@@ -91,11 +88,7 @@ class PackedMixture(nn.Module):
     @classmethod
     @torch.no_grad()
     def pack(cls, dense: MixtureOfExperts) -> PackedMixture:
-        """A dense mixture with its weights rounded to MXFP4 (see :func:`glassformer.layers.quantized.mxfp4.encode`).
-
-        Raises:
-            InputError: Widths that are no multiples of 32, or weights that are infinite or NaN.
-        """
+        """A dense mixture with its weights rounded to MXFP4 (see :func:`glassformer.layers.quantized.mxfp4.encode`)."""
         bias = dense.gate_bias is not None
         with torch.device("meta"):
             packed = cls(dense.hidden_dim, dense.ff_dim, dense.num_experts, dense.top_k, bias=bias, clamp=dense.clamp)

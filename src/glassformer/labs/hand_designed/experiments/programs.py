@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from glassformer.figures.style import BLACK, LINES, in_style, new_figure
+from glassformer.labs.hand_designed.addition_task import AdditionTask
 from glassformer.layers.blocks import initialise
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -23,7 +24,7 @@ from glassformer.programs.language import Value, Variable
 from glassformer.programs.library import count, follower, parity, sort
 from glassformer.programs.model import CompiledProgram
 from glassformer.training import TrainingConfig, mix_seed, train
-from glassformer.training.programs import AdditionTask, ProgramTask
+from glassformer.training.program_task import ProgramTask
 
 ALONE = "addition (Decoder)"
 """The adder's task for a network that is only trained."""

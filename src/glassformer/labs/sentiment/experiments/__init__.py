@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from glassformer.data.examples import fingerprint
 from glassformer.labs.run import Lab, Run
 from glassformer.labs.sentiment.experiments import growth, heads, mini_transformer, models, norms, pitfalls
-from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.models import ModelResult, Models
 from glassformer.labs.sentiment.experiments.ranking import RankingResult, draw_ranking, measure_ranking
 from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
@@ -23,11 +22,15 @@ from glassformer.labs.sentiment.experiments.recipes import (
     FULL_TFIDF,
     one_thread,
 )
-from glassformer.labs.sentiment.illustrations import draw_positions, draw_recurrent_and_parallel
+from glassformer.labs.sentiment.experiments.word_probes import Asked, draw_effects, measure_asked
+from glassformer.labs.sentiment.figures import (
+    draw_positions,
+    draw_recurrent_and_parallel,
+    draw_timeline,
+    draw_training_curves,
+)
 from glassformer.labs.sentiment.model_diagram import architecture, block
-from glassformer.labs.sentiment.probe_figures import draw_effects, draw_training_curves
 from glassformer.labs.sentiment.sources import find_data
-from glassformer.labs.sentiment.timeline import draw_timeline
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from glassformer.data.examples import SentimentData
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, ScratchRecipe, train_recipe
-from glassformer.labs.sentiment.word_probes import attention_spread
+from glassformer.labs.sentiment.experiments.word_probes import attention_spread
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from glassformer.labs.sentiment.experiments.recipes import (
     FROM_MINILM,
     FROM_SCRATCH,
     RIVALS,
+    Epoch,
     PretrainedRecipe,
     RivalRecipe,
     ScratchRecipe,
@@ -34,9 +35,8 @@ from glassformer.labs.sentiment.experiments.recipes import (
     train_recipe,
     train_rival,
 )
+from glassformer.labs.sentiment.rivals import TfidfRecipe, fit_counts
 from glassformer.labs.sentiment.sources import find_data, kind_examples
-from glassformer.labs.sentiment.text_recipe import Epoch
-from glassformer.labs.sentiment.word_counts import TfidfRecipe, fit_counts
 from glassformer.labs.wording import alike, standard_error
 from glassformer.training.classification import scores, wilson
 

@@ -32,7 +32,7 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     train_course,
 )
 from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF
-from glassformer.labs.sentiment.word_counts import TfidfClassifier
+from glassformer.labs.sentiment.rivals import TfidfClassifier
 
 Way = Literal["seen", "left out"]
 

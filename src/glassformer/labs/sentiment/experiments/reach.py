@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.labs.sentiment.text_recipe import TrainingRecipe, fit
+from glassformer.labs.sentiment.experiments.recipes import TrainingRecipe, fit
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 

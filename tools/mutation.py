@@ -1,6 +1,6 @@
 """Mutation campaign: change the source in one place, and see whether a test fails.
 
-    python benchmarks/mutation.py [--packages layers models] [--count 300] [--seed 0] [--out runs/mutation] [--resume]
+    python tools/mutation.py [--packages layers models] [--count 300] [--seed 0] [--out runs/mutation] [--resume]
 
 A seeded sample of mutants is drawn over the modules of the packages. One run of the packages' tests under coverage
 finds which tests execute each line and how long they take. Each mutant is then judged by the tests that execute its

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.kernels import mxfp4_native
-from glassformer.kernels.mxfp4 import expand_definition
-from glassformer.kernels.mxfp4_native import FEW, Kernel
-from glassformer.kernels.native import LEVELS
+from glassformer.kernels import mxfp4
+from glassformer.kernels.mxfp4 import FEW, expand_definition, expand_natively, multiply_natively
+from glassformer.kernels.native import LEVELS, Library
 from refusals import refused
 
 
@@ -20,29 +19,29 @@ def random_rows(rows: int, groups: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
-def at_level(request: pytest.FixtureRequest, kernel: Kernel) -> Kernel:
-    """The kernel with each instruction set that this processor has."""
-    if request.param > kernel.level:
+def at_level(request: pytest.FixtureRequest, library: Library) -> Library:
+    """The library with each instruction set that this processor has."""
+    if request.param > library.level:
         pytest.skip(f"this processor has no {LEVELS[request.param]}")
-    return Kernel(replace(kernel.library, level=request.param))
+    return replace(library, level=request.param)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_every_level_expands_to_the_same_bits(at_level: Kernel, dtype: torch.dtype) -> None:
+def test_every_level_expands_to_the_same_bits(at_level: Library, dtype: torch.dtype) -> None:
     blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).repeat(255, 1, 1)
     scales = torch.arange(255, dtype=torch.uint8).view(255, 1).repeat(1, 16)
     got = torch.empty(255, 512, dtype=dtype)
-    at_level.expand(blocks, scales, got)
+    expand_natively(at_level, blocks, scales, got)
     bits = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
     torch.testing.assert_close(got.view(bits), expand_definition(blocks, scales).to(dtype).view(bits), rtol=0, atol=0)
-    at_level.expand(blocks, torch.full_like(scales, 255), got)
+    expand_natively(at_level, blocks, torch.full_like(scales, 255), got)
     assert bool(got.isnan().all())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 16, 17, 35])
 @pytest.mark.parametrize(("rows", "groups"), [(1, 1), (3, 2), (4, 3), (37, 5)])
-def test_every_level_multiplies(at_level: Kernel, dtype: torch.dtype, tokens: int, rows: int, groups: int) -> None:
+def test_every_level_multiplies(at_level: Library, dtype: torch.dtype, tokens: int, rows: int, groups: int) -> None:
     """Within the bound of adding n numbers in float32 in any order: n * 2^-24 times the sum of their magnitudes.
 
     In fixed point each number of a token is off by 2^-16 of its group's greatest.
@@ -50,7 +49,7 @@ def test_every_level_multiplies(at_level: Kernel, dtype: torch.dtype, tokens: in
     blocks, scales = random_rows(rows, groups)
     x = torch.randn(tokens, 32 * groups).to(dtype)
     out = torch.full((tokens, rows), float("nan"))
-    at_level.multiply(x, blocks, scales, out)
+    multiply_natively(at_level, x, blocks, scales, out)
     weights = expand_definition(blocks, scales)
     error = (out.double() - x.double() @ weights.T).abs()
     bound = 32 * groups * 2.0**-24 * (x.double().abs() @ weights.abs().T)
@@ -62,15 +61,15 @@ def test_every_level_multiplies(at_level: Kernel, dtype: torch.dtype, tokens: in
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_token_is_independent_of_the_batch_and_of_threads(
-    at_level: Kernel, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    at_level: Library, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks, scales = random_rows(70, 6)
     x = torch.randn(40, 192).to(dtype)
 
     def product(x: Tensor, threads: int) -> Tensor:
-        monkeypatch.setattr(mxfp4_native, "_threads", lambda _: threads)
+        monkeypatch.setattr(mxfp4, "_threads", lambda _: threads)
         out = torch.empty(len(x), 70)
-        at_level.multiply(x, blocks, scales, out)
+        multiply_natively(at_level, x, blocks, scales, out)
         return out
 
     together = product(x, 1)
@@ -88,24 +87,24 @@ def test_threads_are_used_where_there_is_work() -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert [mxfp4_native._threads(groups) for groups in (1, 2**14, 2**20)] == [1, 2, 3]
+        assert [mxfp4._threads(groups) for groups in (1, 2**14, 2**20)] == [1, 2, 3]
     finally:
         torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_unsupported_tensors_never_reach_the_kernel(kernel: Kernel) -> None:
+def test_unsupported_tensors_never_reach_the_kernel(library: Library) -> None:
     blocks, scales = random_rows(4, 2)
     x, out = torch.zeros(3, 64), torch.zeros(3, 4)
     wrong: list[Callable[[], None]] = [
-        lambda: kernel.expand(blocks, scales, torch.zeros(4, 63)),
-        lambda: kernel.expand(blocks, scales, torch.zeros(64, 4).T),
-        lambda: kernel.expand(blocks[:3], scales, torch.zeros(4, 64)),
-        lambda: kernel.multiply(x[:, :63], blocks, scales, out),
-        lambda: kernel.multiply(x, blocks, scales, out[:2]),
-        lambda: kernel.multiply(x, blocks, scales, out.double()),
-        lambda: kernel.multiply(x, blocks.transpose(1, 2), scales, out),
-        lambda: kernel.multiply(x.to("meta"), blocks, scales, out),
+        lambda: expand_natively(library, blocks, scales, torch.zeros(4, 63)),
+        lambda: expand_natively(library, blocks, scales, torch.zeros(64, 4).T),
+        lambda: expand_natively(library, blocks[:3], scales, torch.zeros(4, 64)),
+        lambda: multiply_natively(library, x[:, :63], blocks, scales, out),
+        lambda: multiply_natively(library, x, blocks, scales, out[:2]),
+        lambda: multiply_natively(library, x, blocks, scales, out.double()),
+        lambda: multiply_natively(library, x, blocks.transpose(1, 2), scales, out),
+        lambda: multiply_natively(library, x.to("meta"), blocks, scales, out),
     ]
     for call in wrong:
         with refused(expected="numbers, contiguous, of .* on the CPU"):

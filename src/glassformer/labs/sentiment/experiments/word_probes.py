@@ -1,4 +1,4 @@
-"""What a classifier of texts reads: words that should not matter, pairs of opposite verdicts, texts, and attention."""
+"""What the best encoder says to words put in a sentence, to pairs of texts, and to texts without a token."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float64
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 
-from glassformer.classifier import Classifier, token_effects
+from glassformer.classifier import Classifier, load_classifier, save_classifier, token_effects
 from glassformer.data.batches import in_length_order, pad
+from glassformer.figures.coloured_words import DIVERGING, coloured_text
+from glassformer.figures.style import in_style, new_figure
+from glassformer.labs.run import Run
+from glassformer.models.encoder import EncoderConfig
 from glassformer.observe.attention_measures import divergence, entropy
 from glassformer.observe.capture import capture
 
@@ -39,7 +46,7 @@ class Pair(NamedTuple):
     negative: str
 
 
-_TEXTS = json.loads(files(__package__).joinpath("probes.json").read_text(encoding="utf-8"))
+_TEXTS = json.loads((Path(__file__).parents[1] / "probes.json").read_text(encoding="utf-8"))
 GROUPS = {name: Group(**group) for name, group in _TEXTS["groups"].items()}
 PAIRS = tuple(Pair(*pair) for pair in _TEXTS["pairs"])
 SHOWN: dict[str, int | None] = dict(_TEXTS["texts"])  # texts with their class, None where both could be said
@@ -205,3 +212,52 @@ def attention_spread(classifier: Classifier, rows: Sequence[list[int]]) -> tuple
 
 def _positive(classifier: Any, texts: Sequence[str]) -> Float64[np.ndarray, " text"]:
     return np.asarray(classifier.probabilities(texts), dtype=np.float64)[:, -1]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the best encoder said."""
+
+    model: str
+    config: EncoderConfig
+    classes: list[str]
+    words: list[GroupProbe]
+    pairs: PairResult
+    looks: list[Look]
+
+    @property
+    def worst(self) -> GroupProbe:
+        """The group with the largest difference within one sentence."""
+        return max(self.words, key=lambda group: group.largest_gap)
+
+
+def measure_asked(run: Run) -> Asked:
+    """Question the best encoder of the run, and keep it as ``classifier/`` for ``glassformer classify``."""
+    best, kept = run.done.models.best_encoder, run.out / "classifier"
+    classifier = load_classifier(run.out / "trainings" / best.slug)
+    save_classifier(classifier, kept)
+    print(f"  the best encoder: glassformer classify --run {kept} TEXT", flush=True)
+    return Asked(
+        best.name,
+        classifier.encoder.config,
+        list(classifier.classes),
+        probe_words(classifier),
+        probe_pairs(classifier),
+        look_at(classifier),
+    )
+
+
+@in_style
+def draw_effects(looks: Sequence[Look], classes: Sequence[str]) -> Figure:
+    """Each text, its tokens coloured by what they do to its verdict; effects below half a percent are drawn as 0."""
+    figure, panels = new_figure(7.5, 0.85 * len(looks) + 0.9, rows=len(looks))
+    largest = max(abs(effect) for look in looks for effect in look.effects)
+    for ax, look in zip(panels, looks, strict=True):
+        title = f"{classes[look.label]}, {100 * look.probability:.1f} %"
+        effects = [effect if abs(effect) >= 0.005 else 0.0 for effect in look.effects]
+        coloured_text(look.tokens, effects, title, signed=True, ax=ax, largest=largest)
+    label = "drop of the verdict's probability without the token; underlined: it rises"
+    scale = ScalarMappable(Normalize(-largest, largest), DIVERGING)
+    figure.colorbar(scale, ax=panels, orientation="horizontal", label=label, shrink=0.7, aspect=40)
+    figure.suptitle("What the verdict loses without each token", fontsize=11, fontweight="bold")
+    return figure

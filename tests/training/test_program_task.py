@@ -1,18 +1,16 @@
-"""Training compiled programs and adders: their data, losses and accuracies."""
+"""Training compiled programs: their data, losses and accuracies."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from glassformer.errors import InputError
 from glassformer.programs import compile_program
-from glassformer.programs.adder import Adder
 from glassformer.programs.library import PROGRAMS, parity
 from glassformer.programs.model import CompiledProgram
 from glassformer.training import TrainingConfig, train
-from glassformer.training.programs import AdditionTask, ProgramTask
+from glassformer.training.program_task import ProgramTask
 
 
 def compiled() -> CompiledProgram:
@@ -55,32 +53,13 @@ def test_positions_without_a_value_are_left_out() -> None:
     assert task.loss(model, batch) == (model(batch["tokens"])[0, 1] - 7).square()
 
 
-def test_accuracy_of_an_adder_is_that_of_its_sums() -> None:
-    task, model = AdditionTask(6, 3, seed=1), Adder(6)
-    assert task.evaluate(model) == {"accuracy": 1.0}
-    assert task.accuracy(model, 6) == 1
-    with torch.no_grad():
-        model.layers[0].ffn.up.bias[0] += 0.9
-    numbers = task.batch(0, 200)["tokens"].numpy()
-    places = 10 ** np.arange(6)
-    pairs = np.stack([numbers[:, 1:7] @ places, numbers[:, 8:14] @ places], axis=1)
-    assert (pairs < 1000).all()
-    logits = model(torch.from_numpy(numbers))[:, 14:-1].argmax(-1).numpy()
-    forced = (logits == numbers[:, 15:]).all(1)
-    assert 0 < forced.mean() < 1
-    assert (forced == (model.add(pairs) == pairs.sum(1))).all()
-
-
-def test_the_trainer_takes_both_tasks() -> None:
+def test_the_trainer_takes_it() -> None:
     model, task = compiled(), ProgramTask(compiled(), 4)
     with torch.no_grad():
         model.output.bias += 0.6
     config = TrainingConfig(steps=30, batch_size=16, learning_rate=0.03, weight_decay=0.0, log_every=30)
     result = train(model, task, config, progress=False)
     assert result.losses[-1][1] < 0.36  # that of the start
-    adder = Adder(6)
-    result = train(adder, AdditionTask(6, 2), TrainingConfig(steps=2, batch_size=4), progress=False)
-    assert result.step == 2
 
 
 def test_bad_input_is_refused() -> None:
@@ -88,10 +67,6 @@ def test_bad_input_is_refused() -> None:
         ProgramTask(compiled(), 9)
     with pytest.raises(InputError):
         ProgramTask(compiled(), 2, seed=-1)
-    with pytest.raises(InputError):
-        AdditionTask(6, 7)
-    with pytest.raises(InputError):
-        AdditionTask(6, 3, seed=-1)
     numeric = compiled()
     numeric.codes = None
     with pytest.raises(InputError):

@@ -1,0 +1,137 @@
+"""Figures of how words reach each other, of positions, of publications, and of trainings; no model is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from glassformer.errors import require
+from glassformer.figures.heat_maps import panel
+from glassformer.figures.style import BLACK, LINES, RED, in_style, line, new_figure
+from glassformer.layers.positions import SinusoidalPositions
+
+
+@in_style
+def draw_recurrent_and_parallel(sentence: str = "The cat sat on the mat") -> Figure:
+    """How the first word's information comes to the last: step by step in a recurrence, at once in attention."""
+    words = sentence.split()
+    count = len(words)
+    require(count >= 2, f"{count} words", "at least two", "Pass a sentence.")
+    figure, panels = new_figure(2 * max(1.0, 0.13 * max(map(len, words))) * count + 1, 2.8, columns=2)
+    nodes = range(count)
+    recurrence = [*(((n, 0), (n, 1)) for n in nodes), *(((n, 1), (n + 1, 1)) for n in nodes[:-1])]
+    attention = [((source, 0), (target, 1)) for source in nodes for target in nodes]
+    for ax, name, links, path in (
+        (panels[0], "Recurrence", recurrence, [(0, 0), *((n, 1) for n in nodes)]),
+        (panels[1], "Attention", attention, [(0, 0), (count - 1, 1)]),
+    ):
+        ax.set(xlim=(-0.6, count - 0.4), ylim=(-0.15, 1.35))
+        ax.set_axis_off()
+        for start, end in links:
+            first = (start, end) in pairwise(path)
+            look = {"color": RED, "lw": 2.2} if first else {"color": "#909090", "lw": 0.8}
+            arrow = {"arrowstyle": "->", "shrinkA": 9, "shrinkB": 7, **look}
+            ax.annotate("", end, start, arrowprops=arrow, zorder=3 if first else 2)
+        for place, word in enumerate(words):
+            ax.plot(place, 1, "o", markersize=11, color="white", markeredgecolor=BLACK)
+            ax.text(place, 0, word, ha="center", va="center", parse_math=False, zorder=4, backgroundcolor="white")
+            if links is recurrence:
+                ax.text(place, 1.2, f"step {place + 1}", ha="center", fontsize=8)
+        after = f"{count} steps, one after another" if links is recurrence else "1 step for all"
+        steps = len(path) - 1
+        ax.set_title(f"{name}: {after}\nfrom the first word to the last: {steps} link{'s' * (steps > 1)}")
+    return figure
+
+
+@in_style
+def draw_positions(num_positions: int = 50, hidden_dim: int = 64) -> Figure:
+    """The sinusoidal positions, and the products of two of them by distance: sums of cosines, wherever one starts."""
+    table = SinusoidalPositions(hidden_dim, num_positions).table.double().numpy()
+    figure, (waves, products) = new_figure(11, 4.6, columns=2)
+    image = panel(waves, table.T, "", "position", "coordinate", limits=(-1, 1), colormap="cividis")
+    waves.set_title(f"What is added to each of {num_positions} positions", loc="left")
+    waves.set(xticks=range(0, num_positions, 10), yticks=range(0, hidden_dim, max(1, hidden_dim // 8)))
+    waves.set_box_aspect(None)
+    figure.colorbar(image, ax=waves, label="value")
+    for series, start in enumerate((0, num_positions // 4, num_positions // 2)):
+        reached = table[start:] @ table[start]
+        products.plot(reached, **line(series, len(reached)), label=f"from position {start}")
+    products.set(xlabel="distance", ylabel="product of two encodings", title="A product depends on the distance alone")
+    products.legend()
+    return figure
+
+
+EVENTS = json.loads((Path(__file__).parent / "timeline.json").read_text(encoding="utf-8"))
+"""When models became public, and the parameters of their largest versions, all experts included, where known.
+
+In sparse ones a token passes through some of the parameters only. Not complete.
+"""
+
+
+@in_style
+def draw_timeline() -> Figure:
+    """When models became public, against their numbers of parameters where these are known."""
+    figure, (sizes, unknown) = new_figure(11.5, 6, rows=2, sharex=True, height_ratios=(4, 1))
+    placed = [(event["year"] + (event["month"] - 0.5) / 12, event) for event in EVENTS]
+    sizes.set(yscale="log", ylabel="parameters: $10^6$ M, $10^9$ B, $10^{12}$ T", title="Transformers since 2017")
+    sizes.set_xlim(EVENTS[0]["year"] - 0.3, placed[-1][0] + 1)
+    sizes.yaxis.set_major_formatter(lambda value, _: _size(value))
+    beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5}
+    ends: list[float] = []
+    for date, event in placed:
+        if (size := event["parameters"]) is not None:
+            look = LINES[int(event["sparse"])]
+            sizes.plot(date, size, look["marker"], color=look["color"], markersize=7)
+            # Below, where the name of an earlier one that is a little larger reaches over here.
+            near = [each["parameters"] or 0 for other, each in placed if 0 < date - other < 1.2]
+            lift = -15 if any(size < each < 3 * size for each in near) else 7
+            sizes.annotate(f"{event['name']}, {_size(size)}", (date, size), (0, lift), ha="center", **beside)
+            continue
+        # The first row whose last name ends before this one starts; a letter is about 0.065 years wide.
+        row = next((row for row, end in enumerate(ends) if end < date), len(ends))
+        ends[row:] = [date + 0.065 * len(event["name"]) + 0.25, *ends[row + 1 :]]
+        unknown.plot(date, row, LINES[2]["marker"], color=LINES[2]["color"], markersize=7)
+        unknown.annotate(event["name"], (date, row), (7, 0), va="center", **beside)
+    unknown.set(ylim=(len(ends) - 0.4, -0.6), yticks=[], xlabel="year", ylabel="size not\npublished")
+    unknown.xaxis.set_major_locator(MaxNLocator(integer=True))
+    unknown.grid(True, axis="x")
+    sizes.margins(y=0.12)
+    for look, share in zip(LINES, ("all", "some"), strict=False):
+        label = f"{share} parameters at work for each token"
+        sizes.plot([], [], look["marker"], color=look["color"], markersize=7, label=label)
+    sizes.legend(loc="lower right")
+    return figure
+
+
+def _size(parameters: float) -> str:
+    for size, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if parameters >= size:
+            return f"{parameters / size:.3g} {name}"
+    return f"{parameters:,.0f}"
+
+
+@in_style
+def draw_training_curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
+    """Loss and accuracy by epoch, with the epoch of the lowest validation loss.
+
+    ``history`` has one number an epoch under ``train_loss`` and ``val_loss`` in nats, and under ``train_acc`` and
+    ``val_acc`` in percent.
+    """
+    epochs, best = len(history["val_loss"]), int(np.argmin(history["val_loss"])) + 1
+    figure, axes = new_figure(10, 4, columns=2)
+    for ax, kind, unit in ((axes[0], "loss", "loss, nats"), (axes[1], "acc", "accuracy, %")):
+        for series, (part, name) in enumerate((("train", "training"), ("val", "validation"))):
+            ax.plot(range(1, epochs + 1), history[f"{part}_{kind}"], **line(series, epochs), label=name)
+        ax.axvline(best, color=BLACK, lw=0.9, ls=":", label=f"lowest validation loss, epoch {best}")
+        ax.set(xlabel="epoch", ylabel=unit)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes[1].legend(loc="lower right")
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    return figure
