@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from glassformer.checkpoints.decoders import load_decoder
-from glassformer.cli import chat as command
+from glassformer.cli.commands import chat as command
 from glassformer.cli.conversation import Conversation
 from glassformer.cli.main import main
 from glassformer.data.harmony import Message, ReplyReader, Setting, render

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from glassformer.classifier import Classifier, load_classifier, save_classifier, token_effects
-from glassformer.cli import classify as command
+from glassformer.cli.commands import classify as command
 from glassformer.cli.main import main
 from glassformer.cli.main import run as run_command
 from glassformer.data.tokenizer import WordTokenizer

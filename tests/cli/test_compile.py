@@ -128,7 +128,7 @@ def test_a_file_is_run_without_its_definition(broken: Path, capsys: pytest.Captu
 def test_differences_are_status_1(
     mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from glassformer.cli import run_program
+    from glassformer.cli.commands import run_program
 
     def broken(*args: object, **options: object) -> object:
         model = compile_program(*args, **options)  # type: ignore[arg-type]

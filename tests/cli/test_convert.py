@@ -268,6 +268,6 @@ def test_a_directory_of_a_gguf_file_is_complete_or_absent(
     def fails(*arguments: object) -> None:
         raise InputError("a template", "none", "Stop.")
 
-    monkeypatch.setattr("glassformer.cli.convert.template_from_gguf", fails)
+    monkeypatch.setattr("glassformer.cli.commands.convert.template_from_gguf", fails)
     assert main(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out")]) == 2
     assert sorted(tmp_path.iterdir()) == before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.cli import design as command
+from glassformer.cli.commands import design as command
 from glassformer.cli.main import main
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from glassformer.cli import flags, lab
+from glassformer.cli import flags
+from glassformer.cli.commands import lab
 from glassformer.data import harmony
 from glassformer.explorer import messages
 

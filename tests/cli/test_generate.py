@@ -14,7 +14,7 @@ import torch
 from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer.checkpoints.decoders import load_decoder
-from glassformer.cli import generate as command
+from glassformer.cli.commands import generate as command
 from glassformer.cli.main import main
 from glassformer.cli.runs import read_run
 from glassformer.data.released_tokenizer import read_tokenizer

@@ -9,8 +9,8 @@ from random_gpt_oss import GPT_OSS_20B, GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.tensor_files import stored_tensors
-from glassformer.cli import info
-from glassformer.cli.info import Machine
+from glassformer.cli.commands import info
+from glassformer.cli.commands.info import Machine
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
 from glassformer.kernels import native

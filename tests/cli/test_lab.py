@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from glassformer.cli import lab
+from glassformer.cli.commands import lab
 from glassformer.cli.main import main
 from refusals import refused
 

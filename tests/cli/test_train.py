@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from glassformer.cli import train as command
+from glassformer.cli.commands import train as command
 from glassformer.cli.main import main
 from glassformer.cli.runs import read_run
 from glassformer.cli.train_flags import ModelFlags, TrainFlags

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassformer.cli import verify as command
+from glassformer.cli.commands import verify as command
 from glassformer.cli.flags import TaskName
 from glassformer.cli.main import main
 from glassformer.handcraft.designs import design

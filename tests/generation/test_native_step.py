@@ -571,8 +571,8 @@ def test_greedy_texts_of_float32_models_are_those_without_a_cache(monkeypatch: p
 
 def test_a_model_that_nothing_can_change_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
-    holds = _Plan.holds
-    monkeypatch.setattr(_Plan, "holds", lambda self: looks.append(None) or holds(self))
+    is_current = _Plan.is_current
+    monkeypatch.setattr(_Plan, "is_current", lambda self: looks.append(None) or is_current(self))
     model, prompt = decoder(BASE), drawn(1, 3)
     with counted(monkeypatch) as counts:
         texts = generate(model, prompt, 6)

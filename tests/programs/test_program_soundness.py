@@ -22,7 +22,7 @@ from torch import nn
 from glassformer.cli.main import main
 from glassformer.handcraft.induction import build_induction, verify_induction
 from glassformer.kernels.pattern import Pattern
-from glassformer.layers.feedforward import MLP
+from glassformer.layers.feedforward import MLP, NoFeedForward
 from glassformer.observe.edits import put
 from glassformer.observe.intervene import intervene
 from glassformer.programs import (
@@ -111,6 +111,13 @@ def test_a_setting_that_was_changed_is_refused_by_every_verifier(name: str, valu
     for model, verify in verifiers():
         setattr(model.layers[0].attention, name, value)  # type: ignore[index, union-attr]
         with refused("settings of (layers.0.)?attention"):
+            verify()
+
+
+def test_a_module_in_the_place_of_another_is_refused_by_every_verifier() -> None:
+    for model, verify in verifiers():
+        model.layers[0].attention_norm = NoFeedForward()  # type: ignore[index, union-attr]
+        with refused("settings of (layers.0.)?attention_norm"):
             verify()
 
 

@@ -77,6 +77,7 @@ def load_decoder(
     dense: DenseFormat | None = None,
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
+    content: Mapping[str, Any] | None = None,
 ) -> Decoder:
     """The decoder of a directory, or of a model on the Hugging Face hub, in training mode like every new module.
 
@@ -98,6 +99,7 @@ def load_decoder(
             None: as they are stored.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
+        content: That of ``config.json``, where it was read before.
 
     Raises:
         CheckpointError: A file that is missing, damaged or a link to elsewhere; another architecture, or one with
@@ -113,7 +115,7 @@ def load_decoder(
     require(dtype is None or dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {dtypes}", fix)
     place = require_device(device)
     directory = find_directory(source)
-    with nonfinite_weights(allow_nonfinite), open_decoder(directory, dtype, place) as stored:
+    with nonfinite_weights(allow_nonfinite), open_decoder(directory, content, dtype, place) as stored:
         if experts is not None:
             with config_errors(directory / CONFIG_FILE):
                 stored = with_experts(stored, experts)
@@ -122,26 +124,30 @@ def load_decoder(
 
 @contextmanager
 def open_decoder(
-    directory: Path, dtype: torch.dtype | None = None, device: torch.device = _CPU
+    directory: Path,
+    content: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device = _CPU,
 ) -> Iterator[StoredDecoder]:
     """The decoder of a directory, checked; its tensors are read when they are made, within the context."""
-    content = read_json(directory / CONFIG_FILE)
+    content = read_json(directory / CONFIG_FILE) if content is None else content
     kind = _require_kind(content, directory)
     opened = _open_own if kind is None else partial(open_family, kind)
     with opened(directory, content, dtype, device) as stored:
         yield stored
 
 
-def read_decoder_config(directory: Path) -> DecoderConfig:
-    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read.
+def read_decoder_config(directory: Path, content: Mapping[str, Any] | None = None) -> DecoderConfig:
+    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read,
+    or ``content`` is that.
 
     Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it depends on the files
     of weights.
     """
-    config = read_json(directory / CONFIG_FILE)
-    kind = _require_kind(config, directory)
+    content = read_json(directory / CONFIG_FILE) if content is None else content
+    kind = _require_kind(content, directory)
     with config_errors(directory / CONFIG_FILE):
-        return _own_config(config) if kind is None else kind.read_config(config)
+        return _own_config(content) if kind is None else kind.read_config(content)
 
 
 def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:

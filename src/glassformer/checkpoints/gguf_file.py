@@ -72,6 +72,9 @@ class GgufFile:
     pieces: tuple[tuple[Path, ...], ...]
     """The files, each in one piece or in consecutive ones."""
 
+    def __repr__(self) -> str:
+        return f"GgufFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
+
     @property
     def nbytes(self) -> int:
         """The size of all files."""

@@ -1,4 +1,4 @@
-"""The command line: one file per command; main.py finds them."""
+"""The command line: ``main`` finds the commands, which are in ``commands``."""
 
 TEXT, RECURRENCE = "text", "recurrence"
 """Kinds of training data: bytes of a text, or numbers of the recurrence."""

@@ -35,7 +35,7 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
-    name: Command(summary, f"glassformer.cli.{flags}", f"glassformer.cli.{name.replace('-', '_')}")
+    name: Command(summary, f"glassformer.cli.{flags}", f"glassformer.cli.commands.{name.replace('-', '_')}")
     for name, flags, summary in (
         ("lab", "flags.LabFlags", "run a lab from start to end and write its report"),
         ("train", "train_flags.TrainFlags", "train a decoder on a text file or on the recurrence"),

@@ -13,7 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -119,6 +119,8 @@ class FoundModel:
     """Bytes of its files of weights."""
     packing: str
     """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
+    content: Mapping[str, Any] = field(repr=False)
+    """That of its ``config.json``, or the metadata of its file."""
 
     @property
     def about(self) -> str:
@@ -157,11 +159,10 @@ class FoundModel:
         if isinstance(self.place, GgufFile):
             require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a directory", "Leave it out.")
             return load_gguf(self.place, hold=hold, **options).eval()
-        load = functools.partial(load_decoder, self.place, **options)
+        load = functools.partial(load_decoder, self.place, **options, content=self.content)
+        kind = family_in(self.content)
         takes = dense is None and dtype is None and place.type == "cpu" and not use_definition()
-        kind = family_in(read_json(self.place / CONFIG_FILE)) if takes else None
-        takes = kind is not None and kind.name == "gpt-oss"
-        library = native.library() if takes else None
+        library = native.library() if takes and kind is not None and kind.name == "gpt-oss" else None
         if library is not None and library.level > 0:
             try:
                 return load(dense="lossless").eval()
@@ -347,12 +348,13 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
         "a model's directory",
         "Use 'glassformer generate --run', or convert the run with 'glassformer convert'.",
     )
-    decoder = read_decoder_config(place)
+    decoder = read_decoder_config(place, config)
     found = own or tokenizer_beside(place)
     template = template_from_directory(place)
     name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
     size = sum(each.stat().st_size for each in place.glob("*.safetensors"))
-    return _found(name, place, decoder, found, template, _declared_ends(place, config, decoder.vocab_size), size, "")
+    ends = _declared_ends(place, config, decoder.vocab_size)
+    return _found(name, place, decoder, found, template, ends, size, "", config)
 
 
 def find_place(source: str | Path) -> Path | GgufFile:
@@ -411,7 +413,7 @@ def _in_file(file: GgufFile, tokenizer: ReleasedTokenizer | None) -> FoundModel:
         stored[tensor.kind] += tensor.nbytes
     template = template_from_gguf(metadata, label)
     declared = sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size})
-    return _found(name, file, config, own, template, declared, file.nbytes, stored.most_common(1)[0][0])
+    return _found(name, file, config, own, template, declared, file.nbytes, stored.most_common(1)[0][0], metadata)
 
 
 def _found(
@@ -423,13 +425,14 @@ def _found(
     declared: Sequence[int],
     size: int,
     packing: str,
+    content: Mapping[str, Any],
 ) -> FoundModel:
     ends: list[int] = []
     if tokenizer is not None:
         tokenizer.require_fits(config.vocab_size)
         ends = [tokenizer.specials[each] for each in _ENDS if each in tokenizer.specials] + [*tokenizer.ends]
     stops = tuple(sorted({*declared, *ends}))
-    return FoundModel(name, place, config, tokenizer, template, tuple(declared), stops, size, packing)
+    return FoundModel(name, place, config, tokenizer, template, tuple(declared), stops, size, packing, content)
 
 
 def _known(name: str, known: Known) -> Path | GgufFile:

@@ -42,6 +42,7 @@ _KINDS = (
     *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, SoftCap),
     *(Int8Linear, LosslessLinear, BlockLinear, BlockEmbedding),
 )
+_LINEAR = (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear)
 # What the native form stands for, unless other methods are in their place.
 _METHODS = [
     (kind, name, getattr(kind, name))
@@ -71,8 +72,8 @@ class DecodingStep:
     Args:
         model: The decoder; it is left in the mode it is in.
         cache: Its cache, which may hold a prompt.
-        constant: Look at the model, the cache's tensors, contexts and settings in the first step only. For callers
-            between whose steps no code of others runs.
+        constant: Look at the model, the cache's tensors, contexts and settings in the first step only. Pass True where
+            nothing can change them between two steps.
     """
 
     def __init__(self, model: Decoder, cache: Cache, *, constant: bool = False) -> None:
@@ -81,11 +82,7 @@ class DecodingStep:
         self._library: native.Library | None = None
 
     def __call__(self, tokens: Int[Tensor, "batch new"]) -> Float[Tensor, "batch new vocab"]:
-        """Logits after each token, of the model's dtype or wider.
-
-        Raises:
-            InputError: As for :meth:`Decoder.forward`.
-        """
+        """Logits after each token, of the model's dtype or wider."""
         with torch.inference_mode():
             logits = self._natively(tokens)
             if logits is None:
@@ -99,7 +96,7 @@ class DecodingStep:
             self._library = native.library() if _nothing_watches(tokens) else None
             if self._library is None:
                 return None
-            if self._plan is None or not self._plan.holds():
+            if self._plan is None or not self._plan.is_current():
                 self._plan = _Plan.of(model, cache)
         start = cache.length
         if self._library is None or self._plan is None or any(layer.length != start for layer in cache.layers):
@@ -154,10 +151,10 @@ class _Plan:
     """
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
-        self._holders: list[dict[str, Any]] = []
+        self._attributes: list[dict[str, Any]] = []
         self._names: list[str] = []
-        self._held: list[Any] = []
-        """``self._holders[i][self._names[i]]``: modules, tensors, and None where there is no tensor."""
+        self._values: list[Any] = []
+        """What ``self._attributes[i][self._names[i]]`` was: modules, tensors, and None where there is none."""
         self._modules: list[nn.Module] = []
         self._types: list[type] = []
         self._sizes: list[int] = []
@@ -168,10 +165,10 @@ class _Plan:
         self._handles = -1
         """``RemovableHandle.next_id`` when the modules had no hooks: it grows with every hook of any module."""
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
-        self._know({"": model}, "", Decoder)
-        _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
+        self._module({"": model}, "", Decoder)
+        _require(type(cache) is Cache and len(model.layers) == len(cache.layers))
         self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
-        _need(self.dtype in _DTYPES)
+        _require(self.dtype in _DTYPES)
         self.weights = self._decoder(model)
 
     @classmethod
@@ -181,12 +178,12 @@ class _Plan:
             plan = cls(model, cache)
         except (_Unknown, InputError):  # the second of addresses
             return None
-        return plan if plan.holds() else None
+        return plan if plan.is_current() else None
 
-    def holds(self) -> bool:
+    def is_current(self) -> bool:
         """Whether modules, weights and cache are those that the plan was made of, and no module has a hook."""
         return (  # in each step, so without a line of Python for each part
-            all(map(is_, map(dict.get, self._holders, self._names), self._held))
+            all(map(is_, map(dict.get, self._attributes, self._names), self._values))
             and list(map(type, self._modules)) == self._types
             and native.addresses(self._tensors) == self._addresses
             and list(map(len, map(vars, self._modules))) == self._sizes
@@ -203,17 +200,17 @@ class _Plan:
         config, width = model.config, model.config.hidden_dim
         for name in ("positions", "local_rotary", "logit_cap"):
             if model._modules.get(name) is None:
-                self._hold(model._modules, name, None)
+                self._remember(model._modules, name, None)
         embedding, positions = self._embedding(model, "embedding", config.vocab_size), Matrix()
         if model.positions is not None:
             positions = self._embedding(model, "positions", config.max_seq_len)
-        layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
+        layers = (Layer * len(self._module(model._modules, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
-        cap = None if model.logit_cap is None else self._part(model, "logit_cap", SoftCap)
+        cap = None if model.logit_cap is None else self._module(model._modules, "logit_cap", SoftCap)
         output, bias = self._linear(model, "output", config.vocab_size, width)
-        _need(not bias and not isinstance(config.rope_scaling, LongRope))
+        _require(not bias and not isinstance(config.rope_scaling, LongRope))
         for number, layer in enumerate(layers):
-            block = self._part(model.layers, str(number), Block)
+            block = self._module(model.layers._modules, str(number), Block)
             self._attention(layer, block, self._cache.layers[number], width)
             local = model.local_rotary is not None and config.layer_window(number) is not None
             layer.rotation = -1 if config.learned_positions or number in config.unrotated_layers else int(local)
@@ -238,28 +235,28 @@ class _Plan:
         )
 
     def _embedding(self, model: Decoder, name: str, rows: int) -> Matrix:
-        table, width = self._part(model, name, nn.Embedding, BlockEmbedding), model.config.hidden_dim
-        _need(table.max_norm is None and table.num_embeddings >= rows)
+        table, width = self._module(model._modules, name, nn.Embedding, BlockEmbedding), model.config.hidden_dim
+        _require(table.max_norm is None and table.num_embeddings >= rows)
         if isinstance(table, BlockEmbedding):
             return self._blocks(table, table.num_embeddings, width)
         return self._matrix(table, "weight", table.num_embeddings, width)
 
     def _blocks(self, owner: BlockLinear | BlockEmbedding, rows: int, width: int) -> Matrix:
-        _need(self.dtype == torch.float32)  # in which their layers compute
+        _require(self.dtype == torch.float32)  # in which their layers compute
         kind = KINDS[owner.kind]
-        _need(width % kind.block == 0)
+        _require(width % kind.block == 0)
         blocks = self._address(owner._buffers, "blocks", torch.uint8, rows, kind.row_bytes(width))
         return Matrix.blocks(blocks, kind, width)
 
     def _rotations(self, model: Decoder) -> Any:
         """The rotation of all layers and that of windowed ones; none with learned positions."""
-        found = [self._part(model, "rotary", RotaryEmbedding)]
+        found = [self._module(model._modules, "rotary", RotaryEmbedding)]
         if model.local_rotary is not None:
-            found.append(self._part(model, "local_rotary", RotaryEmbedding))
+            found.append(self._module(model._modules, "local_rotary", RotaryEmbedding))
         rotations = (Rotation * len(found))()
         for rotation, rotary in zip(rotations, found, strict=True):
             pairs = rotary.head_dim // 2
-            _need(rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2)
+            _require(rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2)
             rotation.frequencies = self._address(vars(rotary), "_frequencies", torch.float32, pairs)
             rotation.pairs = pairs
             rotation.concentration = 1.0 if rotary.scaling is None else rotary.scaling.concentration
@@ -268,9 +265,9 @@ class _Plan:
     def _norm(self, owner: nn.Module, name: str, width: int) -> Norm:
         """A norm over ``width`` numbers; without a weight where there is none."""
         if owner._modules.get(name) is None:
-            self._hold(owner._modules, name, None)
+            self._remember(owner._modules, name, None)
             return Norm()
-        norm = self._part(owner, name, nn.Identity, RMSNorm, nn.LayerNorm)
+        norm = self._module(owner._modules, name, nn.Identity, RMSNorm, nn.LayerNorm)
         if isinstance(norm, nn.Identity):
             return Norm()
         centred = isinstance(norm, nn.LayerNorm)
@@ -278,12 +275,12 @@ class _Plan:
         return Norm(self._vector(norm, "weight", width), bias, centred, norm.eps)
 
     def _attention(self, layer: Layer, block: Block, cache: LayerCache, width: int) -> None:
-        attention = self._part(block, "attention", GroupedQueryAttention)
+        attention = self._module(block._modules, "attention", GroupedQueryAttention)
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
         window = attention.pattern.window
-        _need(attention.layout == self._model.rotary.layout and head_dim == self._model.config.head_dim)
-        _need(type(cache) is LayerCache and attention.pattern.causal and attention.pattern.key_padding is None)
-        _need(cache.window == window if cache.window is not None else window is None or window >= cache.max_seq_len)
+        _require(attention.layout == self._model.rotary.layout and head_dim == self._model.config.head_dim)
+        _require(type(cache) is LayerCache and attention.pattern.causal and attention.pattern.key_padding is None)
+        _require(cache.window == window if cache.window is not None else window is None or window >= cache.max_seq_len)
         for name in ("attention_norm", "attention_post_norm"):
             setattr(layer, name, self._norm(block, name, width))
         if (norm := attention.query_norm) is not None:
@@ -304,7 +301,7 @@ class _Plan:
         layer.cap = attention.cap or 0.0
 
     def _feed_forward(self, layer: Layer, block: Block, width: int) -> None:
-        ffn = self._part(block, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture)
+        ffn = self._module(block._modules, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture)
         for name in ("ffn_norm", "ffn_post_norm"):
             setattr(layer, name, self._norm(block, name, width))
         layer.parallel = block.parallel
@@ -314,25 +311,18 @@ class _Plan:
         layer.activation = ACTIVATIONS.index("clamped" if clamp else getattr(ffn, "activation", "silu"))
         if clamp is not None:
             layer.alpha, layer.limit = clamp.alpha, clamp.limit
-        if isinstance(ffn, MLP):
-            layer.num_experts = layer.top_k = 1
-            layer.ff_dim = ffn.up.out_features
-            self._set_linear(layer, "gate", ffn, "up", layer.ff_dim, width)
+        if isinstance(ffn, MLP | SwiGLU):
+            layer.num_experts, layer.top_k, layer.ff_dim = 1, 1, ffn.up.out_features
+            for to, name in (("gate", "gate"), ("up", "up")) if layer.gated else (("gate", "up"),):
+                self._set_linear(layer, to, ffn, name, layer.ff_dim, width)
             self._set_linear(layer, "down", ffn, "down", width, layer.ff_dim)
             return
-        if isinstance(ffn, SwiGLU):
-            layer.num_experts = layer.top_k = 1
-            layer.ff_dim = ffn.gate.out_features
-            for name in ("gate", "up"):
-                self._set_linear(layer, name, ffn, name, layer.ff_dim, width)
-            self._set_linear(layer, "down", ffn, "down", width, layer.ff_dim)
-            return
-        router = self._part(ffn, "router", Router)
+        router = self._module(ffn._modules, "router", Router)
         experts, layer.ff_dim, layer.top_k = router.num_experts, ffn.ff_dim, router.top_k
         layer.num_experts = experts
         self._set_linear(layer, "router", router, "score", experts, width, Score)
         packed = isinstance(ffn, PackedMixture)
-        _need(not packed or self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
+        _require(not packed or self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
         shapes = {"gate_up": (2 * ffn.ff_dim, width)} if packed else dict.fromkeys(("gate", "up"), (ffn.ff_dim, width))
         for name, shape in (shapes | {"down": (width, ffn.ff_dim)}).items():
             to = name.removesuffix("_up")
@@ -341,30 +331,27 @@ class _Plan:
             setattr(layer, f"{to}_bias", self._vector(ffn, f"{name}_bias", experts, shape[0]))
             self.size += shape[0] * shape[1] * layer.top_k
 
-    def _part(self, owner: nn.Module, name: str, *kinds: type) -> Any:
-        """A module of exactly one of these types, which is looked at again in each step."""
-        return self._know(owner._modules, name, *kinds)
-
-    def _know(self, parts: dict[str, Any], name: str, *kinds: type) -> Any:
+    def _module(self, parts: dict[str, Any], name: str, *kinds: type) -> Any:
+        """The module of this name, of exactly one of these types and without methods of its own."""
         module: Any = parts.get(name)
-        _need(type(module) in kinds and module._compiled_call_impl is None)
-        _need(not any(callable(getattr(type(module), own, None)) for own in vars(module)))
-        self._hold(parts, name, module)
+        _require(type(module) in kinds and module._compiled_call_impl is None)
+        _require(not any(callable(getattr(type(module), own, None)) for own in vars(module)))
+        self._remember(parts, name, module)
         self._modules.append(module)
         self._types.append(type(module))
         self._sizes.append(len(vars(module)))
         return module
 
-    def _hold(self, holder: dict[str, Any], name: str, held: nn.Module | Tensor | None) -> None:
-        self._holders.append(holder)
+    def _remember(self, attributes: dict[str, Any], name: str, value: nn.Module | Tensor | None) -> None:
+        self._attributes.append(attributes)
         self._names.append(name)
-        self._held.append(held)
+        self._values.append(value)
 
     def _address(self, tensors: dict[str, Any], name: str, dtype: torch.dtype, *shape: int) -> int:
         tensor: Any = tensors.get(name)
-        _need(type(tensor) in (Tensor, nn.Parameter) and tensor.shape == shape)
+        _require(type(tensor) in (Tensor, nn.Parameter) and tensor.shape == shape)
         self._addresses.append(native.address(tensor, dtype, math.prod(shape)))
-        self._hold(tensors, name, tensor)
+        self._remember(tensors, name, tensor)
         self._tensors.append(tensor)
         self._memory.append(tensor.detach())
         return self._addresses[-1]
@@ -372,7 +359,7 @@ class _Plan:
     def _vector(self, owner: nn.Module, name: str, *shape: int) -> int | None:
         """The address of a parameter; None where there is none."""
         if getattr(owner, name) is None:
-            self._hold(owner._parameters, name, None)
+            self._remember(owner._parameters, name, None)
             return None
         return self._address(owner._parameters, name, self.dtype, *shape)
 
@@ -387,7 +374,9 @@ class _Plan:
 
     def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> Any:
         """The weights of a linear layer and the address of its bias."""
-        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear)))
+        linear = self._module(
+            owner._modules, name, *(kinds or (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear))
+        )
         self.size += rows * width
         bias = self._vector(linear, "bias", rows)
         if isinstance(linear, BlockLinear):
@@ -396,13 +385,13 @@ class _Plan:
             packed: Any
             index: Any
             packed, index = (linear._buffers.get(name) for name in ("packed", "index"))
-            _need(packed is not None and index is not None and len(packed) == rows and fits(packed, index, width))
+            _require(packed is not None and index is not None and len(packed) == rows and fits(packed, index, width))
             address = self._address(linear._buffers, "packed", torch.uint8, *packed.shape)
             entries = self._address(linear._buffers, "index", torch.int32, *index.shape)
             return Matrix.lossless(address, entries, width), bias
         if not isinstance(linear, Int8Linear):
             return self._matrix(linear, "weight", rows, width), bias
-        _need(self.dtype == torch.bfloat16)  # as packed experts
+        _require(self.dtype == torch.bfloat16)  # as packed experts
         scales = self._address(linear._buffers, "scales", torch.bfloat16, rows, width // 32)
         integers = self._address(linear._buffers, "integers", torch.int8, rows, width)
         return Matrix.of(integers, torch.int8, width, scales), bias
@@ -413,6 +402,6 @@ class _Plan:
         setattr(layer, f"{to}_bias", bias)
 
 
-def _need(condition: bool) -> None:
+def _require(condition: bool) -> None:
     if not condition:
         raise _Unknown

@@ -77,6 +77,8 @@ def _read_as(content: Mapping[str, Any]) -> Mapping[str, Any]:
 def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     if (packing := file.part("quantization_config")) is not None:
         packing.only("quant_method", "mxfp4")
+    for name in ("head_dim", "num_key_value_heads"):
+        file.whole(name, 64)  # not null, which other families take for a default
     clamp = Clamp(file.number("swiglu_alpha", 1.702), file.number("swiglu_limit", 7.0))
     return {"attention_bias": file.flag("attention_bias", True), "clamp": clamp}
 

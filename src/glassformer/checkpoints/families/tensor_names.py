@@ -59,10 +59,14 @@ def _into_heads(rows: Tensor, config: DecoderConfig) -> Tensor:
 
 
 def _apart(rows: Tensor, config: DecoderConfig) -> Tensor:
+    if config.expert_format == "mxfp4":  # which has biases, too, in turns
+        return rows
     return torch.cat([rows[:, 0::2], rows[:, 1::2]], 1)
 
 
 def _in_turns(rows: Tensor, config: DecoderConfig) -> Tensor:
+    if config.expert_format == "mxfp4":
+        return rows
     return torch.stack(rows.chunk(2, 1), 2).flatten(1, 2)
 
 
@@ -197,8 +201,7 @@ def entries(
         parts = tuple(forms.get(name) or forms.get(name.rpartition(".")[0]) for name in modules)
         theirs = names[modules[0] if modules[0] in names else modules[0].rpartition(".")[0]]
         sizes = tuple(shapes[name] for name in group)
-        whole = forms.get(theirs) if len(group) > 1 else None
-        entry = Entry((), (), sizes, config, whole, parts, "{expert}" in template)
+        entry = Entry((), (), sizes, config, forms.get(theirs), parts, "{expert}" in template)
         for layer in range(config.num_layers if in_layer else 1):
             at = tuple(name.replace("layers.0.", f"layers.{layer}.", 1) for name in group)
             found.append(replace(entry, ours=at, theirs=_expanded(template, layer, config) if theirs else ()))

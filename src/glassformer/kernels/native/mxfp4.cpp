@@ -1,5 +1,5 @@
-// MXFP4 on the CPU: expansion, and the product of packed rows with tokens in float32 or bfloat16. mxfp4_native.py calls
-// it; rows.h multiplies tokens in fixed point.
+// MXFP4 on the CPU: expansion, and the product of packed rows with tokens in float32 or bfloat16. kernels/mxfp4.py
+// calls it; rows.h multiplies tokens in fixed point.
 //
 // A group is 32 weights: 16 bytes of two 4-bit codes (the low nibble first) and one scale byte s, which means
 // 2^(s - 127); s = 255 makes the group NaN. Each scale has its own row of 16 ready numbers in bfloat16, which holds

@@ -87,9 +87,20 @@ inline Ints products_of_pairs(Words a, Words b) {
 
 // ---- formats of weights ---------------------------------------------------------------------------------------------
 //
-// A block has BYTES; TOGETHER blocks are read at a time, for which a token has TOKEN bytes. Nothing is read from block `end`
-// on; of rows that are INSIDE, whole vectors end before it. Of WIDTH blocks, the scale of block i has its place(i), and
-// spread(placed(scales), i) are those of the products from i on.
+// A format whose weights are blocks of 32 with a scale (Int8, Mxfp4) says how tile() multiplies by them:
+//
+//   BYTES            bytes of a block's codes
+//   TOGETHER         blocks whose products fill one vector; all below is about so many at a time
+//   TOKEN            bytes that a prepared token has for them; put() writes them, products() reads them
+//   UNIT             what a token's scale is multiplied by, where the codes are multiples of the values
+//   end, INSIDE      the last block; INSIDE promises that no vector that is read reaches beyond it, which saves asking
+//   read, products   the codes of blocks as a vector, and the integer sums of their products with a token
+//   Unpacked         the codes as 16-bit words, for rows that are read off once and multiplied by many tokens
+//   scale            WIDTH scales as floats
+//
+// The sums of block j are in some lanes of the vector and need that block's scale in each of these lanes. A vector of
+// WIDTH scales is kept in such an order that one cheap instruction copies them there: scale_lane(i) is the lane of block
+// i's scale, in_lanes() puts scales in that order, and repeated(scales, i) are the factors for the blocks from i on.
 
 // Numbers of float or BFloat16. A row's vectors are added to PARTS sums in turns.
 template <typename Number, int PARTS>
@@ -128,9 +139,9 @@ struct Int8 {
     std::memcpy(token + 2 * BLOCK * block, integers, 2 * BLOCK);
   }
   static Floats scale(const BFloat16* from) { return load(from); }
-  static constexpr int64_t place(int64_t i) { return i; }
-  static Floats placed(Floats scales) { return scales; }
-  INLINE static Floats spread(const Floats& scales, int64_t i) {
+  static constexpr int64_t scale_lane(int64_t i) { return i; }
+  static Floats in_lanes(Floats scales) { return scales; }
+  INLINE static Floats repeated(const Floats& scales, int64_t i) {
     const float* from = reinterpret_cast<const float*>(&scales);
     asm("" : "+r"(from));  // to be read from memory, which costs less than to move it out of a register
     return filled(from[i]);
@@ -219,8 +230,8 @@ struct Mxfp4 {
     const Bits all = usual > 0x400000u ? usual : Bits{} + 0x400000u;  // 2^-127 is subnormal
     return (Floats)(all | (Bits)(exponents == 255u));
   }
-  static constexpr int64_t place(int64_t i) { return i % TOGETHER * 4 + i / TOGETHER; }
-  static Floats placed(Floats scales) {
+  static constexpr int64_t scale_lane(int64_t i) { return i % TOGETHER * 4 + i / TOGETHER; }
+  static Floats in_lanes(Floats scales) {
 #if WITH_AVX512
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return (Floats)_mm512_permutexvar_ps(order, (__m512)scales);
@@ -228,11 +239,11 @@ struct Mxfp4 {
     return (Floats)_mm256_permutevar8x32_ps((__m256)scales, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
 #else
     Floats all;
-    for (int64_t i = 0; i < WIDTH; ++i) all[place(i)] = scales[i];
+    for (int64_t i = 0; i < WIDTH; ++i) all[scale_lane(i)] = scales[i];
     return all;
 #endif
   }
-  INLINE static Floats spread(const Floats& scales, int64_t i) {
+  INLINE static Floats repeated(const Floats& scales, int64_t i) {
     switch (i / TOGETHER) {
       case 0: return copied<0>(scales);
       case 1: return copied<1>(scales);
@@ -255,9 +266,11 @@ struct Mxfp4 {
   }
 };
 
-// bfloat16 in 12 bits, as kernels/lossless.py describes it. A group of 64 weights is 64 lower bytes, and 32 bytes of two
-// codes for upper bytes. Interleaving them within lanes of 128 bits gives four vectors: vector `quarter` of `part` holds
-// the weights from 16 * quarter + part * WIDTH on.
+// bfloat16 in 12 bits, as kernels/lossless.py describes it and docs/architecture.md draws it. A group of 64 weights is 64
+// lower bytes, and 32 bytes of two codes for upper bytes. A 16-byte table of the row turns codes into upper bytes (one
+// shuffle); interleaving lower and upper bytes within lanes of 128 bits gives pairs of bfloat16 numbers in 32 bits. Shifted
+// up, and masked, each pair is two float32 numbers. The lower bytes are stored in the order for which the four vectors that
+// come out are in the order of x: vector `quarter` of `part` holds the weights from 16 * quarter + part * WIDTH on.
 struct Lossless {
   const uint8_t* packed;
   const int32_t* index;
@@ -362,7 +375,7 @@ inline void prepare(const float* x, int64_t width, char* token) {
     }
     const float most = as_float(greatest);
     const bool ordinary = greatest < 0x7f800000 && most >= 1e-30f;
-    float& scale = scales[block / WIDTH * WIDTH + Format::place(block % WIDTH)];
+    float& scale = scales[block / WIDTH * WIDTH + Format::scale_lane(block % WIDTH)];
     if (greatest >= 0x7f800000) scale = as_float(0x7fc00000);
     if (ordinary) scale = most / MOST * Format::UNIT;
     const float inverse = ordinary ? MOST / most : 0;
@@ -483,7 +496,7 @@ inline void tile(const Format& weights, int64_t row, const char* x, int64_t widt
     Floats scales[R][T];
     for (int r = 0; r < R; ++r) {
       const int64_t first = (row + r) * blocks + start;
-      const Floats of_weights = Format::placed(row_scales(weights, first, blocks - start));
+      const Floats of_weights = Format::in_lanes(row_scales(weights, first, blocks - start));
       for (int t = 0; t < T; ++t)
         scales[r][t] = of_weights * vector_at<Floats>(x + t * bytes + integer_bytes(width) + 4 * start);
       for (int64_t i = 0; i < WIDTH; i += 64 / Format::BYTES) prefetch_ahead(weights.block(first + i));
@@ -495,7 +508,7 @@ inline void tile(const Format& weights, int64_t row, const char* x, int64_t widt
         const auto& some = weights.read(r, (row + r) * blocks, start + i, Format::INSIDE);
         for (int t = 0; t < T; ++t) {
           const Ints products = Format::products(some, token + t * bytes + i / TOGETHER * Format::TOKEN);
-          sums[r][t] += __builtin_convertvector(products, Floats) * Format::spread(scales[r][t], i);
+          sums[r][t] += __builtin_convertvector(products, Floats) * Format::repeated(scales[r][t], i);
         }
       }
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from glassformer.cli.commands.verify import built_in
 from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say
-from glassformer.cli.verify import built_in
 from glassformer.errors import InputError, require
 from glassformer.files import require_absent
 from glassformer.handcraft.designs import design, designable
