@@ -27,11 +27,11 @@ from urllib.parse import urlencode
 import torch
 from playwright.sync_api import Page, sync_playwright
 
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, entry_of
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.server import listen, make_server
-from glassformer.explorer.service import Explorer
 from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent
@@ -232,7 +232,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     listener = listen(0)
-    server = make_server(Explorer([entry_of(loaded()), *bundled()]), listener)
+    server = make_server(Backend([entry_of(loaded()), *bundled()]), listener)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}/"

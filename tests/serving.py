@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.server import HOST, listen, make_server
-from glassformer.explorer.service import Explorer
 
 PATIENCE = 20.0
 """Seconds after which a server that does not begin or end has failed its test."""
@@ -25,7 +25,7 @@ class Served:
         at_once: Whether it ends without waiting for those who are connected.
     """
 
-    explorer: Explorer
+    backend: Backend
     port: int = 0
     at_once: bool = False
     _running: tuple[uvicorn.Server, threading.Thread] | None = None
@@ -37,7 +37,7 @@ class Served:
     def start(self) -> None:
         listener = listen(self.port)
         self.port = listener.getsockname()[1]
-        server = make_server(self.explorer, listener)
+        server = make_server(self.backend, listener)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         self._running = server, thread
         thread.start()

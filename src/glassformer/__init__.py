@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer.explorer.exploration import Exploration
+    from glassformer.explorer.model_page import ModelPage
     from glassformer.generation.language_model import LanguageModel
 
 __version__ = "0.1.0"
@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 def explore(
     model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
-) -> Exploration:
+) -> ModelPage:
     """Look into a model: ``glassformer.explore(model, "some text")`` shows the explorer in a notebook's cell.
 
     Elsewhere the result writes the page to a file that opens by itself (``.save("page.html")``) or opens it in the
@@ -33,9 +33,9 @@ def explore(
         InputError: A model that cannot be looked into, a directory without one, or an unknown state.
     """
     # Nothing is imported before it is asked for: `import glassformer` takes no time.
-    from glassformer.explorer.exploration import explore
+    from glassformer.explorer.model_page import open_page
 
-    return explore(model, text, tokenizer=tokenizer, source=source, **state)
+    return open_page(model, text, tokenizer=tokenizer, source=source, **state)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,9 +18,9 @@ from .conftest import eventually
 class Reading:
     """What the server answers for a text: the independent side of what the page shows."""
 
-    def __init__(self, explorer: Any, model: str, text: str) -> None:
-        self.explorer = explorer
-        self.run = explorer.answer("run", m.Ask(model=model, text=text))
+    def __init__(self, backend: Any, model: str, text: str) -> None:
+        self.backend = backend
+        self.run = backend.answer("run", m.Ask(model=model, text=text))
 
     def stack(self, part: str | None = None) -> m.Attention:
         return next(each for each in self.run.attentions if part in (None, each.part))
@@ -28,7 +28,7 @@ class Reading:
     def rows(self, query: int, part: str | None = None) -> np.ndarray:
         """[layer, head, key]."""
         stack = self.stack(part)
-        answer = self.explorer.answer("rows", m.AskRows(run=self.run.run, part=stack.part, query=query))
+        answer = self.backend.answer("rows", m.AskRows(run=self.run.run, part=stack.part, query=query))
         return np.frombuffer(answer, "<f4").reshape(stack.layers, stack.heads, stack.keys)
 
 

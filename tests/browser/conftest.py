@@ -30,12 +30,12 @@ PATIENCE = 20_000
 
 
 @pytest.fixture(scope="session")
-def explorer() -> Any:
+def backend() -> Any:
     """The models that come with the project, without any of this machine's runs."""
+    from glassformer.explorer.backend import Backend
     from glassformer.explorer.loading.bundled import bundled
-    from glassformer.explorer.service import Explorer
 
-    return Explorer(bundled())
+    return Backend(bundled())
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +43,8 @@ def serve() -> Iterator[Callable[[Any], Served]]:
     """``serve(explorer)``: a server of its own, for a test that stops it or shows models of its own."""
     begun: list[Served] = []
 
-    def serve(explorer: Any) -> Served:
-        server = Served(explorer, at_once=True)  # browsers hold on to their connections
+    def serve(backend: Any) -> Served:
+        server = Served(backend, at_once=True)  # browsers hold on to their connections
         server.start()
         begun.append(server)
         return server
@@ -55,9 +55,9 @@ def serve() -> Iterator[Callable[[Any], Served]]:
 
 
 @pytest.fixture(scope="session")
-def served(serve: Callable[[Any], Served], explorer: Any) -> str:
+def served(serve: Callable[[Any], Served], backend: Any) -> str:
     """The address of a server with the models that come with the project."""
-    return serve(explorer).address
+    return serve(backend).address
 
 
 # For the package alone: playwright keeps an event loop in this thread, which other tests could not bear.

@@ -23,8 +23,8 @@ MODEL = "recurrence"
 
 
 @pytest.fixture(scope="session")
-def reading(explorer: Any) -> Reading:
-    return Reading(explorer, MODEL, TEXT)
+def reading(backend: Any) -> Reading:
+    return Reading(backend, MODEL, TEXT)
 
 
 def colours(page: Page, places: list[Position], which: int = 0) -> list[list[int]]:
@@ -72,7 +72,7 @@ def test_every_head_is_in_the_grid_and_a_click_or_the_arrow_keys_choose_one(page
 def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, reading: Reading) -> None:
     go(page, model=MODEL, text=TEXT)
     asked = m.AskMeasures(run=reading.run.run, part=reading.stack().part)
-    entropy = reading.explorer.answer("measures", asked).entropy[0][0]
+    entropy = reading.backend.answer("measures", asked).entropy[0][0]
     name = page.get_by_role("radio").first.get_attribute("aria-label") or ""
     told = re.search(r"entropy ([\d.]+) bits, distance ([\d.]+) tokens", name)
     assert told is not None
@@ -227,9 +227,9 @@ def test_one_query_is_followed_over_all_layers(page: Page, go: Any, reading: Rea
     expect(page.locator(".strip-room canvas")).to_have_count(stack.heads)
 
 
-def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: Any, explorer: Any) -> None:
+def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: Any, backend: Any) -> None:
     go(page, model="lookup-facts", view="attention", text="emma")
-    asked = Reading(explorer, "lookup-facts", "emma")
+    asked = Reading(backend, "lookup-facts", "emma")
     assert {each.part for each in asked.run.attentions} == {"encoder", "decoder", "cross"}
     for stack in asked.run.attentions:
         page.get_by_role("group", name="Stack").get_by_role("button", name=re.compile(stack.label, re.I)).click()

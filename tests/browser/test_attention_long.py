@@ -14,9 +14,9 @@ pytest.importorskip("playwright", reason="no playwright: pip install 'glassforme
 
 from playwright.sync_api import Page, Request, Route, expect
 
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, entry_of
 from glassformer.explorer.messages import ModelCard
-from glassformer.explorer.service import Explorer
 from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, address, cell_at, hover_cell, shown_value, state, window
@@ -28,7 +28,7 @@ WINDOW = 16
 
 
 @pytest.fixture(scope="session")
-def long_explorer() -> Explorer:
+def long_explorer() -> Backend:
     """A decoder of 4,096 words with a window in every other layer and with sinks."""
     torch.manual_seed(0)
     config = DecoderConfig(11, 2, 32, 32, 2, 16, window=WINDOW, sinks=True, max_seq_len=4096)
@@ -55,11 +55,11 @@ def long_explorer() -> Explorer:
         lambda tokens: " ".join(map(str, tokens)),
         longest=4096,
     )
-    return Explorer([entry_of(loaded)])
+    return Backend([entry_of(loaded)])
 
 
 @pytest.fixture(scope="session")
-def long_served(serve: Callable[[Any], Any], long_explorer: Explorer) -> str:
+def long_served(serve: Callable[[Any], Any], long_explorer: Backend) -> str:
     address: str = serve(long_explorer).address
     return address
 
@@ -81,7 +81,7 @@ def numbers(count: int) -> str:
 
 
 def test_the_share_of_the_sink_and_the_border_of_a_window_are_told(
-    page: Page, go_long: Any, long_explorer: Explorer
+    page: Page, go_long: Any, long_explorer: Backend
 ) -> None:
     go_long(page, 24, layer=1, pin=20)
     asked = Reading(long_explorer, "long", numbers(24))
@@ -125,7 +125,7 @@ def test_of_4096_tokens_only_what_is_visible_is_fetched(page: Page, go_long: Any
 
 @pytest.mark.parametrize("fault", ["gone", "busy", "failed"])
 def test_a_row_that_nobody_answered_is_asked_for_again(
-    page: Page, go_long: Any, long_explorer: Explorer, watch: Any, fault: str
+    page: Page, go_long: Any, long_explorer: Backend, watch: Any, fault: str
 ) -> None:
     watch.forgive("ERR_CONNECTION_REFUSED|status of 50[03]")
     asked = 0

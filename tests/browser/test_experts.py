@@ -28,10 +28,10 @@ def show(go: Go) -> Go:
 
 
 @pytest.fixture
-def truth(explorer: Any) -> Experts:
+def truth(backend: Any) -> Experts:
     """What the page should show of ``TEXT``."""
-    run = explorer.answer("run", Ask(model="recurrence", text=TEXT)).run
-    return explorer.answer("experts", AskExperts(run=run))
+    run = backend.answer("run", Ask(model="recurrence", text=TEXT)).run
+    return backend.answer("experts", AskExperts(run=run))
 
 
 def strip(page: Page) -> Locator:

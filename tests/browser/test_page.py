@@ -85,12 +85,12 @@ def test_typing_changes_what_the_model_says(page: Page, go: Go) -> None:
 
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 def test_every_model_opens_in_every_of_its_views(
-    phone: bool, open_page: Open, served: str, explorer: Any, settled: Check, check_fits: Check
+    phone: bool, open_page: Open, served: str, backend: Any, settled: Check, check_fits: Check
 ) -> None:
     page = open_page(phone=phone)
     page.goto(served)
     settled(page)
-    for card in explorer.catalogue().models:
+    for card in backend.catalogue().models:
         page.locator(".model select").select_option(card.name)
         expect(page.locator(".about")).to_have_text(card.about)
         for view in card.views:
@@ -224,7 +224,7 @@ def test_a_page_goes_on_with_a_server_that_was_started_anew(
     served: str,
     settled: Check,
     watch: Any,
-    explorer: Any,
+    backend: Any,
     monkeypatch: pytest.MonkeyPatch,
     model: str,
     view: str,
@@ -235,7 +235,7 @@ def test_a_page_goes_on_with_a_server_that_was_started_anew(
     page.goto(f"{served}#model={model}&view={view}")
     settled(page)
     # A new server knows no run.
-    monkeypatch.setattr(explorer, "runs", Runs(explorer.model))
+    monkeypatch.setattr(backend, "runs", Runs(backend.model))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
     page.get_by_role("tab", name="Attention").click()
@@ -295,10 +295,10 @@ def test_tabs_are_changed_with_arrow_keys(page: Page, go: Go) -> None:
 
 
 def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
-    page: Page, serve: Callable[[Any], Any], explorer: Any, settled: Check, watch: Any
+    page: Page, serve: Callable[[Any], Any], backend: Any, settled: Check, watch: Any
 ) -> None:
     watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
-    server = serve(explorer)
+    server = serve(backend)
     page.goto(server.address)
     page.locator(".model select").select_option("sentiment")
     settled(page)
@@ -315,10 +315,10 @@ def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
 
 
 def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
-    page: Page, serve: Callable[[Any], Any], explorer: Any, settled: Check, watch: Any
+    page: Page, serve: Callable[[Any], Any], backend: Any, settled: Check, watch: Any
 ) -> None:
     watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
-    server = serve(explorer)
+    server = serve(backend)
     page.goto(f"{server.address}#model=sentiment")
     settled(page)
     server.stop()
@@ -336,10 +336,10 @@ def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
 
 
 def test_an_address_without_a_text_means_the_text_of_the_model(
-    page: Page, served: str, explorer: Any, settled: Check, watch: Any
+    page: Page, served: str, backend: Any, settled: Check, watch: Any
 ) -> None:
     watch.forgive("status of 422")  # an empty text is none that most models can read
-    for card in explorer.catalogue().models:
+    for card in backend.catalogue().models:
         page.goto("about:blank")
         page.goto(f"{served}#model={card.name}")
         settled(page)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.discovery import entries_at
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.explorer.service import Explorer
 from glassformer.programs import compile_program
 from glassformer.programs.graph import graph
 from glassformer.programs.library import PROGRAMS
@@ -30,7 +30,7 @@ ROWS = """(label) => [...document.querySelector(`table[aria-label="${label}"]`).
 @pytest.fixture(scope="module")
 def sorted_page(serve: Callable[[Any], Any]) -> str:
     """The address of a sorting program."""
-    return str(serve(Explorer([wrap_model(sorting(), "2412")])).address)
+    return str(serve(Backend([wrap_model(sorting(), "2412")])).address)
 
 
 def part(page: Page, name: str) -> Locator:
@@ -128,7 +128,7 @@ def test_broken_weights_show_their_counterexample(
     model = compile_program(example.program, example.vocabulary, example.max_len)
     with torch.no_grad():
         model.layers[0].ffn.up.bias[0] -= 2.0  # type: ignore[union-attr,operator,index]
-    page.goto(serve(Explorer([wrap_model(model, "abc")])).address)
+    page.goto(serve(Backend([wrap_model(model, "abc")])).address)
     expect(page.locator(".proof h2")).to_have_text("Fails")
     page.get_by_role("button", name=re.compile("^Show ")).click()
     expect(page.locator('.positions [aria-pressed="true"] i')).to_have_attribute("data-right", "false")
@@ -144,7 +144,7 @@ def test_a_stored_program_is_shown_without_a_definition(
     save_program(
         compile_program(example.program, example.vocabulary, example.max_len, causal=True), tmp_path / "a.json"
     )
-    page.goto(serve(Explorer(entries_at(tmp_path / "a.json"))).address)
+    page.goto(serve(Backend(entries_at(tmp_path / "a.json"))).address)
     expect(page.locator(".proof h2")).to_have_text("Not verified")
     expect(page.locator(".graph")).to_have_count(0)
     expect(page.locator(".said")).to_have_text("None None None b c a")

@@ -68,14 +68,14 @@ def test_the_likeliest_token_comes_first_and_the_rule_of_the_numbers_is_told(pag
     [(1.0, None, 1.0), (0.5, None, 1.0), (2.5, 5, 0.7), (1.35, 3, 1.0), (0.0, None, 1.0), (1.0, None, 0.0)],
 )
 def test_what_stands_there_is_what_the_library_computes(
-    page: Page, show: Go, explorer: Any, temperature: float, top_k: int | None, top_p: float
+    page: Page, show: Go, backend: Any, temperature: float, top_k: int | None, top_p: float
 ) -> None:
     show(page)
     slide(page, "Temperature", temperature)
     slide(page, "Top-p", top_p)
     if top_k is not None:
         slide(page, "Top-k", top_k)
-    loaded = explorer.model("recurrence")
+    loaded = backend.model("recurrence")
     with torch.no_grad():
         logits = last_logits(loaded, loaded.encode(TEXT)).double()
     expected = next_token_distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p)

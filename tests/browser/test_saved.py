@@ -14,9 +14,9 @@ from playwright.sync_api import Page, expect
 
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.saving.saved_page import page as saved_page
 from glassformer.explorer.saving.saved_page import save
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed, from_words
 
 from .conftest import Open, Watch
@@ -29,11 +29,11 @@ LONG = 600
 
 
 @pytest.fixture
-def opened(open_page: Open, explorer: Explorer, tmp_path: Path, settled: Callable[[Page], None]) -> Callable[..., Page]:
+def opened(open_page: Open, backend: Backend, tmp_path: Path, settled: Callable[[Page], None]) -> Callable[..., Page]:
     """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without network."""
 
     def opened(*, phone: bool = False, dark: bool = False, **state: Any) -> Page:
-        path = save(explorer, changed(State(), state), tmp_path / "saved.html")
+        path = save(backend, changed(State(), state), tmp_path / "saved.html")
         page = open_page(phone=phone, dark=dark, offline=True)
         page.goto(path.as_uri())
         settled(page)
@@ -59,11 +59,11 @@ def test_every_view_of_every_kind_opens_without_network(
     opened: Callable[..., Page],
     settled: Callable[[Page], None],
     screenshot: Callable[[Page, str], Path],
-    explorer: Explorer,
+    backend: Backend,
     model: str,
 ) -> None:
     page = opened(model=model)
-    card = next(card for card in explorer.catalogue().models if card.name == model)
+    card = next(card for card in backend.catalogue().models if card.name == model)
     seen = []
     for title in tabs(page):
         settled(page)
@@ -74,17 +74,17 @@ def test_every_view_of_every_kind_opens_without_network(
     expect(page.get_by_role("complementary", name="About this file")).to_contain_text("Saved with glassformer")
 
 
-def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], explorer: Explorer) -> None:
+def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], backend: Backend) -> None:
     page = opened(model="sentiment", text="a fine film", layer=0, head=0)
     matrix = page.get_by_role("application")
-    run = explorer.answer("run", m.Ask(model="sentiment", text="a fine film"))
+    run = backend.answer("run", m.Ask(model="sentiment", text="a fine film"))
     assert isinstance(run, m.Run)
     for layer, head in ((0, 0), (2, 3)):
         page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(4 * layer + head).click()
         matrix.focus()
         for key in ("Escape", "ArrowRight", "ArrowRight"):
             matrix.press(key)
-        answer = explorer.answer("weights", m.AskTile(run=run.run, part="self", layer=layer, head=head))
+        answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=layer, head=head))
         assert isinstance(answer, bytes)
         told = float(page.locator(".readout .number").inner_text())
         assert told == float(f"{np.frombuffer(answer, '<f4')[1]:.3g}")
@@ -111,14 +111,14 @@ def test_every_way_to_draw_attention(
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_the_changes_of_a_model_stand_as_they_were(opened: Callable[..., Page], explorer: Explorer) -> None:
+def test_the_changes_of_a_model_stand_as_they_were(opened: Callable[..., Page], backend: Backend) -> None:
     removed = [{"part": "self", "layer": 0, "head": 2}]
     forbidden = [{"part": "self", "layer": None, "head": None, "query": 3, "key": 2}]
     text = "1 5 2 2 0 6 3"
     page = opened(model="recurrence", view="whatif", text=text, removed=removed, forbidden=forbidden, place=3)
     ask = m.Ask(model="recurrence", text=text)
     edits = {"removed": removed, "forbidden": forbidden}
-    answer = explorer.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), "place": 3, **edits}))
+    answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), "place": 3, **edits}))
     assert isinstance(answer, m.WhatIf)
     assert answer.distance > 1e-3
     shown = page.locator(".outcome .number:last-child").all_inner_texts()
@@ -145,9 +145,9 @@ def test_a_design_stands_as_it_was_edited(opened: Callable[..., Page]) -> None:
     assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["Vm"][0] == [5]
 
 
-def test_attention_of_an_edited_head_is_kept(opened: Callable[..., Page], explorer: Explorer) -> None:
+def test_attention_of_an_edited_head_is_kept(opened: Callable[..., Page], backend: Backend) -> None:
     page = opened(model="identity", view="attention", text="ABA", cells={"Qm.0.0": "0.5"}, pin=0)
-    design = explorer.answer("head", m.AskHead(model="identity"))
+    design = backend.answer("head", m.AskHead(model="identity"))
     assert isinstance(design, m.Head)
     query, keys = np.array(design.weights.Qm[0]), np.array(design.weights.Km)[[0, 1, 0]]
     query[0] = 0.5
@@ -167,9 +167,9 @@ def test_another_order_is_compared(opened: Callable[..., Page], settled: Callabl
 
 
 def test_its_address_counts_before_what_was_saved(
-    explorer: Explorer, open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
+    backend: Backend, open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
 ) -> None:
-    path = save(explorer, State(model="sentiment", text="a fine film"), tmp_path / "x.html")
+    path = save(backend, State(model="sentiment", text="a fine film"), tmp_path / "x.html")
     page = open_page(offline=True)
     page.goto(f"{path.as_uri()}#layer=2&head=3")
     settled(page)
@@ -194,7 +194,7 @@ def test_the_button_saves_what_is_seen(
     go: Callable[..., None],
     open_page: Open,
     settled: Callable[[Page], None],
-    explorer: Explorer,
+    backend: Backend,
     tmp_path: Path,
 ) -> None:
     go(page, model="sentiment", text="a dull film", view="attention", layer=1, head=2)
@@ -216,10 +216,10 @@ def test_the_button_saves_what_is_seen(
     assert alone.locator(".said").inner_text() == page.locator(".said").inner_text()
 
 
-def test_the_file_answers_as_the_server_does(page: Page, explorer: Explorer) -> None:
+def test_the_file_answers_as_the_server_does(page: Page, backend: Backend) -> None:
     text = " ".join(str(number % 7) for number in range(LONG))
-    held = data_in(saved_page(explorer, from_words({"model": "recurrence", "text": text, "layer": "1", "head": "2"})))
-    run = explorer.answer("run", m.Ask(model="recurrence", text=text))
+    held = data_in(saved_page(backend, from_words({"model": "recurrence", "text": text, "layer": "1", "head": "2"})))
+    run = backend.answer("run", m.Ask(model="recurrence", text=text))
     assert isinstance(run, m.Run)
     asks = [
         m.AskTile(run=run.run, part="self", layer=1, head=2, level=level, row=row, column=column)
@@ -237,7 +237,7 @@ def test_the_file_answers_as_the_server_does(page: Page, explorer: Explorer) -> 
     )
     assert len(found) > 20
     for ask, tile in zip(asks, found, strict=True):
-        expected = explorer.answer("weights", ask)
+        expected = backend.answer("weights", ask)
         assert isinstance(expected, bytes)
         np.testing.assert_array_equal(np.array(tile, np.float32), np.frombuffer(expected, "<f4"), str(ask))
 

@@ -94,13 +94,13 @@ def test_facts_are_dragged_into_another_order_and_nothing_moves(
 
 
 def test_the_numbers_are_those_of_the_model(
-    page: Page, show: Go, settled: Callable[[Page], None], explorer: Any
+    page: Page, show: Go, settled: Callable[[Page], None], backend: Any
 ) -> None:
     places = [4, 2, 0, 3, 1]
     show(page, **COURSE, order=json.dumps(places))
     expect(title(page)).to_have_text("Nothing moved")
     settled(page)
-    loaded = explorer.model("lookup-course")
+    loaded = backend.model("lookup-course")
     with torch.inference_mode():
         given = loaded.model(loaded.source_tokens(WORDS), loaded.target(""))
         other = loaded.model(loaded.source_tokens([WORDS[place] for place in places]), loaded.target(""))

@@ -27,30 +27,30 @@ SIZE = (COUNT, COUNT)
 class Model:
     """What the server answers about a text: the independent side of what the page shows."""
 
-    def __init__(self, explorer: Any, model: str, text: str) -> None:
-        self.explorer = explorer
-        card = next(each for each in explorer.catalogue().models if each.name == model)
+    def __init__(self, backend: Any, model: str, text: str) -> None:
+        self.backend = backend
+        card = next(each for each in backend.catalogue().models if each.name == model)
         source = card.source
-        self.run = explorer.answer(
+        self.run = backend.answer(
             "run", m.Ask(model=model, text=text, source=source, order=source and [*range(len(source))])
         )
 
     def what_if(self, **changes: Any) -> m.WhatIf:
         ask = m.AskWhatIf.model_validate({"ask": self.run.ask.model_dump(), **changes})
-        answer = self.explorer.answer("whatif", ask)
+        answer = self.backend.answer("whatif", ask)
         assert isinstance(answer, m.WhatIf)
         return answer
 
     def sweep(self) -> m.HeadSweep:
-        return whole_sweep(self.explorer, m.AskSweep(ask=self.run.ask))
+        return whole_sweep(self.backend, m.AskSweep(ask=self.run.ask))
 
     def contributions(self, **asked: Any) -> m.Contributions:
-        answer = self.explorer.answer("contributions", m.AskContributions(ask=self.run.ask, **asked))
+        answer = self.backend.answer("contributions", m.AskContributions(ask=self.run.ask, **asked))
         assert isinstance(answer, m.Contributions)
         return answer
 
     def lens(self) -> m.Lens:
-        answer = self.explorer.answer("lens", m.AskLens(ask=self.run.ask))
+        answer = self.backend.answer("lens", m.AskLens(ask=self.run.ask))
         assert isinstance(answer, m.Lens)
         return answer
 
@@ -65,8 +65,8 @@ def show(go: Go) -> Go:
 
 
 @pytest.fixture
-def model(explorer: Any) -> Model:
-    return Model(explorer, "recurrence", TEXT)
+def model(backend: Any) -> Model:
+    return Model(backend, "recurrence", TEXT)
 
 
 def share(value: float) -> str:
@@ -359,20 +359,20 @@ def test_what_does_not_exist_is_said_and_can_be_taken_back(page: Page, go: Go, m
     shows(page, model.what_if())
 
 
-def test_typing_keeps_heads_and_drops_edges(page: Page, show: Go, explorer: Any) -> None:
+def test_typing_keeps_heads_and_drops_edges(page: Page, show: Go, backend: Any) -> None:
     show(page)
     head(page, 0, 2).click()
     press_cell(page, COUNT - 1, COUNT - 2)
     expect(chips(page)).to_have_count(2)
     page.get_by_label("Text", exact=True).fill("1 2 3")
     expect(chips(page)).to_have_text([re.compile("^Without layer 0, head 2")])
-    shows(page, Model(explorer, "recurrence", "1 2 3").what_if(removed=[{"part": "self", "layer": 0, "head": 2}]))
+    shows(page, Model(backend, "recurrence", "1 2 3").what_if(removed=[{"part": "self", "layer": 0, "head": 2}]))
 
 
-def test_a_classifier(page: Page, show: Go, explorer: Any) -> None:
+def test_a_classifier(page: Page, show: Go, backend: Any) -> None:
     text = "a fine film"
     show(page, model="sentiment", text=text)
-    model = Model(explorer, "sentiment", text)
+    model = Model(backend, "sentiment", text)
     shows(page, model.what_if())
     head(page, 0, 1).click()
     answer = model.what_if(removed=[{"part": "self", "layer": 0, "head": 1}])
@@ -383,9 +383,9 @@ def test_a_classifier(page: Page, show: Go, explorer: Any) -> None:
     expect(page.get_by_role("region", name="The logit lens").locator("tbody tr")).to_have_count(4)
 
 
-def test_without_the_edge_to_its_fact_the_answer_goes(page: Page, show: Go, explorer: Any) -> None:
+def test_without_the_edge_to_its_fact_the_answer_goes(page: Page, show: Go, backend: Any) -> None:
     show(page, model="lookup-facts", text="emma", part="cross")
-    model = Model(explorer, "lookup-facts", "emma")
+    model = Model(backend, "lookup-facts", "emma")
     page.get_by_role("group", name="Where a click forbids it").get_by_role("button", name="Every layer").click()
     stack = next(each for each in model.run.attentions if each.part == "cross")
     page.locator(".cell-map").click(position=cell_at(page, 0, 1, (stack.queries, stack.keys)))

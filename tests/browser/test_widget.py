@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[explore]'")
 
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.widget import ExplorerWidget
 
 from .conftest import Open
@@ -119,12 +119,12 @@ def notebook(page: Page, monkeypatch: pytest.MonkeyPatch) -> Notebook:
 @pytest.mark.parametrize("model", ["unique", "sentiment", "lookup-facts", "recurrence"])
 def test_every_view_of_every_kind(
     notebook: Notebook,
-    explorer: Explorer,
+    backend: Backend,
     settled: Callable[[Page], None],
     screenshot: Callable[[Page, str], Path],
     model: str,
 ) -> None:
-    place = notebook.show("one", ExplorerWidget(explorer, {"model": model, "text": text_of(explorer, model)}))
+    place = notebook.show("one", ExplorerWidget(backend, {"model": model, "text": text_of(backend, model)}))
     for tab in place.get_by_role("tablist", name="Views").get_by_role("tab").all():
         tab.click()
         settled(notebook.page)
@@ -133,24 +133,24 @@ def test_every_view_of_every_kind(
     assert {"models", "run"} <= set(notebook.asked)
 
 
-def test_typing_is_answered_by_the_kernel(notebook: Notebook, explorer: Explorer) -> None:
-    place = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+def test_typing_is_answered_by_the_kernel(notebook: Notebook, backend: Backend) -> None:
+    place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     place.get_by_label("Text", exact=True).fill("a dull and awful film")
     expect(place.locator(".said")).to_contain_text("negative")
     notebook.page.wait_for_function("widgets.one.model.get('state').text === 'a dull and awful film'")
     assert notebook.widgets["one"].state["text"] == "a dull and awful film"
 
 
-def test_python_changes_what_is_shown(notebook: Notebook, explorer: Explorer) -> None:
-    place = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+def test_python_changes_what_is_shown(notebook: Notebook, backend: Backend) -> None:
+    place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     notebook.set("one", {"model": "unique", "text": "ABA", "view": "design"})
     expect(place.get_by_label("Text", exact=True)).to_have_value("ABA")
     expect(place.get_by_text("Holds").first).to_be_visible()
 
 
-def test_changes_of_a_model_are_shared_with_python(notebook: Notebook, explorer: Explorer) -> None:
+def test_changes_of_a_model_are_shared_with_python(notebook: Notebook, backend: Backend) -> None:
     place = notebook.show(
-        "one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film", "view": "whatif"})
+        "one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film", "view": "whatif"})
     )
     group = place.get_by_role("group", name="Heads to remove")
     group.get_by_role("button", name="layer 0, head 1").click()
@@ -163,15 +163,15 @@ def test_changes_of_a_model_are_shared_with_python(notebook: Notebook, explorer:
     expect(place.locator(".fault")).to_have_count(0)
 
 
-def test_what_the_kernel_refuses_is_told(notebook: Notebook, explorer: Explorer) -> None:
-    place = notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+def test_what_the_kernel_refuses_is_told(notebook: Notebook, backend: Backend) -> None:
+    place = notebook.show("one", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     place.get_by_label("Text", exact=True).fill("XYZ")
     expect(place.locator(".fault").first).to_be_visible()
 
 
-def test_several_widgets_live_side_by_side(notebook: Notebook, explorer: Explorer) -> None:
-    one = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
-    other = notebook.show("other", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+def test_several_widgets_live_side_by_side(notebook: Notebook, backend: Backend) -> None:
+    one = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
+    other = notebook.show("other", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     one.get_by_label("Text", exact=True).fill("a dull film")
     expect(one.locator(".said")).to_contain_text("negative")
     expect(other.get_by_label("Text", exact=True)).to_have_value("ABA")
@@ -185,9 +185,9 @@ def test_several_widgets_live_side_by_side(notebook: Notebook, explorer: Explore
     assert twice == []
 
 
-def test_the_colours_of_several_widgets_change_together(notebook: Notebook, explorer: Explorer) -> None:
-    one = notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
-    other = notebook.show("other", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+def test_the_colours_of_several_widgets_change_together(notebook: Notebook, backend: Backend) -> None:
+    one = notebook.show("one", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
+    other = notebook.show("other", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     for place, shade in ((one, "light"), (other, "dark"), (one, "auto")):
         place.get_by_role("button", name="Colours").click()
         for each in (one, other):
@@ -197,35 +197,35 @@ def test_the_colours_of_several_widgets_change_together(notebook: Notebook, expl
             expect(each.locator(".glassformer:has(main)")).to_have_attribute("data-shade", shade)
 
 
-def test_widgets_share_the_code_of_the_page(notebook: Notebook, explorer: Explorer) -> None:
+def test_widgets_share_the_code_of_the_page(notebook: Notebook, backend: Backend) -> None:
     for name in ("one", "other", "third"):
-        notebook.show(name, ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+        notebook.show(name, ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     assert notebook.asked.count("code") == 1
     carried = notebook.widgets["one"].get_state()
     assert len(carried["_esm"]) < 4000
     assert notebook.page.evaluate("glassformerPages.size") == 1
 
 
-def test_a_widget_without_a_kernel_says_so(notebook: Notebook, explorer: Explorer) -> None:
+def test_a_widget_without_a_kernel_says_so(notebook: Notebook, backend: Backend) -> None:
     notebook.silent = True
-    carried = ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}).get_state()
-    notebook.widgets["one"] = ExplorerWidget(explorer, {})
+    carried = ExplorerWidget(backend, {"model": "unique", "text": "ABA"}).get_state()
+    notebook.widgets["one"] = ExplorerWidget(backend, {})
     arguments = ["one", *(carried[name] for name in ("_esm", "_css", "state", "_page"))]
     notebook.page.evaluate("(given) => show(...given)", arguments)
     expect(notebook.page.locator("#one [role=status]")).to_contain_text("No answer yet from the notebook")
     notebook.page.evaluate("widgets.one.views[0].close()")
     assert notebook.page.evaluate("widgets.one.model.listeners()") == 0
     notebook.silent = False
-    place = notebook.show("other", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    place = notebook.show("other", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     expect(place.get_by_role("status").first).to_be_empty()
 
 
 def test_a_run_that_the_kernel_forgot_is_read_anew(
-    notebook: Notebook, explorer: Explorer, monkeypatch: pytest.MonkeyPatch, settled: Callable[[Page], None]
+    notebook: Notebook, backend: Backend, monkeypatch: pytest.MonkeyPatch, settled: Callable[[Page], None]
 ) -> None:
-    place = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     settled(notebook.page)
-    monkeypatch.setattr(explorer, "runs", Runs(explorer.model))
+    monkeypatch.setattr(backend, "runs", Runs(backend.model))
     place.get_by_role("radiogroup", name="Head").get_by_role("radio").last.click()
     place.get_by_role("button", name="Layers", exact=True).click()
     settled(notebook.page)
@@ -233,8 +233,8 @@ def test_a_run_that_the_kernel_forgot_is_read_anew(
     expect(place.locator(".fault")).to_have_count(0)
 
 
-def test_two_places_of_one_widget_show_the_same(notebook: Notebook, explorer: Explorer) -> None:
-    notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+def test_two_places_of_one_widget_show_the_same(notebook: Notebook, backend: Backend) -> None:
+    notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     notebook.page.evaluate("widgets.one.views.push(widgets.one.place('again'))")
     again = notebook.page.locator("#again")
     again.locator(".view").wait_for()
@@ -244,8 +244,8 @@ def test_two_places_of_one_widget_show_the_same(notebook: Notebook, explorer: Ex
         expect(place.locator(".said")).to_contain_text("negative")
 
 
-def test_a_kernel_that_does_not_answer(notebook: Notebook, explorer: Explorer) -> None:
-    widget = ExplorerWidget(explorer, {"model": "unique", "text": "ABA"})
+def test_a_kernel_that_does_not_answer(notebook: Notebook, backend: Backend) -> None:
+    widget = ExplorerWidget(backend, {"model": "unique", "text": "ABA"})
     place = notebook.show("one", widget)
     status = place.get_by_role("status").first
     notebook.silent = True
@@ -257,8 +257,8 @@ def test_a_kernel_that_does_not_answer(notebook: Notebook, explorer: Explorer) -
     expect(place.locator(".fault")).to_have_count(0)
 
 
-def test_a_closed_place_hears_nothing_more(notebook: Notebook, explorer: Explorer) -> None:
-    notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+def test_a_closed_place_hears_nothing_more(notebook: Notebook, backend: Backend) -> None:
+    notebook.show("one", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     assert notebook.page.evaluate("widgets.one.model.listeners()") > 0
     notebook.page.evaluate("widgets.one.views[0].close()")
     assert notebook.page.evaluate("widgets.one.model.listeners()") == 0
@@ -267,12 +267,12 @@ def test_a_closed_place_hears_nothing_more(notebook: Notebook, explorer: Explore
 
 @pytest.mark.parametrize(("theme", "dark"), [("false", True), ("true", False)])
 def test_it_is_as_dark_as_the_notebook(
-    open_page: Open, explorer: Explorer, monkeypatch: pytest.MonkeyPatch, theme: str, dark: bool
+    open_page: Open, backend: Backend, monkeypatch: pytest.MonkeyPatch, theme: str, dark: bool
 ) -> None:
     # The system's setting is the opposite.
     notebook = Notebook(open_page(dark=not dark), monkeypatch)
     notebook.page.evaluate("(theme) => document.body.dataset.jpThemeLight = theme", theme)
-    place = notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    place = notebook.show("one", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     paper = place.locator(".glassformer[data-within]").evaluate("(page) => getComputedStyle(page).backgroundColor")
     red = int(paper.removeprefix("rgb(").split(",")[0])
     assert (red < 100) == dark
@@ -280,18 +280,18 @@ def test_it_is_as_dark_as_the_notebook(
 
 def test_it_fits_a_narrow_cell_and_everyone(
     open_page: Open,
-    explorer: Explorer,
+    backend: Backend,
     monkeypatch: pytest.MonkeyPatch,
     check_fits: Callable[[Page], None],
     check_accessible: Callable[[Page], None],
     screenshot: Callable[[Page, str], Path],
 ) -> None:
     notebook = Notebook(open_page(phone=True), monkeypatch)
-    notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     check_fits(notebook.page)
     check_accessible(notebook.page)
     screenshot(notebook.page, "widget-phone")
 
 
-def text_of(explorer: Explorer, model: str) -> str:
-    return next(card.text for card in explorer.catalogue().models if card.name == model)
+def text_of(backend: Backend, model: str) -> str:
+    return next(card.text for card in backend.catalogue().models if card.name == model)

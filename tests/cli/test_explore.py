@@ -18,9 +18,9 @@ import pytest
 import glassformer.explorer
 from glassformer.cli.main import main
 from glassformer.explorer import server
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.messages import MOST_CHARACTERS
-from glassformer.explorer.service import Explorer
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head
@@ -36,18 +36,18 @@ class Served:
     """What the server was asked to serve."""
 
     def __init__(self) -> None:
-        self.explorer: Explorer | None = None
+        self.backend: Backend | None = None
         self.port, self.address, self.browser = 0, "", False
 
-    def serve(self, explorer: Explorer, listener: Any, address: str, *, browser: bool) -> None:
-        self.explorer, self.address, self.browser = explorer, address, browser
+    def serve(self, backend: Backend, listener: Any, address: str, *, browser: bool) -> None:
+        self.backend, self.address, self.browser = backend, address, browser
         self.port = listener.getsockname()[1]
         listener.close()
 
     @property
     def names(self) -> list[str]:
-        assert self.explorer is not None
-        return [card.name for card in self.explorer.catalogue().models]
+        assert self.backend is not None
+        return [card.name for card in self.backend.catalogue().models]
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_what_cannot_be_shown_is_one_line(
     assert said.count("\n") == 1
     assert words in said
     assert list(tmp_path.iterdir()) == []
-    assert served.explorer is None
+    assert served.backend is None
 
 
 def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from glassformer.errors import require
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoderDecoder,
@@ -18,7 +19,6 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedProgram,
 )
 from glassformer.explorer.messages import ModelCard
-from glassformer.explorer.service import Explorer
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
@@ -155,15 +155,15 @@ def by_name(loaded_models: list[LoadedModel]) -> dict[str, LoadedModel]:
 
 
 @pytest.fixture(scope="session")
-def small_explorer(loaded_models: list[LoadedModel]) -> Explorer:
+def small_backend(loaded_models: list[LoadedModel]) -> Backend:
     """An explorer of them."""
-    return Explorer(loaded_models)
+    return Backend(loaded_models)
 
 
 @contextmanager
-def _serving(explorer: Explorer) -> Iterator[int]:
+def _serving(backend: Backend) -> Iterator[int]:
     """The port at which ``explorer`` is served by a real server, in another thread."""
-    served = Served(explorer)
+    served = Served(backend)
     served.start()
     try:
         yield served.port
@@ -178,7 +178,7 @@ def serving() -> Callable[..., AbstractContextManager[int]]:
 
 
 @pytest.fixture(scope="session")
-def small_server(small_explorer: Explorer) -> Iterator[int]:
+def small_server(small_backend: Backend) -> Iterator[int]:
     """The port of a real server of the small models."""
-    with _serving(small_explorer) as port:
+    with _serving(small_backend) as port:
         yield port

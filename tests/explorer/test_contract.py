@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.messages import Ask, Run
-from glassformer.explorer.service import Explorer
 
 schemathesis = pytest.importorskip("schemathesis")
 events = pytest.importorskip("schemathesis.engine.events")
@@ -31,15 +31,15 @@ REFUSED = [400, 404, 405, 413, 415, 422]
 
 
 @pytest.fixture(scope="module")
-def runs(small_explorer: Explorer) -> list[str]:
+def runs(small_backend: Backend) -> list[str]:
     """Runs that have been made."""
     asks = [Ask(model="decoder", text="1 2 3 4"), Ask(model="lookup", text="4", source=["1", "2"])]
-    made = [small_explorer.answer("run", ask) for ask in asks]
+    made = [small_backend.answer("run", ask) for ask in asks]
     return [run.run for run in made if isinstance(run, Run)]
 
 
 @pytest.fixture(scope="module")
-def violations(small_server: int, runs: list[str], small_explorer: Explorer) -> Callable[..., tuple[list[str], int]]:
+def violations(small_server: int, runs: list[str], small_backend: Backend) -> Callable[..., tuple[list[str], int]]:
     """What a server does otherwise than its own description says, and how many requests were made to find out."""
 
     def find(**settings: Any) -> tuple[list[str], int]:
@@ -53,7 +53,7 @@ def violations(small_server: int, runs: list[str], small_explorer: Explorer) -> 
         @schema.hook("map_case")  # type: ignore[untyped-decorator]
         def known(context: Any, case: Any) -> Any:
             if case.meta is not None and case.meta.generation.mode.is_positive and isinstance(case.body, dict):
-                case.body = with_known_names(case.body, list(small_explorer.entries), runs)
+                case.body = with_known_names(case.body, list(small_backend.entries), runs)
             return case
 
         return run_of(schema)

@@ -13,11 +13,11 @@ from torch import nn
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import NOT_FINITE
-from glassformer.explorer.exploration import Exploration
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel, Turn
 from glassformer.explorer.loading.wrapping import wrap_model
+from glassformer.explorer.model_page import ModelPage
 from glassformer.explorer.saving.saved_page import page
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -47,8 +47,8 @@ def _gpt2() -> nn.Module:
     return model
 
 
-def _run(explorer: Explorer, **more: Any) -> m.Run:
-    return cast(m.Run, explorer.answer("run", m.Ask(**more)))
+def _run(backend: Backend, **more: Any) -> m.Run:
+    return cast(m.Run, backend.answer("run", m.Ask(**more)))
 
 
 @pytest.mark.parametrize("kind", ["decoder", "mixture", "gpt2", "encoder"])
@@ -59,28 +59,28 @@ def test_all_of_it(kind: str) -> None:
         "gpt2": _gpt2,
         "encoder": lambda: Encoder(EncoderConfig(11, **SIZES, max_seq_len=16, num_classes=3)),
     }[kind]()
-    explorer = Explorer([wrap_model(_spoilt(model), [1, 2, 3, 4, 5])])
-    run = _run(explorer, model="given", text="1 2 3 4 5")
+    backend = Backend([wrap_model(_spoilt(model), [1, 2, 3, 4, 5])])
+    run = _run(backend, model="given", text="1 2 3 4 5")
     assert run.said == m.Said(headline=NOT_FINITE)
-    tile = cast(bytes, explorer.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1)))
+    tile = cast(bytes, backend.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1)))
     weights = np.frombuffer(tile, "<f4").reshape(5, 5)
     seen = np.tri(5, dtype=bool) if run.attentions[0].causal else np.ones((5, 5), bool)
     assert np.isnan(weights[seen]).all()
-    explorer.answer("rows", m.AskRows(run=run.run, part="self", query=2))
-    measures = cast(m.Measures, explorer.answer("measures", m.AskMeasures(run=run.run, part="self")))
+    backend.answer("rows", m.AskRows(run=run.run, part="self", query=2))
+    measures = cast(m.Measures, backend.answer("measures", m.AskMeasures(run=run.run, part="self")))
     assert measures.entropy == measures.distance == 2 * [2 * [None]]
     assert measures.sink in (None, 2 * [2 * [None]])
     assert measures.thumbnails == 2 * [2 * [[]]]
     assert m.Measures.model_validate_json(measures.model_dump_json()) == measures
     if kind == "mixture":
         with refused("layer 0's router that are not finite"):
-            explorer.answer("experts", m.AskExperts(run=run.run))
+            backend.answer("experts", m.AskExperts(run=run.run))
     if kind != "encoder":
         with refused("not finite"):
-            explorer.answer("next", m.AskNext(model="given", text="1 2"))
-    assert NOT_FINITE in page(explorer, from_words({"model": "given"}))
+            backend.answer("next", m.AskNext(model="given", text="1 2"))
+    assert NOT_FINITE in page(backend, from_words({"model": "given"}))
     with refused("nan"):
-        Exploration(explorer).figure()
+        ModelPage(backend).figure()
 
 
 def test_where_it_begins_can_be_seen() -> None:
@@ -90,9 +90,9 @@ def test_where_it_begins_can_be_seen() -> None:
     whole = wrap_model(deepcopy(model), [1, 2, 3])
     seen = {}
     for name, loaded in (("whole", whole), ("spoilt", wrap_model(_spoilt(model, "layers.1.attention"), [1, 2, 3]))):
-        explorer = Explorer([loaded])
-        run = _run(explorer, model="given", text="1 2 3")
-        seen[name] = cast(m.Measures, explorer.answer("measures", m.AskMeasures(run=run.run, part="self")))
+        backend = Backend([loaded])
+        run = _run(backend, model="given", text="1 2 3")
+        seen[name] = cast(m.Measures, backend.answer("measures", m.AskMeasures(run=run.run, part="self")))
     assert seen["spoilt"].entropy == [seen["whole"].entropy[0], [None, None]]
     assert seen["spoilt"].thumbnails[0] == seen["whole"].thumbnails[0]
 
@@ -104,7 +104,7 @@ def test_logits_alone() -> None:
         cast(Any, model).output.register_forward_hook(
             lambda _, __, out, value=value: out.index_fill(-1, torch.tensor([3]), value)
         )
-        run = _run(Explorer([wrap_model(model, [1, 2])]), model="given", text="1 2")
+        run = _run(Backend([wrap_model(model, [1, 2])]), model="given", text="1 2")
         assert run.said.headline.startswith(said)
 
 
@@ -112,12 +112,12 @@ def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
     sound = by_name["lookup"]
     assert isinstance(sound, LoadedEncoderDecoder)
     spoilt = replace(sound, model=_spoilt(deepcopy(sound.model)), lock=Turn())
-    explorer = Explorer([spoilt])
-    run = _run(explorer, model="lookup", text="4 5")
+    backend = Backend([spoilt])
+    run = _run(backend, model="lookup", text="4 5")
     assert run.said == m.Said(headline=NOT_FINITE)
     assert [each.queries for each in run.attentions] == [5, 2, 2]
     with refused("not finite"):
-        explorer.answer("scramble", m.AskScramble(model="lookup", text="4", source=["1", "2"]))
+        backend.answer("scramble", m.AskScramble(model="lookup", text="4", source=["1", "2"]))
     # Sound for its first token, and then no more.
     calls = []
 
@@ -127,7 +127,7 @@ def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
 
     model = deepcopy(sound.model)
     cast(Any, model).output.register_forward_hook(later)
-    run = _run(Explorer([replace(sound, model=model, max_new_tokens=3, lock=Turn())]), model="lookup", text="4 5")
+    run = _run(Backend([replace(sound, model=model, max_new_tokens=3, lock=Turn())]), model="lookup", text="4 5")
     assert len(run.said.words) == 1
     assert run.said.headline == f"{run.said.words[0]}, then {NOT_FINITE}"
     assert len(run.tokens) == 3

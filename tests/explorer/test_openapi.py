@@ -9,13 +9,13 @@ import jsonschema
 import pytest
 
 import glassformer
-from glassformer.explorer.calls import CALLS
+from glassformer.explorer.api import CALLS
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.messages import Message
 from glassformer.explorer.server import REFUSALS, create_api
-from glassformer.explorer.service import Explorer
 
-DESCRIBED = create_api(Explorer(bundled())).openapi()
+DESCRIBED = create_api(Backend(bundled())).openapi()
 
 
 def schema(part: dict[str, Any]) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from starlette.websockets import WebSocketDisconnect
 
 from glassformer.explorer import PAGE
 from glassformer.explorer.answers import attention
-from glassformer.explorer.calls import CALLS, abandoned
+from glassformer.explorer.api import CALLS, abandoned
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.guards import Guard, hosts_of
 from glassformer.explorer.messages import Message
 from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_api, listen, make_server
-from glassformer.explorer.service import Explorer
 from refusals import refused
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
@@ -52,8 +52,8 @@ OF_A_RUN: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.fixture
-def client(small_explorer: Explorer) -> Iterator[TestClient]:
-    app = Guard(create_api(small_explorer), hosts_of(8017))
+def client(small_backend: Backend) -> Iterator[TestClient]:
+    app = Guard(create_api(small_backend), hosts_of(8017))
     with TestClient(app, base_url="http://127.0.0.1:8017") as opened:
         yield opened
 
@@ -80,12 +80,12 @@ def all_asked(client: TestClient) -> list[tuple[str, dict[str, Any]]]:
     return [*ASKED, check, program, *((name, {"run": run, **asked}) for name, asked in OF_A_RUN)]
 
 
-def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, small_explorer: Explorer) -> None:
+def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, small_backend: Backend) -> None:
     asked = all_asked(client)
     assert {name for name, _ in asked} == set(CALLS)
     for name, request in asked:
         response = client.post(f"/api/{name}", json=request)
-        answer = small_explorer.answer(name, CALLS[name].asked.model_validate(request))
+        answer = small_backend.answer(name, CALLS[name].asked.model_validate(request))
         assert response.status_code == 200, response.text
         assert response.headers["cache-control"] == "no-store"
         if isinstance(answer, bytes):
@@ -136,13 +136,13 @@ def test_calls_are_made_with_post(method: str, client: TestClient) -> None:
 
 
 def test_a_fault_of_ours_is_told_without_its_inside(
-    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(call: str, request: Message) -> Message:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(small_explorer, "answer", fails)
-    app = Guard(create_api(small_explorer), hosts_of(8017))
+    monkeypatch.setattr(small_backend, "answer", fails)
+    app = Guard(create_api(small_backend), hosts_of(8017))
     client = TestClient(app, base_url="http://127.0.0.1:8017", raise_server_exceptions=False)
     response = client.post("/api/models", json={})
     assert response.status_code == 500
@@ -210,8 +210,8 @@ def test_sixteen_at_once_get_what_one_gets(client: TestClient, small_server: int
 class Slow:
     """Answers that wait until they are let go, but for the catalogue."""
 
-    def __init__(self, explorer: Explorer) -> None:
-        self.begin, self.explorer = explorer.answer, explorer
+    def __init__(self, backend: Backend) -> None:
+        self.begin, self.backend = backend.answer, backend
         self.may_end = threading.Event()
         self.running, self.most, self.done = 0, 0, 0
         self.lock = threading.Lock()
@@ -231,10 +231,10 @@ class Slow:
 def test_what_computes_leaves_room_for_what_looks_up(
     loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
 ) -> None:
-    explorer = Explorer(loaded_models)
-    slow = Slow(explorer)
-    monkeypatch.setattr(explorer, "answer", slow.answer)
-    with serving(explorer) as port, ThreadPoolExecutor(8) as pool:
+    backend = Backend(loaded_models)
+    slow = Slow(backend)
+    monkeypatch.setattr(backend, "answer", slow.answer)
+    with serving(backend) as port, ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(6)]
         while slow.running < OTHERS_AT_ONCE:
             threading.Event().wait(0.01)
@@ -247,10 +247,10 @@ def test_what_computes_leaves_room_for_what_looks_up(
 def test_what_nobody_waits_for_any_more_is_not_computed(
     loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
 ) -> None:
-    explorer = Explorer(loaded_models)
-    slow = Slow(explorer)
-    monkeypatch.setattr(explorer, "answer", slow.answer)
-    with serving(explorer) as port, ThreadPoolExecutor(8) as pool:
+    backend = Backend(loaded_models)
+    slow = Slow(backend)
+    monkeypatch.setattr(backend, "answer", slow.answer)
+    with serving(backend) as port, ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(OTHERS_AT_ONCE)]
         while slow.running < OTHERS_AT_ONCE:
             threading.Event().wait(0.01)
@@ -274,7 +274,7 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
 def test_an_answer_that_is_abandoned_ends_at_its_next_part(
     call: str, loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
 ) -> None:
-    explorer = Explorer(loaded_models)
+    backend = Backend(loaded_models)
     parts: list[bool] = []
     begun, ended = threading.Event(), threading.Event()
 
@@ -291,13 +291,13 @@ def test_an_answer_that_is_abandoned_ends_at_its_next_part(
         finally:
             ended.set()
 
-    begin = explorer.answer
-    with serving(explorer) as port:
+    begin = backend.answer
+    with serving(backend) as port:
         ask = {"model": "decoder", "text": "1 2 3"}
         run = json.loads(post(port, "run", ask)[1])["run"]
-        monkeypatch.setattr(explorer, "answer", answered)
+        monkeypatch.setattr(backend, "answer", answered)
         monkeypatch.setattr(attention, "_pass", partial(part, attention._pass))
-        block = explorer.model("decoder").model.layers[0]
+        block = backend.model("decoder").model.layers[0]
         monkeypatch.setattr(block, "forward", partial(part, block.forward))
         connection = HTTPConnection(HOST, port)
         body = {"run": run, "part": "self"} if call == "measures" else {"ask": ask}
@@ -310,14 +310,14 @@ def test_an_answer_that_is_abandoned_ends_at_its_next_part(
         assert post(port, call, body)[0] == 200
 
 
-def test_a_taken_port_gives_way_to_the_next(small_explorer: Explorer) -> None:
+def test_a_taken_port_gives_way_to_the_next(small_backend: Backend) -> None:
     first = listen(0)
     assert first.proto == socket.IPPROTO_TCP  # otherwise asyncio leaves Nagle's algorithm on
     taken = first.getsockname()[1]
     second = listen(taken)
     assert second.getsockname()[0] == HOST
     assert taken < second.getsockname()[1] <= taken + 20
-    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_explorer, second).config.app.hosts  # type: ignore[union-attr]
+    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_backend, second).config.app.hosts  # type: ignore[union-attr]
     first.close()
     second.close()
 
@@ -356,9 +356,9 @@ _ENDS_WHILE_IT_COMPUTES = """
 import http.client, os, signal, threading, time
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.server import listen, serve
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.backend import Backend
 
-explorer, listener = Explorer(bundled()), listen(0)
+explorer, listener = Backend(bundled()), listen(0)
 
 def slow(call, request):
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -394,10 +394,10 @@ from starlette.testclient import TestClient
 from glassformer.explorer.guards import Guard, hosts_of
 from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.server import create_api
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.backend import Backend
 
 client = TestClient(
-    Guard(create_api(Explorer(list_models())), hosts_of(8017)), base_url="http://127.0.0.1:8017"
+    Guard(create_api(Backend(list_models())), hosts_of(8017)), base_url="http://127.0.0.1:8017"
 )
 for answer in (client.get("/"), client.get("/explorer.js"), client.post("/api/models", json={})):
     assert answer.status_code == 200

@@ -10,7 +10,7 @@ pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer import widget as widget_module
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.widget import ExplorerWidget, reply
 
 
@@ -30,26 +30,26 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     return messages
 
 
-def test_an_answer_in_json(small_explorer: Explorer) -> None:
+def test_an_answer_in_json(small_backend: Backend) -> None:
     asked = m.Ask(model="decoder", text="1 2 3")
-    expected = small_explorer.answer("run", asked)
+    expected = small_backend.answer("run", asked)
     assert isinstance(expected, m.Run)
-    assert reply(small_explorer, ask("run", model="decoder", text="1 2 3")) == (
+    assert reply(small_backend, ask("run", model="decoder", text="1 2 3")) == (
         {"id": "7", "answer": expected.model_dump(mode="json")},
         [],
     )
 
 
-def test_numbers_come_as_a_buffer(small_explorer: Explorer) -> None:
-    run = small_explorer.answer("run", m.Ask(model="decoder", text="1 2 3"))
+def test_numbers_come_as_a_buffer(small_backend: Backend) -> None:
+    run = small_backend.answer("run", m.Ask(model="decoder", text="1 2 3"))
     assert isinstance(run, m.Run)
     asked = {"run": run.run, "part": "self", "layer": 0, "head": 1}
-    expected = small_explorer.answer("weights", m.AskTile(**asked))
-    assert reply(small_explorer, ask("weights", **asked)) == ({"id": "7"}, [expected])
+    expected = small_backend.answer("weights", m.AskTile(**asked))
+    assert reply(small_backend, ask("weights", **asked)) == ({"id": "7"}, [expected])
 
 
-def test_a_page_comes_as_text(small_explorer: Explorer) -> None:
-    answered = reply(small_explorer, ask("page", state={"model": "identity"}))
+def test_a_page_comes_as_text(small_backend: Backend) -> None:
+    answered = reply(small_backend, ask("page", state={"model": "identity"}))
     assert answered is not None
     assert answered[0]["answer"].startswith("<!doctype html>")
 
@@ -69,8 +69,8 @@ def test_a_page_comes_as_text(small_explorer: Explorer) -> None:
         (ask("run", model="decoder", text=b"1"), "text: Input should be a valid string"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(small_explorer: Explorer, message: dict[str, Any], got: str) -> None:
-    answered = reply(small_explorer, message)
+def test_what_cannot_be_answered_is_refused(small_backend: Backend, message: dict[str, Any], got: str) -> None:
+    answered = reply(small_backend, message)
     assert answered is not None
     content, buffers = answered
     assert content["id"] == "7"
@@ -82,42 +82,42 @@ def test_what_cannot_be_answered_is_refused(small_explorer: Explorer, message: d
 @pytest.mark.parametrize(
     "message", [None, "ask", {}, {"kind": "told"}, {**ask("run"), "id": 3}, {**ask("run"), "x": 1}]
 )
-def test_other_messages_are_no_questions(small_explorer: Explorer, message: object) -> None:
-    assert reply(small_explorer, message) is None
+def test_other_messages_are_no_questions(small_backend: Backend, message: object) -> None:
+    assert reply(small_backend, message) is None
 
 
-def test_a_widget_answers_its_page(small_explorer: Explorer, sent: list[tuple[Any, Any]]) -> None:
-    widget = ExplorerWidget(small_explorer, {"model": "decoder"})
+def test_a_widget_answers_its_page(small_backend: Backend, sent: list[tuple[Any, Any]]) -> None:
+    widget = ExplorerWidget(small_backend, {"model": "decoder"})
     widget._handle_custom_msg(ask("models"), [])
     widget._handle_custom_msg({"kind": "noise"}, [])
-    assert sent == [({"id": "7", "answer": small_explorer.catalogue().model_dump(mode="json")}, [])]
+    assert sent == [({"id": "7", "answer": small_backend.catalogue().model_dump(mode="json")}, [])]
 
 
 def test_a_fault_of_ours_is_told_as_one(
-    small_explorer: Explorer, sent: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    small_backend: Backend, sent: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(small_explorer, "answer", fail)
-    widget = ExplorerWidget(small_explorer, {"model": "decoder"})
+    monkeypatch.setattr(small_backend, "answer", fail)
+    widget = ExplorerWidget(small_backend, {"model": "decoder"})
     with pytest.raises(ZeroDivisionError):
         widget_module._hear(widget, ask("models"), [])
     ((content, _),) = sent
     assert content["refusal"]["got"] == "an internal error of glassformer: ZeroDivisionError"
 
 
-def test_it_carries_the_page_and_the_state(small_explorer: Explorer) -> None:
+def test_it_carries_the_page_and_the_state(small_backend: Backend) -> None:
     state = {"model": "decoder", "head": "1"}
-    carried = ExplorerWidget(small_explorer, state).get_state()
+    carried = ExplorerWidget(small_backend, state).get_state()
     assert carried["state"] == state
     for name, file in (("_esm", "widget.js"), ("_css", "explorer.css")):
         assert carried[name] == (PAGE / file).read_text(encoding="utf-8")
     assert PAGE.name == "page"
 
 
-def test_the_code_of_the_page_comes_when_it_is_asked_for(small_explorer: Explorer, sent: list[tuple[Any, Any]]) -> None:
-    widget = ExplorerWidget(small_explorer, {"model": "decoder"})
+def test_the_code_of_the_page_comes_when_it_is_asked_for(small_backend: Backend, sent: list[tuple[Any, Any]]) -> None:
+    widget = ExplorerWidget(small_backend, {"model": "decoder"})
     widget_module._hear(widget, {"kind": "code"}, [])
     code = (PAGE / "explorer.js").read_bytes()
     assert sent == [({"kind": "code"}, [code])]
@@ -125,9 +125,9 @@ def test_the_code_of_the_page_comes_when_it_is_asked_for(small_explorer: Explore
     assert len(widget.get_state()["_esm"]) < 4000
 
 
-def test_a_name_that_nothing_has_is_told_apart(small_explorer: Explorer) -> None:
+def test_a_name_that_nothing_has_is_told_apart(small_backend: Backend) -> None:
     lost, refused = (
-        reply(small_explorer, question)
+        reply(small_backend, question)
         for question in (ask("experts", run="r" + "0" * 20), ask("run", model="decoder", text="99"))
     )
     assert lost is not None
@@ -135,8 +135,8 @@ def test_a_name_that_nothing_has_is_told_apart(small_explorer: Explorer) -> None
     assert (lost[0].get("unknown"), refused[0].get("unknown")) == (True, None)
 
 
-def test_widgets_do_not_share_their_state(small_explorer: Explorer) -> None:
-    one, other = (ExplorerWidget(small_explorer, {"model": "decoder"}) for _ in range(2))
+def test_widgets_do_not_share_their_state(small_backend: Backend) -> None:
+    one, other = (ExplorerWidget(small_backend, {"model": "decoder"}) for _ in range(2))
     one.state = {"model": "identity"}
     assert other.state == {"model": "decoder"}
     assert one.model_id != other.model_id

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import InputError
-from glassformer.explorer.calls import refusal_of
+from glassformer.explorer.api import refusal_of
 
 MOST_BYTES = 1 << 20
 """Largest body of a request, in bytes."""

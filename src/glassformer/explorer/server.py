@@ -22,10 +22,10 @@ from starlette.exceptions import HTTPException
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
-from glassformer.explorer.calls import CALLS, Abandoned, Call, NotDescribed, UnknownName, abandoned, not_described
+from glassformer.explorer.api import CALLS, Abandoned, Call, NotDescribed, UnknownName, abandoned, not_described
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.guards import Guard, hosts_of, refusal
 from glassformer.explorer.messages import Refusal
-from glassformer.explorer.service import Explorer
 
 HOST = "127.0.0.1"
 PORT = 8017
@@ -59,11 +59,11 @@ _NO_MESSAGE: dict[type, dict[str, Any]] = {
 _PORT_ERRORS = MappingProxyType({errno.EADDRINUSE: "in use", errno.EACCES: "reserved by the system"})
 
 
-def create_api(explorer: Explorer) -> FastAPI:
+def create_api(backend: Backend) -> FastAPI:
     """``POST /api/NAME`` for every call, ``GET`` for the page and its files, and ``/api/openapi.json``."""
     app = FastAPI(
         title="The glassformer explorer",
-        version=explorer.catalogue().version,
+        version=backend.catalogue().version,
         description="What the page asks its server. Binary answers are float32 numbers, little-endian, row by row; "
         "their shape follows from the request and from the answer of `run`.",
         docs_url=None,
@@ -94,7 +94,7 @@ def create_api(explorer: Explorer) -> FastAPI:
             response_description="The answer.",
             response_model=call.answered if content is None else None,
             response_class=JSONResponse if content is None else Response,
-        )(_endpoint(explorer, name, call, quick if name in QUICK else short if name in SHORT else others))
+        )(_endpoint(backend, name, call, quick if name in QUICK else short if name in SHORT else others))
     # Only the names of the page's own files reach the file system.
     files = StaticFiles(directory=PAGE, html=True)
     for path in ("/", *(f"/{entry.name}" for entry in PAGE.iterdir())):
@@ -134,7 +134,7 @@ def listen(port: int) -> socket.socket:
     raise InputError(got, "a free one", "Pass --port 0 for any.")
 
 
-def make_server(explorer: Explorer, listener: socket.socket) -> uvicorn.Server:
+def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
     """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set.
 
     Args:
@@ -142,7 +142,7 @@ def make_server(explorer: Explorer, listener: socket.socket) -> uvicorn.Server:
         listener: From :func:`listen`.
     """
     config = uvicorn.Config(
-        Guard(create_api(explorer), hosts_of(listener.getsockname()[1])),
+        Guard(create_api(backend), hosts_of(listener.getsockname()[1])),
         http="h11",
         ws="none",
         loop="asyncio",
@@ -157,7 +157,7 @@ def make_server(explorer: Explorer, listener: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(explorer: Explorer, listener: socket.socket, address: str, *, browser: bool) -> None:
+def serve(backend: Backend, listener: socket.socket, address: str, *, browser: bool) -> None:
     """Serve until Ctrl-C.
 
     Args:
@@ -166,7 +166,7 @@ def serve(explorer: Explorer, listener: socket.socket, address: str, *, browser:
         address: The address of the page.
         browser: Whether to open the address in a browser.
     """
-    server = make_server(explorer, listener)
+    server = make_server(backend, listener)
     if browser:
         # The listener queues the browser's requests until the server runs. A browser in the terminal never returns.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
@@ -185,12 +185,10 @@ def serve(explorer: Explorer, listener: socket.socket, address: str, *, browser:
         log.removeFilter(still_serves)
 
 
-def _endpoint(
-    explorer: Explorer, name: str, call: Call, limiter: CapacityLimiter
-) -> Callable[..., Awaitable[Response]]:
+def _endpoint(backend: Backend, name: str, call: Call, limiter: CapacityLimiter) -> Callable[..., Awaitable[Response]]:
     async def endpoint(request: Request, asked: call.asked) -> Response:
         def work() -> Response:
-            answer = explorer.answer(name, asked)
+            answer = backend.answer(name, asked)
             if isinstance(answer, bytes):
                 return Response(answer, media_type="application/octet-stream")
             if isinstance(answer, str):

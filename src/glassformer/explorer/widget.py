@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import UnknownName, parse, refusal_of
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.api import UnknownName, parse, refusal_of
+from glassformer.explorer.backend import Backend
 
 
 class ExplorerWidget(anywidget.AnyWidget):
@@ -33,8 +33,8 @@ class ExplorerWidget(anywidget.AnyWidget):
     _page = traitlets.Unicode().tag(sync=True)
     """The hash of the page's code."""
 
-    def __init__(self, explorer: Explorer, state: dict[str, str]) -> None:
-        self.explorer = explorer
+    def __init__(self, backend: Backend, state: dict[str, str]) -> None:
+        self.backend = backend
         super().__init__(state=state, _page=_code()[0])
         self.on_msg(_hear)
 
@@ -50,7 +50,7 @@ class Question(BaseModel):
     asked: dict[str, Any]
 
 
-def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[bytes]] | None:
+def reply(backend: Backend, content: object) -> tuple[dict[str, Any], list[bytes]] | None:
     """The answer to a message of the page, and its binary buffers.
 
     Returns:
@@ -64,7 +64,7 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
     except ValidationError:
         return None
     try:
-        answer = explorer.answer(question.call, parse(question.call, question.asked))
+        answer = backend.answer(question.call, parse(question.call, question.asked))
     except InputError as error:
         refused = {"id": question.id, "refusal": refusal_of(error).model_dump(mode="json")}
         return {**refused, "unknown": True} if isinstance(error, UnknownName) else refused, []
@@ -86,7 +86,7 @@ def _hear(widget: ExplorerWidget, content: object, buffers: object) -> None:
         widget.send({"kind": "code"}, [_code()[1]])
         return
     try:
-        answered = reply(widget.explorer, content)
+        answered = reply(widget.backend, content)
     except Exception as error:
         # The page always needs an answer; the traceback goes to the notebook's log.
         refusal = m.Refusal(

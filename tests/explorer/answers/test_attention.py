@@ -19,7 +19,7 @@ from glassformer.explorer.answers.attention import measures
 from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sized_cache import SizedCache
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.api import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import Attended

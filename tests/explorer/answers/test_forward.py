@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, _percent, read, run_name
 from glassformer.explorer.answers.hand_designed import check
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.api import UnknownName
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer import explore
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers import programs as answers
-from glassformer.explorer.exploration import explore
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.discovery import entries_at, find_models
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.saved_page import page
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
 from glassformer.observe.capture import capture
 from glassformer.programs import CompiledProgram, compile_program, tokens
@@ -31,22 +31,22 @@ def compiled(name: str) -> CompiledProgram:
     return compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
 
 
-def shown(explorer: Explorer, model: str, text: str) -> m.Program:
-    run = cast(m.Run, explorer.answer("run", m.Ask(model=model, text=text)))
-    return cast(m.Program, explorer.answer("program", m.AskProgram(run=run.run)))
+def shown(backend: Backend, model: str, text: str) -> m.Program:
+    run = cast(m.Run, backend.answer("run", m.Ask(model=model, text=text)))
+    return cast(m.Program, backend.answer("program", m.AskProgram(run=run.run)))
 
 
-def proof(explorer: Explorer, model: str) -> m.Proof:
-    return cast(m.Proof, explorer.answer("proof", m.AskProof(model=model)))
+def proof(backend: Backend, model: str) -> m.Proof:
+    return cast(m.Proof, backend.answer("proof", m.AskProof(model=model)))
 
 
 @pytest.fixture(scope="module")
-def given() -> tuple[Explorer, CompiledProgram]:
+def given() -> tuple[Backend, CompiledProgram]:
     model = sorting()
-    return Explorer([wrap_model(model, [2, 4, 1, 2])]), model
+    return Backend([wrap_model(model, [2, 4, 1, 2])]), model
 
 
-def test_parts_have_the_values_of_the_definition(given: tuple[Explorer, CompiledProgram]) -> None:
+def test_parts_have_the_values_of_the_definition(given: tuple[Backend, CompiledProgram]) -> None:
     program = shown(given[0], "given", "2412")
     by_name = {part.name: part for part in program.parts}
     assert by_name["unique key"].values == ["10", "21", "7", "13"]
@@ -58,9 +58,9 @@ def test_parts_have_the_values_of_the_definition(given: tuple[Explorer, Compiled
     assert program.right == [True] * 4
 
 
-def test_heads_and_stream_are_those_of_the_transformer(given: tuple[Explorer, CompiledProgram]) -> None:
-    explorer, model = given
-    program = shown(explorer, "given", "2412")
+def test_heads_and_stream_are_those_of_the_transformer(given: tuple[Backend, CompiledProgram]) -> None:
+    backend, model = given
+    program = shown(backend, "given", "2412")
     with torch.inference_mode(), capture(model, what=("weights", "residual")) as seen:
         model(model.encode([2, 4, 1, 2]))
     for head in program.heads:
@@ -76,7 +76,7 @@ def test_heads_and_stream_are_those_of_the_transformer(given: tuple[Explorer, Co
     assert len(program.stages) == len(program.stream) + 1 == 8
 
 
-def test_variables_are_decoded_from_the_stream(given: tuple[Explorer, CompiledProgram]) -> None:
+def test_variables_are_decoded_from_the_stream(given: tuple[Backend, CompiledProgram]) -> None:
     program = shown(given[0], "given", "2412")
     by_name = {variable.name: variable for variable in program.variables}
     assert by_name["place"].values == ["1", "3", "0", "2"]
@@ -88,7 +88,7 @@ def test_variables_are_decoded_from_the_stream(given: tuple[Explorer, CompiledPr
 
 def test_what_coordinates_do_not_tell_apart_is_listed() -> None:
     model = compile_program(count(tokens, "a"), tuple("abcd"), 3)
-    program = shown(Explorer([wrap_model(model)]), "given", "ab")
+    program = shown(Backend([wrap_model(model)]), "given", "ab")
     assert program.variables[0].values == ["a", "b or c or d"]
 
 
@@ -99,42 +99,42 @@ def test_a_proof_is_computed_once_and_anew_for_other_weights(monkeypatch: pytest
         "verify_program",
         lambda *args, plain=answers.verify_program, **more: calls.append(0) or plain(*args, **more),
     )
-    explorer = Explorer([wrap_model(model)])
-    first = proof(explorer, "given")
+    backend = Backend([wrap_model(model)])
+    first = proof(backend, "given")
     assert (first.verdict, first.rests_on, first.num_checked, first.allowed) == ("holds", "every sequence", 1364, 0.5)
-    assert proof(explorer, "given") == first
+    assert proof(backend, "given") == first
     assert len(calls) == 1
     with torch.no_grad():
         model.output.bias += 0.75
-    failing = proof(explorer, "given")
+    failing = proof(backend, "given")
     assert failing.verdict == "fails"
     assert failing.bound == pytest.approx(0.75)
     assert failing.counterexample == m.ProgramFailure(text="a", position=0, wanted="1", found="1.75")
-    program = shown(explorer, "given", "ab")
+    program = shown(backend, "given", "ab")
     assert (program.outputs, program.definition, program.right) == (["2", "2"], ["1", "1"], [False, False])
 
 
 def test_where_the_bound_is_no_proof_all_sequences_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "QUICKLY_RUN", 10)
     model = compiled("histogram")
-    explorer = Explorer([wrap_model(model)])
-    assert proof(explorer, "given").rests_on == "the bound"
+    backend = Backend([wrap_model(model)])
+    assert proof(backend, "given").rests_on == "the bound"
     model.claims = ()
     with torch.no_grad():
         model.output.bias += 0.125
-    assert (proof(explorer, "given").rests_on, proof(explorer, "given").num_checked) == ("every sequence", 1364)
+    assert (proof(backend, "given").rests_on, proof(backend, "given").num_checked) == ("every sequence", 1364)
 
 
 def test_a_stored_program_has_no_definition(tmp_path: Path) -> None:
     save_program(compiled("induction"), tmp_path / "mine.json")
     (entry,) = entries_at(tmp_path / "mine.json")
     assert (entry.card.kind, entry.card.text, entry.card.origin) == ("program", "abcabc", "run")
-    explorer = Explorer([entry])
-    program = shown(explorer, entry.card.name, "abcab")
+    backend = Backend([entry])
+    program = shown(backend, entry.card.name, "abcab")
     assert (program.parts, program.definition, program.right) == ([], None, None)
     assert program.outputs == ["None", "None", "None", "b", "c"]
     with refused("without its program"):
-        proof(explorer, entry.card.name)
+        proof(backend, entry.card.name)
     (tmp_path / "notes.json").write_text("{}")
     assert [each.card.title.endswith("mine.json") for each in find_models(tmp_path)] == [True]
     (tmp_path / "mine.json").write_text('{"format": "glassformer program 1"}')
@@ -147,26 +147,26 @@ def test_a_text_without_a_value_has_no_definition() -> None:
     from glassformer.programs import aggregate, everything
 
     model = compile_program(aggregate(everything, tokens), tuple("ab"), 3)
-    explorer = Explorer([wrap_model(model)])
-    assert shown(explorer, "given", "aa").right == [True, True]
-    program = shown(explorer, "given", "ab")
+    backend = Backend([wrap_model(model)])
+    assert shown(backend, "given", "aa").right == [True, True]
+    program = shown(backend, "given", "ab")
     assert (program.definition, program.right, program.parts[-1].values) == (None, None, [])
 
 
 @pytest.mark.parametrize(("text", "named"), [("", "no tokens"), ("5", "'5'"), ("123412", "6 tokens")])
-def test_texts_of_other_programs_are_refused(text: str, named: str, given: tuple[Explorer, CompiledProgram]) -> None:
+def test_texts_of_other_programs_are_refused(text: str, named: str, given: tuple[Backend, CompiledProgram]) -> None:
     with refused(named):
         given[0].answer("run", m.Ask(model="given", text=text))
 
 
 def test_other_calls_and_models_are_refused(
-    given: tuple[Explorer, CompiledProgram], small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+    given: tuple[Backend, CompiledProgram], small_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = cast(m.Run, small_explorer.answer("run", m.Ask(model="decoder", text="1")))
+    run = cast(m.Run, small_backend.answer("run", m.Ask(model="decoder", text="1")))
     with refused("program of 'decoder'"):
-        small_explorer.answer("program", m.AskProgram(run=run.run))
+        small_backend.answer("program", m.AskProgram(run=run.run))
     with refused("proof of 'decoder'"):
-        proof(small_explorer, "decoder")
+        proof(small_backend, "decoder")
     with refused("a program"):
         given[0].answer("whatif", m.AskWhatIf(ask=m.Ask(model="given", text="12")))
     monkeypatch.setattr(m, "MOST_PROGRAM_NUMBERS", 100)
@@ -178,21 +178,21 @@ def test_weights_that_are_not_finite_are_refused() -> None:
     model = compiled("histogram")
     with torch.no_grad():
         model.output.weight.fill_(float("nan"))
-    explorer = Explorer([wrap_model(model)])
-    assert cast(m.Run, explorer.answer("run", m.Ask(model="given", text="a"))).said.headline.endswith("not finite")
+    backend = Backend([wrap_model(model)])
+    assert cast(m.Run, backend.answer("run", m.Ask(model="given", text="a"))).said.headline.endswith("not finite")
     with refused("not finite"):
-        shown(explorer, "given", "a")
+        shown(backend, "given", "a")
     with refused("output.weight with numbers that are not finite"):
-        proof(explorer, "given")
+        proof(backend, "given")
 
 
-def test_a_saved_page_holds_the_program_and_its_proof(given: tuple[Explorer, CompiledProgram]) -> None:
+def test_a_saved_page_holds_the_program_and_its_proof(given: tuple[Backend, CompiledProgram]) -> None:
     written = page(given[0], from_words({"text": "31"}))
     for words in ('"call":"program"', '"call":"proof"', "unique key", '"verdict":"holds"'):
         assert words in written
 
 
-def test_explore_takes_a_compiled_program(given: tuple[Explorer, CompiledProgram]) -> None:
+def test_explore_takes_a_compiled_program(given: tuple[Backend, CompiledProgram]) -> None:
     seen = explore(given[1], [3, 1, 2])
     assert seen.words["text"] == "3 1 2"
     with pytest.raises(InputError):

@@ -15,9 +15,9 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.attention import weights
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sized_cache import SizedCache
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.api import UnknownName
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, Turn, weights_stamp
-from glassformer.explorer.service import Explorer
 from refusals import refused
 
 
@@ -80,11 +80,11 @@ def _trained(model: nn.Module) -> None:
 
 def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, LoadedModel]) -> None:
     loaded = _trainable(by_name)
-    explorer = Explorer([loaded])
+    backend = Backend([loaded])
     ask = m.Ask(model="decoder", text="1 2 3")
 
     def told() -> list[object]:
-        run = explorer.answer("run", ask)
+        run = backend.answer("run", ask)
         assert isinstance(run, m.Run)
         tile = m.AskTile(run=run.run, part="self", layer=1, head=0)
         asks: list[tuple[str, m.Message]] = [
@@ -94,7 +94,7 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
             ("experts", m.AskExperts(run=run.run)),
             ("next", m.AskNext(model="decoder", text="1 2 3")),
         ]
-        return [run.said, *(explorer.answer(call, request) for call, request in asks)]
+        return [run.said, *(backend.answer(call, request) for call, request in asks)]
 
     before = told()
     assert told() == before
@@ -102,7 +102,7 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
     after = told()
     assert all(one != other for one, other in zip(before, after, strict=True))
     # As an explorer tells that never saw the model before.
-    explorer = Explorer([replace(loaded, lock=Turn())])
+    backend = Backend([replace(loaded, lock=Turn())])
     assert told() == after
 
 

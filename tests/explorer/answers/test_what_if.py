@@ -17,10 +17,10 @@ from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers import sweeping
 from glassformer.explorer.answers.sized_cache import SizedCache
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.recorded_answers import whole_sweep
-from glassformer.explorer.service import Explorer
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.edits import forbid
@@ -32,8 +32,8 @@ from refusals import refused
 TEXT = "1 2 3 5 8 1 2 3"
 
 
-def whatif(explorer: Explorer, text: str = TEXT, model: str = "decoder", **asked: Any) -> m.WhatIf:
-    answer = explorer.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text), **asked))
+def whatif(backend: Backend, text: str = TEXT, model: str = "decoder", **asked: Any) -> m.WhatIf:
+    answer = backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text), **asked))
     assert isinstance(answer, m.WhatIf)
     return answer
 
@@ -55,40 +55,40 @@ def decoder(by_name: dict[str, LoadedModel]) -> Any:
     return deepcopy(loaded.model)
 
 
-def test_without_changes_nothing_changes(small_explorer: Explorer, decoder: Any) -> None:
-    answer = whatif(small_explorer)
+def test_without_changes_nothing_changes(small_backend: Backend, decoder: Any) -> None:
+    answer = whatif(small_backend)
     assert all(each.before == each.after for each in answer.outcomes)
     assert (answer.distance, answer.changes, answer.place, answer.kind) == (0, [], 7, "token")
     assert answer.offers == ["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
     torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
 
 
-def test_a_removed_head_is_zeroed_columns(small_explorer: Explorer, decoder: Any) -> None:
-    answer = whatif(small_explorer, removed=[m.RemovedHead(part="self", layer=1, head=0)])
+def test_a_removed_head_is_zeroed_columns(small_backend: Backend, decoder: Any) -> None:
+    answer = whatif(small_backend, removed=[m.RemovedHead(part="self", layer=1, head=0)])
     decoder.layers[1].attention.output.weight.data[:, :8] = 0
     torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
     assert answer.changes == ["layer 1, head 0 removed"]
     assert answer.distance > 1e-4
 
 
-def test_a_forbidden_edge_is_a_mask(small_explorer: Explorer, decoder: Any) -> None:
+def test_a_forbidden_edge_is_a_mask(small_backend: Backend, decoder: Any) -> None:
     edge = m.ForbiddenEdge(part="self", layer=None, head=None, query=7, key=7)
-    answer = whatif(small_explorer, forbidden=[edge])
+    answer = whatif(small_backend, forbidden=[edge])
     assert answer.changes == ["every layer, every head: 3 (7) may not attend to 3 (7)"]
     assert answer.distance > 1e-4
     one = [m.ForbiddenEdge(part="self", layer=layer, head=head, query=7, key=7) for layer in (0, 1) for head in (0, 1)]
-    torch.testing.assert_close(after(whatif(small_explorer, forbidden=one)), after(answer), rtol=0, atol=1e-6)
+    torch.testing.assert_close(after(whatif(small_backend, forbidden=one)), after(answer), rtol=0, atol=1e-6)
     with intervene(decoder, forbid(7, 7)):
         torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
     some = [m.ForbiddenEdge(part="self", layer=1, head=1, query=7, key=key) for key in (5, 6)]
     with intervene(decoder, forbid(7, (5, 6), layers=1, heads=1)):
         expected = probabilities(decoder)
-    torch.testing.assert_close(after(whatif(small_explorer, forbidden=some)), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(after(whatif(small_backend, forbidden=some)), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, -2.0])
-def test_steering_adds_a_direction_to_the_stream(small_explorer: Explorer, decoder: Any, strength: float) -> None:
-    answer = whatif(small_explorer, steer=m.Steering(layer=0, toward=3, away=5, strength=strength))
+def test_steering_adds_a_direction_to_the_stream(small_backend: Backend, decoder: Any, strength: float) -> None:
+    answer = whatif(small_backend, steer=m.Steering(layer=0, toward=3, away=5, strength=strength))
 
     def add(_: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
         rows = decoder.output.weight * decoder.final_norm.weight
@@ -100,8 +100,8 @@ def test_steering_adds_a_direction_to_the_stream(small_explorer: Explorer, decod
     assert answer.changes == [f"steered after layer 0 by {strength:g} toward 3 and away from 5"]
 
 
-def test_a_forbidden_expert_has_no_score(small_explorer: Explorer, decoder: Any) -> None:
-    answer = whatif(small_explorer, swaps=[m.ReplacedExpert(layer=0, expert=1, instead=None)])
+def test_a_forbidden_expert_has_no_score(small_backend: Backend, decoder: Any) -> None:
+    answer = whatif(small_backend, swaps=[m.ReplacedExpert(layer=0, expert=1, instead=None)])
 
     def forbid(_: Any, args: Any, scores: torch.Tensor) -> torch.Tensor:
         return scores.index_fill(-1, torch.tensor(1), -1e30)
@@ -111,71 +111,71 @@ def test_a_forbidden_expert_has_no_score(small_explorer: Explorer, decoder: Any)
     assert answer.distance > 1e-4
 
 
-def test_a_sweep_removes_each_head(small_explorer: Explorer) -> None:
-    found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=4))
+def test_a_sweep_removes_each_head(small_backend: Backend) -> None:
+    found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=4))
     (stack,) = found.stacks
     for layer in range(2):
         for head in range(2):
-            answer = whatif(small_explorer, target=4, removed=[m.RemovedHead(part="self", layer=layer, head=head)])
+            answer = whatif(small_backend, target=4, removed=[m.RemovedHead(part="self", layer=layer, head=head)])
             odds = torch.logit(after(answer).double())[4]
             assert stack.after[layer][head] == pytest.approx(float(odds), abs=1e-5)
-    assert found.before == pytest.approx(float(torch.logit(after(whatif(small_explorer)).double())[4]), abs=1e-5)
+    assert found.before == pytest.approx(float(torch.logit(after(whatif(small_backend)).double())[4]), abs=1e-5)
     assert (found.done, found.total, stack.exact) == (4, 4, [[True, True], [True, True]])
 
 
-def test_a_sweep_may_compare_two_outcomes(small_explorer: Explorer) -> None:
+def test_a_sweep_may_compare_two_outcomes(small_backend: Backend) -> None:
     ask = m.Ask(model="decoder", text=TEXT)
-    found = whole_sweep(small_explorer, m.AskSweep(ask=ask, target=4, other=5))
-    answer = whatif(small_explorer, target=4, removed=[m.RemovedHead(part="self", layer=1, head=0)])
+    found = whole_sweep(small_backend, m.AskSweep(ask=ask, target=4, other=5))
+    answer = whatif(small_backend, target=4, removed=[m.RemovedHead(part="self", layer=1, head=0)])
     assert found.stacks[0].after[1][0] == pytest.approx(float((after(answer)[4] / after(answer)[5]).log()), abs=1e-4)
     with refused("target = other = 4"):
-        small_explorer.answer("sweep", m.AskSweep(ask=ask, target=4, other=4))
+        small_backend.answer("sweep", m.AskSweep(ask=ask, target=4, other=4))
 
 
 def test_a_sweep_is_an_estimate_first_and_stops_when_nobody_asks(
-    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
     monkeypatch.setattr(sweeping, "_TOKENS_AT_ONCE", 1)
     ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=2)
     with patch.object(Runner, "run", autospec=True, side_effect=Runner.run) as runs:
-        first = small_explorer.answer("sweep", ask)
+        first = small_backend.answer("sweep", ask)
         assert isinstance(first, m.HeadSweep)
         assert (first.done, first.stacks[0].exact) == (0, [[False, False], [False, False]])
         assert all(each is not None for row in first.stacks[0].after for each in row)
         count = runs.call_count
         # Between the slices the model answers other calls, and nothing computes.
-        assert whatif(small_explorer, removed=[m.RemovedHead(part="self", layer=0, head=0)]).distance > 0
+        assert whatif(small_backend, removed=[m.RemovedHead(part="self", layer=0, head=0)]).distance > 0
         assert runs.call_count == count
         seen = [first.done]
         while seen[-1] < first.total:
-            more = small_explorer.answer("sweep", ask.model_copy(update={"done": seen[-1]}))
+            more = small_backend.answer("sweep", ask.model_copy(update={"done": seen[-1]}))
             assert isinstance(more, m.HeadSweep)
             seen.append(more.done)
         # Each answer says more than its caller knew; an equal one would not be asked for again.
         assert seen == [0, 1, 2, 3, 4]
         count = runs.call_count
-        small_explorer.answer("sweep", ask)
+        small_backend.answer("sweep", ask)
         assert runs.call_count == count
 
 
 @pytest.mark.parametrize("known", [None, 0], ids=["estimated", "exact"])
 def test_a_click_is_answered_within_a_step_of_a_sweep(
-    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, known: int | None
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, known: int | None
 ) -> None:
     """A sweep that is in the middle of a forward pass computes on only after the answer, and as if alone."""
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
     ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=3)
-    alone = whole_sweep(small_explorer, ask)
-    small_explorer.runs.derived = SizedCache(1 << 20)
-    loaded = small_explorer.model("decoder")
+    alone = whole_sweep(small_backend, ask)
+    small_backend.runs.derived = SizedCache(1 << 20)
+    loaded = small_backend.model("decoder")
     if known is not None:
-        small_explorer.answer("sweep", ask)
+        small_backend.answer("sweep", ask)
     order: list[str] = []
     asking: list[threading.Thread] = []
 
     def click() -> None:
-        whatif(small_explorer, removed=[m.RemovedHead(part="self", layer=0, head=1)])
+        whatif(small_backend, removed=[m.RemovedHead(part="self", layer=0, head=1)])
 
     def block(*_: Any) -> None:
         order.append("click" if threading.current_thread() in asking else "sweep")
@@ -186,11 +186,11 @@ def test_a_click_is_answered_within_a_step_of_a_sweep(
                 time.sleep(0.001)
 
     hook = loaded.model.layers[0].register_forward_hook(block)
-    small_explorer.answer("sweep", ask.model_copy(update={"done": known}))
+    small_backend.answer("sweep", ask.model_copy(update={"done": known}))
     hook.remove()
     asking[0].join()
     assert order[:2] == ["sweep", "click"]
-    interrupted = whole_sweep(small_explorer, ask)
+    interrupted = whole_sweep(small_backend, ask)
     assert interrupted.stacks[0].exact == alone.stacks[0].exact
     # Where a module has a hook, heads are removed one by one instead of several at once.
     found, expected = (torch.tensor(each.stacks[0].after) for each in (interrupted, alone))
@@ -198,29 +198,29 @@ def test_a_click_is_answered_within_a_step_of_a_sweep(
 
 
 def test_of_a_large_sweep_the_layers_that_matter_are_exact(
-    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "MOST_SWEPT", 1.0)
-    found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=7))
+    found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=7))
     assert (found.done, found.total) == (2, 2)
     assert sorted(found.stacks[0].exact) == [[False, False], [True, True]]
     monkeypatch.setattr(sweeping, "MOST_HELD", 0.0)
-    found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=8))
+    found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=8))
     assert found.stacks[0].after[0] == [None, None]
 
 
 def test_the_limit_of_a_sweep_counts_what_each_token_needs(
-    small_explorer: Explorer, decoder: Any, monkeypatch: pytest.MonkeyPatch
+    small_backend: Backend, decoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = sum(weight.numel() for weight in decoder.layers.parameters())  # without embedding and output
     for target, share, total in ((9, 1.0, 4), (10, 0.99, 2)):
         monkeypatch.setattr(sweeping, "MOST_SWEPT", share * weights * len(TEXT.split()) * 4)
-        found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=target))
+        found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=target))
         assert (found.done, found.total) == (total, total)
 
 
-def test_a_lens_is_the_projection_of_each_stage(small_explorer: Explorer, decoder: Any) -> None:
-    found = small_explorer.answer("lens", m.AskLens(ask=m.Ask(model="decoder", text=TEXT), target=4))
+def test_a_lens_is_the_projection_of_each_stage(small_backend: Backend, decoder: Any) -> None:
+    found = small_backend.answer("lens", m.AskLens(ask=m.Ask(model="decoder", text=TEXT), target=4))
     assert isinstance(found, m.Lens)
     expected = logit_lens(decoder, torch.tensor([[int(each) for each in TEXT.split()]]))[:, 0].softmax(-1)
     torch.testing.assert_close(torch.tensor(found.targets), expected[..., 4], rtol=0, atol=1e-6)
@@ -229,9 +229,9 @@ def test_a_lens_is_the_projection_of_each_stage(small_explorer: Explorer, decode
     assert (found.stages, found.positions) == (["embedding", "layer 0", "layer 1"], TEXT.split())
 
 
-def test_contributions_sum_to_the_logit(small_explorer: Explorer, decoder: Any) -> None:
+def test_contributions_sum_to_the_logit(small_backend: Backend, decoder: Any) -> None:
     ask = m.AskContributions(ask=m.Ask(model="decoder", text=TEXT), place=4, target=4, other=2)
-    found = small_explorer.answer("contributions", ask)
+    found = small_backend.answer("contributions", ask)
     assert isinstance(found, m.Contributions)
     expected = direct_logits(decoder, torch.tensor([[int(each) for each in TEXT.split()]]), 4, 2, query=4)
     assert [part.name for part in found.parts] == list(expected.names)
@@ -239,12 +239,12 @@ def test_contributions_sum_to_the_logit(small_explorer: Explorer, decoder: Any) 
     assert found.total == pytest.approx(float(expected.total[0]), abs=1e-6)
 
 
-def test_what_a_hook_adds_is_a_part_of_its_own(small_explorer: Explorer) -> None:
-    loaded = small_explorer.model("decoder")
+def test_what_a_hook_adds_is_a_part_of_its_own(small_backend: Backend) -> None:
+    loaded = small_backend.model("decoder")
     assert isinstance(loaded, LoadedDecoder)
     more = torch.arange(loaded.model.config.hidden_dim)  # type: ignore[union-attr,arg-type]
     with loaded.model.layers[0].register_forward_hook(lambda block, given, output: output + more):  # type: ignore[index]
-        found = small_explorer.answer("contributions", m.AskContributions(ask=m.Ask(model="decoder", text=TEXT)))
+        found = small_backend.answer("contributions", m.AskContributions(ask=m.Ask(model="decoder", text=TEXT)))
     assert isinstance(found, m.Contributions)
     (added,) = [part for part in found.parts if part.kind == "interventions"]
     assert abs(added.value) > 1e-3
@@ -268,13 +268,13 @@ def test_what_a_hook_adds_is_a_part_of_its_own(small_explorer: Explorer) -> None
         ({"place": 8}, "place = 8"),
     ],
 )
-def test_what_does_not_exist_is_refused(small_explorer: Explorer, asked: dict[str, Any], got: str) -> None:
+def test_what_does_not_exist_is_refused(small_backend: Backend, asked: dict[str, Any], got: str) -> None:
     with refused(got):
-        whatif(small_explorer, **asked)
+        whatif(small_backend, **asked)
 
 
-def test_a_replaced_expert_hands_its_tokens_on(small_explorer: Explorer, decoder: Any) -> None:
-    answer = whatif(small_explorer, swaps=[m.ReplacedExpert(layer=0, expert=1, instead=2)])
+def test_a_replaced_expert_hands_its_tokens_on(small_backend: Backend, decoder: Any) -> None:
+    answer = whatif(small_backend, swaps=[m.ReplacedExpert(layer=0, expert=1, instead=2)])
 
     def redirect(_: Any, args: Any, scores: torch.Tensor) -> torch.Tensor:
         moved = scores.softmax(-1)
@@ -291,26 +291,26 @@ def test_a_replaced_expert_hands_its_tokens_on(small_explorer: Explorer, decoder
 
 
 @pytest.mark.parametrize("place", [0, 3, 7])
-def test_an_earlier_place_is_judged_by_what_it_sees(small_explorer: Explorer, decoder: Any, place: int) -> None:
-    answer = whatif(small_explorer, place=place, removed=[m.RemovedHead(part="self", layer=0, head=1)])
+def test_an_earlier_place_is_judged_by_what_it_sees(small_backend: Backend, decoder: Any, place: int) -> None:
+    answer = whatif(small_backend, place=place, removed=[m.RemovedHead(part="self", layer=0, head=1)])
     decoder.layers[0].attention.output.weight.data[:, 8:] = 0
     torch.testing.assert_close(after(answer), probabilities(decoder, place=place), rtol=0, atol=1e-6)
     later = m.ForbiddenEdge(part="self", layer=None, head=None, query=7, key=0)
     if place < 7:
-        assert whatif(small_explorer, place=place, forbidden=[later]).distance == 0
+        assert whatif(small_backend, place=place, forbidden=[later]).distance == 0
 
 
-def test_a_query_without_any_key_is_answered(small_explorer: Explorer) -> None:
+def test_a_query_without_any_key_is_answered(small_backend: Backend) -> None:
     edges = [m.ForbiddenEdge(part="self", layer=None, head=None, query=0, key=0)]
-    assert 0 <= whatif(small_explorer, forbidden=edges).distance <= 1
+    assert 0 <= whatif(small_backend, forbidden=edges).distance <= 1
 
 
-def test_an_encoder_decoder_has_three_stacks(small_explorer: Explorer, by_name: dict[str, LoadedModel]) -> None:
+def test_an_encoder_decoder_has_three_stacks(small_backend: Backend, by_name: dict[str, LoadedModel]) -> None:
     loaded: Any = by_name["lookup"]
     ask = m.Ask(model="lookup", text="4", source=["1", "2", "3"])
     head = m.RemovedHead(part="cross", layer=0, head=1)
     edge = m.ForbiddenEdge(part="cross", layer=0, head=0, query=0, key=2)
-    answer = small_explorer.answer("whatif", m.AskWhatIf(ask=ask, removed=[head], forbidden=[edge]))
+    answer = small_backend.answer("whatif", m.AskWhatIf(ask=ask, removed=[head], forbidden=[edge]))
     assert isinstance(answer, m.WhatIf)
     assert answer.changes == [
         "cross-attention, layer 0, head 1 removed",
@@ -326,7 +326,7 @@ def test_an_encoder_decoder_has_three_stacks(small_explorer: Explorer, by_name: 
         memory = model.encode(source)
         expected = model.decode(target, memory, torch.tensor([[True, True, False]]))[0, -1].softmax(-1)
     torch.testing.assert_close(after(answer), expected, rtol=0, atol=1e-6)
-    found = whole_sweep(small_explorer, m.AskSweep(ask=ask))
+    found = whole_sweep(small_backend, m.AskSweep(ask=ask))
     assert [stack.part for stack in found.stacks] == ["encoder", "decoder", "cross"]
     assert "contributions" not in answer.offers  # its blocks are post-norm
 
@@ -336,9 +336,9 @@ def test_contributions_of_an_encoder_decoder_name_the_stack_of_a_head() -> None:
     sizes = {"vocab_size": 12, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "max_source_len": 8, "max_target_len": 8}
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     model = EncoderDecoder(EncoderDecoderConfig(**sizes, **layers, norm_first=True, final_norm=True)).eval()
-    explorer = Explorer([wrap_model(model, [3], source=[4, 5, 6])])
+    backend = Backend([wrap_model(model, [3], source=[4, 5, 6])])
     ask = m.Ask(model="given", text="3", source=["4", "5", "6"])
-    found = explorer.answer("contributions", m.AskContributions(ask=ask))
+    found = backend.answer("contributions", m.AskContributions(ask=ask))
     assert isinstance(found, m.Contributions)
     heads = [(part.part, part.layer, part.number) for part in found.parts if part.kind == "head"]
     assert heads == [(part, 0, head) for part in ("decoder", "cross") for head in (0, 1)]
@@ -355,9 +355,9 @@ def classifier() -> Encoder:
 
 
 def test_a_classifier_has_classes_and_no_place(classifier: Encoder) -> None:
-    explorer = Explorer([wrap_model(classifier, [3, 4, 5, 6])])
+    backend = Backend([wrap_model(classifier, [3, 4, 5, 6])])
     removed = [m.RemovedHead(part="self", layer=0, head=1)]
-    answer = whatif(explorer, "3 4 5 6", "given", removed=removed, target=2)
+    answer = whatif(backend, "3 4 5 6", "given", removed=removed, target=2)
     assert (answer.kind, answer.place, answer.target) == ("class", None, 2)
     model = deepcopy(classifier)
     model.layers[0].attention.output.weight.data[:, 8:] = 0  # type: ignore[union-attr, index, operator]
@@ -365,11 +365,11 @@ def test_a_classifier_has_classes_and_no_place(classifier: Encoder) -> None:
         expected = model(torch.tensor([[3, 4, 5, 6]]))[0].softmax(-1)
     torch.testing.assert_close(after(answer), expected, rtol=0, atol=1e-6)
     with refused("place = 0 of a classifier"):
-        whatif(explorer, "3 4 5 6", "given", place=0)
-    found = explorer.answer("lens", m.AskLens(ask=m.Ask(model="given", text="3 4 5 6")))
+        whatif(backend, "3 4 5 6", "given", place=0)
+    found = backend.answer("lens", m.AskLens(ask=m.Ask(model="given", text="3 4 5 6")))
     assert isinstance(found, m.Lens)
     assert found.positions == [""]
-    before = sorted(whatif(explorer, "3 4 5 6", "given").outcomes, key=lambda each: each.id)
+    before = sorted(whatif(backend, "3 4 5 6", "given").outcomes, key=lambda each: each.id)
     assert found.probabilities[-1] == [pytest.approx(max(each.before for each in before))]
 
 
@@ -388,38 +388,38 @@ def test_models_of_transformers_offer_what_they_have(family: str) -> None:
         sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
         config = transformers.BertConfig(vocab_size=30, num_labels=3, max_position_embeddings=32, **sizes)
         model = transformers.BertForSequenceClassification(config)
-    explorer = Explorer([wrap_model(model.eval(), [3, 4, 5, 6])])
-    assert "whatif" in explorer.catalogue().models[0].views
+    backend = Backend([wrap_model(model.eval(), [3, 4, 5, 6])])
+    assert "whatif" in backend.catalogue().models[0].views
     ask = m.Ask(model="given", text="3 4 5 6")
-    answer = whatif(explorer, ask.text, "given", removed=[m.RemovedHead(part="self", layer=1, head=1)])
+    answer = whatif(backend, ask.text, "given", removed=[m.RemovedHead(part="self", layer=1, head=1)])
     assert answer.distance > 0
     everything = ["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
     without = {"gpt2": {"experts"}, "mixtral": set(), "bert": {"steer", "experts", "lens", "contributions"}}
     assert answer.offers == [offer for offer in everything if offer not in without[family]]
-    found = whole_sweep(explorer, m.AskSweep(ask=ask, target=answer.target))
+    found = whole_sweep(backend, m.AskSweep(ask=ask, target=answer.target))
     odds = torch.logit(after(answer).double())[answer.target]
     assert found.stacks[0].after[1][1] == pytest.approx(float(odds), abs=1e-4)
     edge = m.ForbiddenEdge(part="self", layer=0, head=1, query=3, key=1)
-    assert whatif(explorer, ask.text, "given", forbidden=[edge]).distance > 0
+    assert whatif(backend, ask.text, "given", forbidden=[edge]).distance > 0
     if "steer" in answer.offers:
         steer = m.Steering(layer=0, toward=7, away=None, strength=5.0)
-        steered = {each.id: each for each in whatif(explorer, ask.text, "given", steer=steer).outcomes}
+        steered = {each.id: each for each in whatif(backend, ask.text, "given", steer=steer).outcomes}
         assert steered[7].after > steered[7].before
     edge = m.ForbiddenEdge(part="self", layer=None, head=None, query=0, key=0)
     with suppress(InputError):  # a query without any key may have no finite output
-        assert whatif(explorer, ask.text, "given", forbidden=[edge]).distance <= 1
+        assert whatif(backend, ask.text, "given", forbidden=[edge]).distance <= 1
     if "lens" not in answer.offers:
         for call, request in (("lens", m.AskLens(ask=ask)), ("contributions", m.AskContributions(ask=ask))):
             with refused("of 'given'"):
-                explorer.answer(call, request)
+                backend.answer(call, request)
 
 
-def test_threads_change_only_their_own_run(small_explorer: Explorer) -> None:
+def test_threads_change_only_their_own_run(small_backend: Backend) -> None:
     heads = [(layer, head) for layer in (0, 1) for head in (0, 1)]
 
     def one(place: tuple[int, int] | None) -> list[float]:
         removed = [] if place is None else [m.RemovedHead(part="self", layer=place[0], head=place[1])]
-        return after(whatif(small_explorer, removed=removed)).tolist()
+        return after(whatif(small_backend, removed=removed)).tolist()
 
     asked: list[tuple[int, int] | None] = [*heads, None] * 8
     alone = {place: one(place) for place in (*heads, None)}
@@ -427,11 +427,11 @@ def test_threads_change_only_their_own_run(small_explorer: Explorer) -> None:
         assert list(pool.map(one, asked)) == [alone[place] for place in asked]
 
 
-def test_heads_and_encoders_of_vectors_have_no_output(small_explorer: Explorer) -> None:
+def test_heads_and_encoders_of_vectors_have_no_output(small_backend: Backend) -> None:
     with refused("'identity', a head"):
-        whatif(small_explorer, "AB", "identity")
+        whatif(small_backend, "AB", "identity")
     bare = Encoder(EncoderConfig(vocab_size=20, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, max_seq_len=32))
-    explorer = Explorer([wrap_model(bare, [3, 4])])
-    assert explorer.catalogue().models[0].views == ["attention"]
+    backend = Backend([wrap_model(bare, [3, 4])])
+    assert backend.catalogue().models[0].views == ["attention"]
     with refused("predicts no tokens or classes"):
-        whatif(explorer, "3 4", "given")
+        whatif(backend, "3 4", "given")

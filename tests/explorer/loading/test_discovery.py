@@ -11,9 +11,9 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, list_models, to_stderr
 from glassformer.explorer.loading.loaded_model import LoadedHead
-from glassformer.explorer.service import Explorer
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
@@ -135,7 +135,7 @@ def test_what_is_named_is_offered_first(tmp_path: Path) -> None:
     named = [entry.card.name for entry in list_models(tmp_path / "runs" / "one", tmp_path / "nowhere")]
     assert named[0] == "one"
     assert named[1:] == names[:-1]
-    everything = Explorer(list_models(tmp_path / "runs", tmp_path / "runs"))
+    everything = Backend(list_models(tmp_path / "runs", tmp_path / "runs"))
     assert [card.name for card in everything.catalogue().models] == ["one", *names[:-1]]  # once, though found twice
     run = everything.answer("run", m.Ask(model="one", text="ab"))
     assert isinstance(run, m.Run)

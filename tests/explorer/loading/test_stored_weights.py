@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.discovery import stored_entry
 from glassformer.explorer.loading.stored_models import Place, filled, run_weights, stamp_of
-from glassformer.explorer.service import Explorer
 from glassformer.labs.gpt_oss import Transformer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -43,14 +43,14 @@ def _run(path: Path, network: torch.nn.Module, where: str = "best", **descriptio
     return path
 
 
-def _explorer(path: Path) -> Explorer:
+def _explorer(path: Path) -> Backend:
     entry = stored_entry(Place(path, "it", "it"))
     assert entry is not None
-    return Explorer([entry])
+    return Backend([entry])
 
 
-def _likeliest(explorer: Explorer) -> float:
-    answer = explorer.answer("run", m.Ask(model="it", text="1 2 3"))
+def _likeliest(backend: Backend) -> float:
+    answer = backend.answer("run", m.Ask(model="it", text="1 2 3"))
     assert isinstance(answer, m.Run)
     return answer.said.classes[0][1]
 
@@ -64,16 +64,16 @@ def test_a_run_that_trains_on_is_read_anew(tmp_path: Path) -> None:
     """Its checkpoint of the listing goes, a best model comes, and then a better one."""
     first, second, third = (_decoder(seed) for seed in range(3))
     run = _run(tmp_path / "run", first, "checkpoints/step-00000010", model=asdict(CONFIG), data=RULE)
-    explorer, later = _explorer(run), _explorer(run)
-    assert _likeliest(explorer) == pytest.approx(_expected(first))
+    backend, later = _explorer(run), _explorer(run)
+    assert _likeliest(backend) == pytest.approx(_expected(first))
     _run(run, second, "best", model=asdict(CONFIG), data=RULE)
     shutil.rmtree(run / "checkpoints")
-    assert _likeliest(explorer) == _likeliest(later) == pytest.approx(_expected(second))
+    assert _likeliest(backend) == _likeliest(later) == pytest.approx(_expected(second))
     _run(run, third, "draft", model=asdict(CONFIG), data=RULE)
     shutil.rmtree(run / "best")
-    assert _likeliest(explorer) == pytest.approx(_expected(second))  # in between it stays as it was read
+    assert _likeliest(backend) == pytest.approx(_expected(second))  # in between it stays as it was read
     (run / "draft").rename(run / "best")
-    assert _likeliest(explorer) == pytest.approx(_expected(third))
+    assert _likeliest(backend) == pytest.approx(_expected(third))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -120,9 +120,9 @@ def test_a_configuration_of_another_model_is_refused_before_it_is_made(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     run = _run(tmp_path / "run", _decoder(0), model=asdict(CONFIG) | change, data=RULE)
-    explorer = _explorer(run)
+    backend = _explorer(run)
     with refused(message):
-        explorer.model("it")
+        backend.model("it")
 
 
 def test_a_model_that_memory_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_listing_a_run_of_the_lab_makes_no_network(tmp_path: Path, monkeypatch: 
     options = {"vocab_size": 7, "n_layers": 2, **SIZES}
     model = Transformer(**options).decoder()
     run = _run(tmp_path / "run", model, model={**options, "n_layers": 10**9}, fresh=True, seed=0)
-    explorer = _explorer(run)
+    backend = _explorer(run)
     with refused("1,000,000,000 layers"):
-        explorer.model("it")
+        backend.model("it")
     _run(run, model, model={**options, "n_layers": "two"}, fresh=True, seed=0)
     with refused("does not describe a model"):
         stored_entry(Place(run, "it", "it"))

@@ -5,46 +5,46 @@ from typing import Any
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.recorded_answers import PageState, page_state, recorded_answers
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed
 from refusals import refused
 
 
-def shown(explorer: Explorer, **values: object) -> PageState:
-    return page_state(changed(State(), values), explorer.catalogue().models)
+def shown(backend: Backend, **values: object) -> PageState:
+    return page_state(changed(State(), values), backend.catalogue().models)
 
 
-def calls(explorer: Explorer, **values: object) -> dict[str, list[m.Message]]:
-    state = shown(explorer, **values)
+def calls(backend: Backend, **values: object) -> dict[str, list[m.Message]]:
+    state = shown(backend, **values)
     found: dict[str, list[m.Message]] = {}
-    for each in recorded_answers(explorer, state):
+    for each in recorded_answers(backend, state):
         found.setdefault(each.call, []).append(each.request)
     return found
 
 
-def test_the_edited_design_is_what_is_judged(small_explorer: Explorer) -> None:
-    state = shown(small_explorer, model="identity", text="AB", cells={"Vm.0.0": "7"})
-    answers = recorded_answers(small_explorer, state)
+def test_the_edited_design_is_what_is_judged(small_backend: Backend) -> None:
+    state = shown(small_backend, model="identity", text="AB", cells={"Vm.0.0": "7"})
+    answers = recorded_answers(small_backend, state)
     request, answer = next((each.request, each.answer) for each in answers if each.call == "check")
     assert isinstance(request, m.AskCheck)
     assert request.weights.Vm[0][0] == 7
-    assert answer == small_explorer.answer("check", request)
+    assert answer == small_backend.answer("check", request)
     assert isinstance(answer, m.Check)
     assert answer.certificate.verdict == "fails"
 
 
-def test_a_reordered_source_is_recorded_in_both_orders(small_explorer: Explorer) -> None:
-    asked = calls(small_explorer, model="lookup", text="4", order=[4, 3, 2, 1, 0])
+def test_a_reordered_source_is_recorded_in_both_orders(small_backend: Backend) -> None:
+    asked = calls(small_backend, model="lookup", text="4", order=[4, 3, 2, 1, 0])
     assert [ask.order for ask in asked["run"] if isinstance(ask, m.Ask)] == [[4, 3, 2, 1, 0], None]
     assert [ask.order for ask in asked["scramble"] if isinstance(ask, m.AskScramble)] == [[4, 3, 2, 1, 0], None]
     # Encoder, decoder and cross-attention of two runs.
     assert len(asked["measures"]) == 6
 
 
-def test_the_sampling_rule_of_the_state(small_explorer: Explorer) -> None:
-    asked = calls(small_explorer, model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)
+def test_the_sampling_rule_of_the_state(small_backend: Backend) -> None:
+    asked = calls(small_backend, model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)
     assert asked["next"] == [m.AskNext(model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)]
 
 
@@ -52,27 +52,27 @@ def test_experts_are_recorded_where_they_are_shown(by_name: dict[str, LoadedMode
     loaded = by_name["decoder"]
     assert isinstance(loaded, LoadedDecoder)
     card = loaded.card.model_copy(update={"views": ["experts"]})
-    asked = calls(Explorer([replace(loaded, card=card)]), model="decoder", text="1 2")
+    asked = calls(Backend([replace(loaded, card=card)]), model="decoder", text="1 2")
     assert set(asked) == {"models", "run", "measures", "experts"}
 
 
-def test_the_catalogue_names_the_one_model(small_explorer: Explorer) -> None:
-    state = shown(small_explorer, model="unique")
-    catalogue = recorded_answers(small_explorer, state)[0].answer
+def test_the_catalogue_names_the_one_model(small_backend: Backend) -> None:
+    state = shown(small_backend, model="unique")
+    catalogue = recorded_answers(small_backend, state)[0].answer
     assert isinstance(catalogue, m.Catalogue)
     assert [card.name for card in catalogue.models] == ["unique"]
 
 
-def test_a_refused_answer_is_kept_as_one(small_explorer: Explorer) -> None:
-    state = shown(small_explorer, model="identity", text="AB", cells={"Km.0.0": "1e300", "Qm.0.0": "1e300"})
-    answers = recorded_answers(small_explorer, state)
+def test_a_refused_answer_is_kept_as_one(small_backend: Backend) -> None:
+    state = shown(small_backend, model="identity", text="AB", cells={"Km.0.0": "1e300", "Qm.0.0": "1e300"})
+    answers = recorded_answers(small_backend, state)
     assert [each.call for each in answers if isinstance(each.answer, InputError)] == ["run", "check"]
 
 
-def test_the_run_is_of_the_edited_head(small_explorer: Explorer) -> None:
+def test_the_run_is_of_the_edited_head(small_backend: Backend) -> None:
     cells = {"Qm.0.0": "0", "Qm.0.1": "5", "Qm.9.9": "1"}
-    (ask,) = calls(small_explorer, model="identity", text="AB", cells=cells)["run"]
-    design = small_explorer.answer("head", m.AskHead(model="identity"))
+    (ask,) = calls(small_backend, model="identity", text="AB", cells=cells)["run"]
+    design = small_backend.answer("head", m.AskHead(model="identity"))
     assert isinstance(design, m.Head)
     assert isinstance(ask, m.Ask)
     assert ask.weights is not None
@@ -80,25 +80,25 @@ def test_the_run_is_of_the_edited_head(small_explorer: Explorer) -> None:
     assert ask.weights.Qm[1:] == design.weights.Qm[1:]
 
 
-def test_edits_that_change_nothing_are_not_sent(small_explorer: Explorer) -> None:
+def test_edits_that_change_nothing_are_not_sent(small_backend: Backend) -> None:
     cells = {"Vm.0.0": "1", "Vm.1.0": "nonsense", "size.qk": "999", "size.pos": "99"}
-    (ask,) = calls(small_explorer, model="identity", text="AB", cells=cells)["run"]
+    (ask,) = calls(small_backend, model="identity", text="AB", cells=cells)["run"]
     assert isinstance(ask, m.Ask)
     assert ask.weights is None
 
 
-def test_a_text_that_the_model_refuses(small_explorer: Explorer) -> None:
+def test_a_text_that_the_model_refuses(small_backend: Backend) -> None:
     with refused("a larger number"):
-        calls(small_explorer, model="decoder", text="99")
+        calls(small_backend, model="decoder", text="99")
     with refused(got="Z"):
-        calls(small_explorer, model="identity", text="Z", cells={"Km.0.0": "2"})
+        calls(small_backend, model="identity", text="Z", cells={"Km.0.0": "2"})
 
 
-def test_a_changed_model_is_recorded_as_it_is_shown(small_explorer: Explorer) -> None:
+def test_a_changed_model_is_recorded_as_it_is_shown(small_backend: Backend) -> None:
     head = m.RemovedHead(part="self", layer=1, head=0)
     values = {"removed": [head.model_dump()], "place": 70, "target": 3, "other": 4}
     text = " ".join(["1", "2", "3"] * 30)
-    asked = calls(small_explorer, model="decoder", view="whatif", text=text, **values)
+    asked = calls(small_backend, model="decoder", view="whatif", text=text, **values)
     about: dict[str, Any] = {"ask": m.Ask(model="decoder", text=text), "place": 70, "target": 3}
     assert asked["whatif"] == [m.AskWhatIf(**about, other=4), m.AskWhatIf(**about, other=4, removed=[head])]
     assert asked["sweep"] == [m.AskSweep(**about, other=4)]
@@ -106,14 +106,14 @@ def test_a_changed_model_is_recorded_as_it_is_shown(small_explorer: Explorer) ->
     assert asked["contributions"] == [m.AskContributions(**about, other=4)]
 
 
-def test_a_sweep_is_recorded_only_where_it_is_shown(small_explorer: Explorer) -> None:
-    asked = calls(small_explorer, model="decoder", view="attention", text="1 2")
+def test_a_sweep_is_recorded_only_where_it_is_shown(small_backend: Backend) -> None:
+    asked = calls(small_backend, model="decoder", view="attention", text="1 2")
     assert set(asked) >= {"whatif", "lens", "contributions"}
     assert "sweep" not in asked
 
 
-def test_a_place_that_the_text_lacks_is_recorded_as_refused(small_explorer: Explorer) -> None:
-    state = shown(small_explorer, model="decoder", view="whatif", text="1 2", place=5)
-    found = {each.call: each.answer for each in recorded_answers(small_explorer, state)}
+def test_a_place_that_the_text_lacks_is_recorded_as_refused(small_backend: Backend) -> None:
+    state = shown(small_backend, model="decoder", view="whatif", text="1 2", place=5)
+    found = {each.call: each.answer for each in recorded_answers(small_backend, state)}
     assert isinstance(found["whatif"], InputError)
     assert "sweep" not in found

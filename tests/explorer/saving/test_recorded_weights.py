@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.recorded_weights import coarse_enough, matrix, pack
 from glassformer.explorer.saving.saved_page import page
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
 from glassformer.observe.capture import capture
 
@@ -35,8 +35,8 @@ def data_in(text: str) -> Any:
     return json.loads(found[1])
 
 
-def held(explorer: Explorer, **state: str) -> Any:
-    return data_in(page(explorer, from_words(state)))
+def held(backend: Backend, **state: str) -> Any:
+    return data_in(page(backend, from_words(state)))
 
 
 @given(st.integers(1, 4096), st.integers(1, 512))
@@ -52,8 +52,8 @@ def test_numbers_come_back_bit_for_bit(numbers: list[float]) -> None:
     assert unpacked(pack(given)).tobytes() == given.tobytes()
 
 
-def test_every_weight_of_every_head_is_in_the_file(small_explorer: Explorer, by_name: dict[str, LoadedModel]) -> None:
-    saved = held(small_explorer, model="decoder", text="1 2 3 4 5 6 7")
+def test_every_weight_of_every_head_is_in_the_file(small_backend: Backend, by_name: dict[str, LoadedModel]) -> None:
+    saved = held(small_backend, model="decoder", text="1 2 3 4 5 6 7")
     loaded = by_name["decoder"]
     assert isinstance(loaded, LoadedDecoder)
     with capture(loaded.model, what="weights") as seen:
@@ -68,11 +68,11 @@ def test_every_weight_of_every_head_is_in_the_file(small_explorer: Explorer, by_
 
 
 @pytest.mark.parametrize("less", [1_000, 20_000, 40_000, 50_000, 60_000, 80_000])
-def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_explorer: Explorer, less: int) -> None:
+def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_backend: Backend, less: int) -> None:
     ask = from_words({"model": "decoder", "text": " ".join(["1 2 3"] * 30), "layer": "1", "head": "1"})
-    whole = page(small_explorer, ask)
+    whole = page(small_backend, ask)
     most = len(whole) - less
-    some = page(small_explorer, ask, most_bytes=most)
+    some = page(small_backend, ask, most_bytes=most)
     saved = data_in(some)
     everything_else = len(whole) - sum(len(json.dumps(each)) for each in data_in(whole)["matrices"])
     assert len(some.encode()) <= max(most, everything_else + 1000)
@@ -91,9 +91,9 @@ def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_explorer: Exp
         assert levels[0] == min(levels)
 
 
-def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer) -> None:
+def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_backend: Backend) -> None:
     monkeypatch.setattr("glassformer.explorer.saving.recorded_weights.EXACT_TOKENS", 16)
-    saved = held(small_explorer, model="decoder", text=" ".join(["1 2 3 4 5"] * 10), pin="20")
+    saved = held(small_backend, model="decoder", text=" ".join(["1 2 3 4 5"] * 10), pin="20")
     levels = {(each["layer"], each["head"]): each["level"] for each in saved["matrices"]}
     assert levels == {(0, 0): 0, (0, 1): 2, (1, 0): 2, (1, 1): 2}
     assert saved["left_out"] == ["3 of 4 heads are held as an overview, without single weights."]
@@ -103,11 +103,11 @@ def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_
     np.testing.assert_allclose(unpacked(rows["numbers"])[:50], exact[20], atol=1e-6)
 
 
-def test_a_matrix_is_put_together_from_its_tiles(small_explorer: Explorer) -> None:
-    run = small_explorer.answer("run", m.Ask(model="decoder", text=" ".join(["1"] * 10)))
+def test_a_matrix_is_put_together_from_its_tiles(small_backend: Backend) -> None:
+    run = small_backend.answer("run", m.Ask(model="decoder", text=" ".join(["1"] * 10)))
     assert isinstance(run, m.Run)
-    whole = matrix(small_explorer, run, run.attentions[0], 0, 0)
+    whole = matrix(small_backend, run, run.attentions[0], 0, 0)
     assert whole.shape == (10, 10)
-    halved = matrix(small_explorer, run, run.attentions[0], 0, 0, level=2)
+    halved = matrix(small_backend, run, run.attentions[0], 0, 0, level=2)
     expected = [[whole[r : r + 4, c : c + 4].max() for c in range(0, 10, 4)] for r in range(0, 10, 4)]
     assert halved.tolist() == expected

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.messages import AskHead, Head, HeadWeightsMessage
 from glassformer.explorer.saving.edited_weights import edited
 from glassformer.explorer.saving.recorded_answers import asks_of, page_state
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import NAMES, from_words, to_words
 
 WEB = Path(__file__).resolve().parents[3] / "web"
@@ -185,12 +185,12 @@ asked = st.fixed_dictionaries(
 @example({"model": "identity", "cells": '{"size.qk":"999","size.pos":"99"}'})
 @given(asked)
 @settings(max_examples=50, deadline=None)
-def test_the_request_for_the_run(page: Page, small_explorer: Explorer, words: dict[str, str]) -> None:
-    cards = small_explorer.catalogue().models
+def test_the_request_for_the_run(page: Page, small_backend: Backend, words: dict[str, str]) -> None:
+    cards = small_backend.catalogue().models
     shown = page_state(from_words(words), cards)
     head = None
     if shown.card.kind == "head":
-        head = small_explorer.answer("head", AskHead(model=shown.card.name))
+        head = small_backend.answer("head", AskHead(model=shown.card.name))
         assert isinstance(head, Head)
     asked = page(
         "ask",
@@ -200,4 +200,4 @@ def test_the_request_for_the_run(page: Page, small_explorer: Explorer, words: di
             "head": head and head.model_dump(mode="json"),
         },
     )
-    assert asks_of(small_explorer, shown)[0].model_dump(mode="json") == asked
+    assert asks_of(small_backend, shown)[0].model_dump(mode="json") == asked

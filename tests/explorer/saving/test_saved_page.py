@@ -13,10 +13,10 @@ import pytest
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.api import UnknownName
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.saved_page import page, save
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, from_words
 from refusals import refused
 
@@ -62,23 +62,23 @@ class Parts(HTMLParser):
         return saved
 
 
-def of(explorer: Explorer, **state: str) -> Parts:
-    return Parts(page(explorer, from_words(state)))
+def of(backend: Backend, **state: str) -> Parts:
+    return Parts(page(backend, from_words(state)))
 
 
-def test_the_file_holds_the_state_and_the_answers(small_explorer: Explorer) -> None:
-    saved = of(small_explorer, model="lookup", text="4", head="1", later="unknown").saved
+def test_the_file_holds_the_state_and_the_answers(small_backend: Backend) -> None:
+    saved = of(small_backend, model="lookup", text="4", head="1", later="unknown").saved
     assert saved["state"] == {"model": "lookup", "text": "4", "view": "scramble", "head": "1"}
     run = next(each for each in saved["answers"] if each["call"] == "run")
     assert m.Ask(**run["asked"]) == m.Ask(model="lookup", text="4", source=list("12345"))
-    assert m.Run(**run["answer"]) == small_explorer.answer("run", m.Ask(**run["asked"]))
+    assert m.Run(**run["answer"]) == small_backend.answer("run", m.Ask(**run["asked"]))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_ends_its_element(small_explorer: Explorer, text: str) -> None:
-    plain = of(small_explorer, model="decoder", text="1")
+def test_no_text_ends_its_element(small_backend: Backend, text: str) -> None:
+    plain = of(small_backend, model="decoder", text="1")
     # Edits are kept as they were typed, whatever they are.
-    parts = of(small_explorer, model="decoder", text="1", cells=json.dumps({"Km.0.0": text}))
+    parts = of(small_backend, model="decoder", text="1", cells=json.dumps({"Km.0.0": text}))
     assert parts.elements == plain.elements
     assert json.loads(parts.saved["state"]["cells"]) == {"Km.0.0": text}
 
@@ -88,13 +88,13 @@ def test_a_title_cannot_hold_markup(by_name: dict[str, LoadedModel]) -> None:
     assert isinstance(loaded, LoadedDecoder)
     title = "</title><script>alert(1)</script>"
     hostile = replace(loaded, card=loaded.card.model_copy(update={"title": title}))
-    parts = of(Explorer([hostile]), model="decoder")
+    parts = of(Backend([hostile]), model="decoder")
     assert parts.texts["title"] == [f"{title} \u2013 glassformer"]
     assert len(parts.attributes("script")) == 2
 
 
-def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(small_explorer: Explorer) -> None:
-    parts = of(small_explorer, model="unique")
+def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(small_backend: Backend) -> None:
+    parts = of(small_backend, model="unique")
     policy = next(
         each["content"] or ""
         for each in parts.attributes("meta")
@@ -114,43 +114,43 @@ def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(small_explo
 
 @pytest.mark.parametrize("model", ["identity", "decoder", "lookup"])
 def test_the_same_state_gives_the_same_file(
-    small_explorer: Explorer, loaded_models: list[LoadedModel], model: str
+    small_backend: Backend, loaded_models: list[LoadedModel], model: str
 ) -> None:
     ask = from_words({"model": model})
-    assert page(small_explorer, ask) == page(Explorer(loaded_models), ask)
+    assert page(small_backend, ask) == page(Backend(loaded_models), ask)
 
 
-def test_it_is_written_whole(small_explorer: Explorer, tmp_path: Path) -> None:
-    path = save(small_explorer, State(model="identity"), tmp_path / "new" / "page.html")
-    assert path.read_text(encoding="utf-8") == page(small_explorer, from_words({"model": "identity"}))
+def test_it_is_written_whole(small_backend: Backend, tmp_path: Path) -> None:
+    path = save(small_backend, State(model="identity"), tmp_path / "new" / "page.html")
+    assert path.read_text(encoding="utf-8") == page(small_backend, from_words({"model": "identity"}))
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
     with refused("which is a directory"):
-        save(small_explorer, State(model="identity"), tmp_path)
+        save(small_backend, State(model="identity"), tmp_path)
 
 
-def test_what_cannot_be_saved(small_explorer: Explorer) -> None:
+def test_what_cannot_be_saved(small_backend: Backend) -> None:
     with refused("the model 'nobody'", error=UnknownName):
-        of(small_explorer, model="nobody")
+        of(small_backend, model="nobody")
     with refused(expected="numbers between spaces"):
-        of(small_explorer, model="decoder", text="words")
+        of(small_backend, model="decoder", text="words")
 
 
-def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer, tmp_path: Path) -> None:
+def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_backend: Backend, tmp_path: Path) -> None:
     monkeypatch.setattr("glassformer.explorer.saving.saved_page.PAGE", tmp_path)
     with refused(fix=re.escape("Run 'make page'.")):
-        of(small_explorer, model="identity")
+        of(small_backend, model="identity")
 
 
 def test_experts_count_in_what_a_page_may_take(by_name: dict[str, LoadedModel]) -> None:
     loaded = by_name["decoder"]
     assert isinstance(loaded, LoadedDecoder)
     card = loaded.card.model_copy(update={"views": ["experts"]})
-    explorer = Explorer([replace(loaded, card=card)])
+    backend = Backend([replace(loaded, card=card)])
     ask = from_words({"model": "decoder", "text": " ".join(["1 2 3"] * 30)})
-    whole = page(explorer, ask)
+    whole = page(backend, ask)
     saved = Parts(whole).saved
     answers = len(whole) - sum(len(json.dumps(each)) for each in saved["matrices"])
-    short = Parts(page(explorer, ask, most_bytes=2 * answers - 10_000)).saved
+    short = Parts(page(backend, ask, most_bytes=2 * answers - 10_000)).saved
     told = [
         next(m.Experts(**each["answer"]) for each in kept["answers"] if each["call"] == "experts")
         for kept in (saved, short)

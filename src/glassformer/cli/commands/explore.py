@@ -13,10 +13,10 @@ from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_extra
 from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.codecs import halves
 from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.saving.saved_page import save
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
 from glassformer.files import require_absent
 from glassformer.text import one_line, short, shown
@@ -36,10 +36,10 @@ def run(flags: ExploreFlags) -> None:
         require_absent(flags.save, flags.overwrite)
     else:
         server = import_extra("server")
-    explorer = Explorer(list_models(flags.run, flags.runs, _warn))
-    words = _words(flags, explorer)
+    backend = Backend(list_models(flags.run, flags.runs, _warn))
+    words = _words(flags, backend)
     if flags.save is not None:
-        say(f"page: {shown(save(explorer, from_words(words), flags.save))}")
+        say(f"page: {shown(save(backend, from_words(words), flags.save))}")
         return
     listener = server.listen(flags.port)
     host, port = listener.getsockname()
@@ -48,7 +48,7 @@ def run(flags: ExploreFlags) -> None:
     print(f"{address}\nCtrl-C ends it.", flush=True)
     # All that is loaded now is kept until the end; frozen, it is not scanned again by the garbage collector at exit.
     gc.freeze()
-    server.serve(explorer, listener, address, browser=flags.browser)
+    server.serve(backend, listener, address, browser=flags.browser)
 
 
 def main(flags: ExploreFlags) -> int:
@@ -61,10 +61,10 @@ def _warn(line: str) -> None:
     print(f"glassformer: warning: {one_line(line)}", file=sys.stderr)
 
 
-def _words(flags: ExploreFlags, explorer: Explorer) -> dict[str, str]:
+def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:
     """What to show first, as the words of the page's address; none where the page may choose."""
-    cards = explorer.catalogue().models
-    card = cards[0] if flags.run is not None else _fitting(flags, explorer, cards)
+    cards = backend.catalogue().models
+    card = cards[0] if flags.run is not None else _fitting(flags, backend, cards)
     chosen = {"view": flags.view, "text": flags.text}
     words = {name: word for name, word in chosen.items() if word is not None}
     if not words and flags.run is None and flags.save is None:
@@ -78,7 +78,7 @@ def _words(flags: ExploreFlags, explorer: Explorer) -> dict[str, str]:
     return {"model": card.name, **words}
 
 
-def _fitting(flags: ExploreFlags, explorer: Explorer, cards: Sequence[m.ModelCard]) -> m.ModelCard:
+def _fitting(flags: ExploreFlags, backend: Backend, cards: Sequence[m.ModelCard]) -> m.ModelCard:
     """Where no model is named: the first that has the view and reads the text."""
     with_view = [card for card in cards if flags.view is None or flags.view in card.views]
     require(len(with_view) > 0, f"--view {flags.view}", "a view of one of the models here", "Name a model that has it.")
@@ -87,7 +87,7 @@ def _fitting(flags: ExploreFlags, explorer: Explorer, cards: Sequence[m.ModelCar
         return with_view[0]
     for card in with_view:
         with suppress(InputError):
-            explorer.answer("run", m.Ask(model=card.name, text=text))
+            backend.answer("run", m.Ask(model=card.name, text=text))
             return card
     known = ", ".join(card.name for card in with_view)
     raise InputError(

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from glassformer.errors import require
 from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.calls import UnknownName, require_waiting
+from glassformer.explorer.api import UnknownName, require_waiting
 from glassformer.explorer.messages import THUMBNAIL, TILE, AskMeasures, AskRows, AskTile, Measures, Part
 from glassformer.layers.attention import Attended
 from glassformer.observe.attention_measures import distances, entropy

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from glassformer.errors import require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.hand_designed import chosen_weights, reading
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.api import UnknownName
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,

@@ -17,7 +17,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, logits_of, name_of, visible
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sized_cache import SizedCache
-from glassformer.explorer.calls import require_waiting
+from glassformer.explorer.api import require_waiting
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,

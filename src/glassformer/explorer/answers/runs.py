@@ -10,7 +10,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, read, run_name, size_of_ask
 from glassformer.explorer.answers.sampling import keep_logits
 from glassformer.explorer.answers.sized_cache import SizedCache
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.api import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
 
 RUN_BYTES = 512 * 2**20

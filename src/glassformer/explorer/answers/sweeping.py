@@ -18,7 +18,7 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.calls import require_waiting
+from glassformer.explorer.api import require_waiting
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.generation.language_model import count_weights
 from glassformer.observe.sweep import ablation_steps, attribution_sweep

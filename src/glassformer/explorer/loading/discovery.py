@@ -14,7 +14,7 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
-from glassformer.explorer.loading.lab_runs import gpt_oss_decoder, in_context_lookup, lookup_course
+from glassformer.explorer.loading.lab_runs import in_context_lookup, lookup_course
 from glassformer.explorer.loading.loaded_model import ModelEntry
 from glassformer.explorer.loading.programs import stored_program
 from glassformer.explorer.loading.stored_models import Place, checkpoint, language_model, stamp_of, trained_decoder
@@ -27,7 +27,7 @@ from glassformer.handcraft.weight_files import read_head
 from glassformer.programs.saved import is_program_file
 from glassformer.text import one_line, shown
 
-RUN_READERS = (in_context_lookup, lookup_course, gpt_oss_decoder, trained_decoder)
+RUN_READERS = (in_context_lookup, lookup_course, trained_decoder)
 """Makers of the entry of a training run from its place and the description in its ``config.json``, tried in turn; None:
 a run of another kind."""
 

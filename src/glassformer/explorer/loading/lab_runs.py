@@ -1,22 +1,16 @@
-"""Training runs of the labs. This is the only module of the explorer that imports the labs, and only for such a run."""
+"""Training runs of the lookup labs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import torch
 
 from glassformer.data import lookup
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.stored_models import (
-    NUMBERS,
     Place,
-    damaged,
-    decoder_card,
     described,
     filled,
     model_card,
@@ -26,11 +20,8 @@ from glassformer.explorer.loading.task_models import (
     FactNames,
     course_model,
     facts_model,
-    recurrence_model,
     tokens_model,
 )
-from glassformer.explorer.messages import MOST_TOKENS
-from glassformer.models.decoder import Decoder
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 
@@ -92,28 +83,3 @@ def lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry | 
     )
     layers = config.num_encoder_layers + config.num_decoder_layers
     return ModelEntry(card, lambda: course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers)))
-
-
-def gpt_oss_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
-    """A run that describes its decoder by the arguments of the course's class, as earlier GPT-OSS labs left them."""
-    model = description.get("model")
-    if not isinstance(model, dict) or "n_layers" not in model:
-        return None
-    from glassformer.labs.gpt_oss.course import Transformer
-    from glassformer.labs.gpt_oss.experiments.sequences import DATA
-
-    try:
-        layers = model["n_layers"]
-        with torch.device("meta"):  # one layer gives the configuration, whatever number of them the file names
-            config = replace(Transformer(**{**model, "n_layers": min(1, layers)}).config, num_layers=layers)
-    except TypeError as error:
-        raise damaged(place.path, error) from error
-    run_weights(place.path)
-    about = "A decoder of the GPT-OSS lab. It continues numbers that follow a hidden rule modulo 7."
-    card = decoder_card(place, config, about, NUMBERS, f"numbers from 0 to {config.vocab_size - 1} between spaces")
-    longest = min(config.max_seq_len, MOST_TOKENS)
-
-    def opened() -> LoadedModel:
-        return recurrence_model(card, filled(place.path, lambda: Decoder(config), layers), DATA, longest)
-
-    return ModelEntry(card, opened)

@@ -51,6 +51,8 @@ class Place:
 def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
     """The entry of a run of ``glassformer train``."""
     model, data = description.get("model"), description.get("data")
+    if isinstance(model, dict) and "n_layers" in model:
+        raise damaged(place.path, "but a decoder of an earlier GPT-OSS lab")
     if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
         return None
     config = DecoderConfig.from_json(json.dumps(model))
@@ -174,7 +176,7 @@ def described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
         raise damaged(path, error) from error
 
 
-def damaged(path: Path, error: Exception) -> InputError:
+def damaged(path: Path, error: Exception | str) -> InputError:
     """What to raise for a ``config.json`` that describes no model."""
     fix = "Use the version of glassformer that wrote it, or train again."
     return InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix)

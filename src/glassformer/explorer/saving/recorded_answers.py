@@ -10,7 +10,7 @@ from typing import Any
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.lenses import MOST_POSITIONS
-from glassformer.explorer.calls import Answering, UnknownName
+from glassformer.explorer.api import Answering, UnknownName
 from glassformer.explorer.saving.edited_weights import edited
 from glassformer.explorer.state import State
 
@@ -58,9 +58,9 @@ class Recorded:
     answer: m.Message | InputError
 
 
-def asks_of(explorer: Answering, shown: PageState) -> list[m.Ask]:
+def asks_of(backend: Answering, shown: PageState) -> list[m.Ask]:
     """The request for the run that is shown, and for a reordered source also for the one in its own order."""
-    design = _design(explorer, shown)
+    design = _design(backend, shown)
     weights = design and edited(design, shown.state.cells)
     weights = None if weights == design else weights
     return [
@@ -69,20 +69,20 @@ def asks_of(explorer: Answering, shown: PageState) -> list[m.Ask]:
     ]
 
 
-def recorded_answers(explorer: Answering, shown: PageState) -> list[Recorded]:
+def recorded_answers(backend: Answering, shown: PageState) -> list[Recorded]:
     """All answers in JSON that the page may need. m.Attention weights are not among them."""
-    recorded = [Recorded("models", m.Nothing(), explorer.catalogue().model_copy(update={"models": [shown.card]}))]
-    for ask in asks_of(explorer, shown):
-        recorded.append(_recorded(explorer, "run", ask))
+    recorded = [Recorded("models", m.Nothing(), backend.catalogue().model_copy(update={"models": [shown.card]}))]
+    for ask in asks_of(backend, shown):
+        recorded.append(_recorded(backend, "run", ask))
         answer = recorded[-1].answer
         if isinstance(answer, InputError):
             # An error raised by this request is about the text. Otherwise it is the edited weights that cannot run.
-            explorer.answer("run", ask.model_copy(update={"weights": None}))
+            backend.answer("run", ask.model_copy(update={"weights": None}))
     runs = [each.answer for each in recorded if isinstance(each.answer, m.Run)]
-    return recorded + [_recorded(explorer, call, request) for call, request in _requests(explorer, shown, runs)]
+    return recorded + [_recorded(backend, call, request) for call, request in _requests(backend, shown, runs)]
 
 
-def _requests(explorer: Answering, shown: PageState, runs: list[m.Run]) -> Iterator[tuple[str, m.Message]]:
+def _requests(backend: Answering, shown: PageState, runs: list[m.Run]) -> Iterator[tuple[str, m.Message]]:
     views, model, text, rule = shown.card.views, shown.card.name, shown.text, shown.state
     for run in runs:
         for stack in run.attentions:
@@ -94,8 +94,8 @@ def _requests(explorer: Answering, shown: PageState, runs: list[m.Run]) -> Itera
     if "program" in views:
         yield "proof", m.AskProof(model=model)
     if "whatif" in views and runs:
-        yield from _what_if(explorer, rule, runs[0].ask)
-    design = _design(explorer, shown)
+        yield from _what_if(backend, rule, runs[0].ask)
+    design = _design(backend, shown)
     if design is not None:
         yield "head", m.AskHead(model=model)
         yield "check", m.AskCheck(model=model, weights=edited(design, shown.state.cells), text=text)
@@ -109,7 +109,7 @@ def _requests(explorer: Answering, shown: PageState, runs: list[m.Run]) -> Itera
         )
 
 
-def _what_if(explorer: Answering, state: State, ask: m.Ask) -> Iterator[tuple[str, m.Message]]:
+def _what_if(backend: Answering, state: State, ask: m.Ask) -> Iterator[tuple[str, m.Message]]:
     """With the changes of the state and without; the sweep, which may take a minute, only where it is shown."""
     about: dict[str, Any] = {"ask": ask, "place": state.place, "target": state.target}
     changes: dict[str, Any] = {
@@ -123,7 +123,7 @@ def _what_if(explorer: Answering, state: State, ask: m.Ask) -> Iterator[tuple[st
     if any(changes.values()):
         yield "whatif", m.AskWhatIf(**about, other=state.other, **changes)
     try:
-        answer = explorer.answer("whatif", plain)
+        answer = backend.answer("whatif", plain)
     except InputError:  # a place or a target that the text lacks
         return
     assert isinstance(answer, m.WhatIf)
@@ -141,28 +141,28 @@ def _orders(shown: PageState) -> list[list[int] | None]:
     return [None] if shown.order is None else [shown.order, None]
 
 
-def _design(explorer: Answering, shown: PageState) -> m.HeadWeightsMessage | None:
+def _design(backend: Answering, shown: PageState) -> m.HeadWeightsMessage | None:
     if shown.card.kind != "head":
         return None
-    head = explorer.answer("head", m.AskHead(model=shown.card.name))
+    head = backend.answer("head", m.AskHead(model=shown.card.name))
     assert isinstance(head, m.Head)
     return head.weights
 
 
-def whole_sweep(explorer: Answering, ask: m.AskSweep, within: float = 60.0) -> m.HeadSweep:
+def whole_sweep(backend: Answering, ask: m.AskSweep, within: float = 60.0) -> m.HeadSweep:
     """The sweep as far as it comes within so many seconds."""
     end = time.monotonic() + within
     while True:
-        answer = explorer.answer("sweep", ask)
+        answer = backend.answer("sweep", ask)
         assert isinstance(answer, m.HeadSweep)
         if answer.done >= answer.total or time.monotonic() > end:
             return answer
         ask = ask.model_copy(update={"done": answer.done})
 
 
-def _recorded(explorer: Answering, call: str, request: m.Message) -> Recorded:
+def _recorded(backend: Answering, call: str, request: m.Message) -> Recorded:
     try:
-        answer = whole_sweep(explorer, request) if isinstance(request, m.AskSweep) else explorer.answer(call, request)
+        answer = whole_sweep(backend, request) if isinstance(request, m.AskSweep) else backend.answer(call, request)
     except InputError as error:
         return Recorded(call, request, error)
     assert isinstance(answer, m.Message)

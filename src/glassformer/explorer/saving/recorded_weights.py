@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import Answering
+from glassformer.explorer.api import Answering
 from glassformer.explorer.saving.recorded_answers import PageState
 from glassformer.explorer.state import HeadPlace
 
@@ -66,7 +66,7 @@ def pack(numbers: Float[np.ndarray, "..."]) -> str:
 
 
 def matrix(
-    explorer: Answering, run: m.Run, stack: m.Attention, layer: int, head: int, level: int = 0
+    backend: Answering, run: m.Run, stack: m.Attention, layer: int, head: int, level: int = 0
 ) -> Float[np.ndarray, "row column"]:
     """A head's whole matrix at a level, assembled from its tiles."""
     rows, columns = (-(-size // 2**level) for size in (stack.queries, stack.keys))
@@ -74,7 +74,7 @@ def matrix(
     for row in range(-(-rows // m.TILE)):
         for column in range(-(-columns // m.TILE)):
             ask = m.AskTile(run=run.run, part=stack.part, layer=layer, head=head, level=level, row=row, column=column)
-            answer = explorer.answer("weights", ask)
+            answer = backend.answer("weights", ask)
             assert isinstance(answer, bytes)
             tile = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
             tile[:] = np.frombuffer(answer, "<f4").reshape(tile.shape)
@@ -86,7 +86,7 @@ def coarse_enough(tokens: int, side: int) -> int:
     return max(0, (tokens - 1) // side).bit_length()
 
 
-def recorded_weights(explorer: Answering, shown: PageState, runs: list[m.Run], room: int) -> dict[str, Any]:
+def recorded_weights(backend: Answering, shown: PageState, runs: list[m.Run], room: int) -> dict[str, Any]:
     """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page.
 
     Args:
@@ -100,7 +100,7 @@ def recorded_weights(explorer: Answering, shown: PageState, runs: list[m.Run], r
     rows = []
     if any(levels):
         # One query can be followed through all layers and heads even where single weights are not held.
-        rows = [_row(explorer, run, stack, shown.state.pin) for run in runs for stack in run.attentions]
+        rows = [_row(backend, run, stack, shown.state.pin) for run in runs for stack in run.attentions]
         rows = rows if len(json.dumps(rows)) <= room else []
         room -= len(json.dumps(rows))
     held: list[dict[str, Any] | None] = [None for _ in heads]
@@ -108,7 +108,7 @@ def recorded_weights(explorer: Answering, shown: PageState, runs: list[m.Run], r
     def hold(index: int, level: int) -> bool:
         """Hold a head at a level instead of what is held of it, if there is room."""
         nonlocal room
-        entry = _entry(explorer, heads[index], level)
+        entry = _entry(backend, heads[index], level)
         more = _length(entry) - _length(held[index])
         fits = more <= room
         if fits:
@@ -145,8 +145,8 @@ def _first_levels(heads: list[_Head], room: int) -> list[int]:
     return levels
 
 
-def _entry(explorer: Answering, of: _Head, level: int) -> dict[str, Any]:
-    cells = matrix(explorer, of.run, of.stack, of.layer, of.head, level)
+def _entry(backend: Answering, of: _Head, level: int) -> dict[str, Any]:
+    cells = matrix(backend, of.run, of.stack, of.layer, of.head, level)
     place = {"run": of.run.run, "part": of.stack.part, "layer": of.layer, "head": of.head, "level": level}
     return {**place, "rows": cells.shape[0], "columns": cells.shape[1], "numbers": pack(cells)}
 
@@ -155,10 +155,10 @@ def _length(entry: dict[str, Any] | None) -> int:
     return 0 if entry is None else len(json.dumps(entry)) + 2
 
 
-def _row(explorer: Answering, run: m.Run, stack: m.Attention, pin: int | None) -> dict[str, Any]:
+def _row(backend: Answering, run: m.Run, stack: m.Attention, pin: int | None) -> dict[str, Any]:
     query = pin if pin is not None and pin < stack.queries else stack.queries - 1
     ask = m.AskRows(run=run.run, part=stack.part, query=query)
-    answer = explorer.answer("rows", ask)
+    answer = backend.answer("rows", ask)
     assert isinstance(answer, bytes)
     return {"asked": ask.model_dump(mode="json"), "numbers": pack(np.frombuffer(answer, "<f4"))}
 

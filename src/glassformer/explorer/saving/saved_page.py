@@ -18,7 +18,7 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
-from glassformer.explorer.calls import Answering, refusal_of
+from glassformer.explorer.api import Answering, refusal_of
 from glassformer.explorer.saving.recorded_answers import Recorded, page_state, recorded_answers
 from glassformer.explorer.saving.recorded_weights import recorded_weights
 from glassformer.explorer.state import State, to_words
@@ -29,14 +29,14 @@ MOST_BYTES = 24_000_000
 """The largest file, in bytes."""
 
 
-def save(explorer: Answering, state: State, path: str | Path) -> Path:
+def save(backend: Answering, state: State, path: str | Path) -> Path:
     """Write :func:`page` to the file ``path``, in directories that are created where missing.
 
     On an error the file keeps its former content.
     """
     path = Path(path)
     require(not path.is_dir(), f"{safe(path)}, which is a directory", "a file", "Add a file name, such as page.html.")
-    written = page(explorer, state)
+    written = page(backend, state)
     try:
         write_text(path, written)
     except (OSError, ValueError) as error:
@@ -45,7 +45,7 @@ def save(explorer: Answering, state: State, path: str | Path) -> Path:
     return path
 
 
-def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
+def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
     """The page in HTML, with the answers to everything that can be asked of it.
 
     Args:
@@ -54,10 +54,10 @@ def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str
         most_bytes: The largest file. Where the other answers take more than half of it, the routers' probabilities are
             left out. Attention weights that do not fit are left out, and the page reports which. All else is held.
     """
-    shown = page_state(state, explorer.catalogue().models)
-    answers = recorded_answers(explorer, shown)
+    shown = page_state(state, backend.catalogue().models)
+    answers = recorded_answers(backend, shown)
     saved: dict[str, Any] = {
-        "version": explorer.catalogue().version,
+        "version": backend.catalogue().version,
         "state": to_words(shown.state),
         "answers": [_json(each) for each in answers],
         "rows": [],
@@ -71,7 +71,7 @@ def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str
         left_out = ["The routers' probabilities are left out."]
         room = most_bytes - len(_document(shown.card.title, saved).encode())
     runs = [each.answer for each in answers if isinstance(each.answer, m.Run)]
-    saved.update(recorded_weights(explorer, shown, runs, room))
+    saved.update(recorded_weights(backend, shown, runs, room))
     saved["left_out"] = left_out + saved["left_out"]
     return _document(shown.card.title, saved)
 

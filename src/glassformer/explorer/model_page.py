@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_extra
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.codecs import text_of, tokens_in, units_of
 from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
@@ -21,7 +22,6 @@ from glassformer.explorer.messages import Run
 from glassformer.explorer.saving.recorded_answers import asks_of, page_state
 from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_enough, matrix
 from glassformer.explorer.saving.saved_page import save
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed, from_words, to_words
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _DPI = 144
 
 
-class Exploration:
+class ModelPage:
     """The result of :func:`glassformer.explore`. As the last line of a notebook's cell it shows the page.
 
     Args:
@@ -40,8 +40,8 @@ class Exploration:
         state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
     """
 
-    def __init__(self, explorer: Explorer, state: dict[str, Any] | None = None) -> None:
-        self.explorer = explorer
+    def __init__(self, backend: Backend, state: dict[str, Any] | None = None) -> None:
+        self.backend = backend
         self._widget: ExplorerWidget | None = None
         self._words = self._checked(changed(State(), state or {}))
 
@@ -73,20 +73,20 @@ class Exploration:
         Returns:
             The path of the file.
         """
-        return save(self.explorer, from_words(self.words), path)
+        return save(self.backend, from_words(self.words), path)
 
     def figure(self) -> Figure:
         """The attention of the chosen head as a figure of matplotlib; of a long text in overview."""
         from glassformer.figures.attention_maps import attention_map
         from glassformer.figures.heat_maps import MOST_NAMES
 
-        shown = page_state(from_words(self.words), self.explorer.catalogue().models)
-        run = self.explorer.answer("run", asks_of(self.explorer, shown)[0])
+        shown = page_state(from_words(self.words), self.backend.catalogue().models)
+        run = self.backend.answer("run", asks_of(self.backend, shown)[0])
         assert isinstance(run, Run)
         stack = shown.stack(run)
         layer, head = min(shown.state.layer, stack.layers - 1), min(shown.state.head, stack.heads - 1)
         level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)
-        weights = matrix(self.explorer, run, stack, layer, head, level)
+        weights = matrix(self.backend, run, stack, layer, head, level)
         texts = {"tokens": run.tokens, "source": run.source or []}
         named = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMES
         keys, queries = (texts[stack.keys_are], texts[stack.queries_are]) if named else ([], [])
@@ -104,12 +104,12 @@ class Exploration:
         listener = server.listen(port)
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/#{urlencode(self.words)}"
         print(address)
-        server.serve(self.explorer, listener, address, browser=browser)
+        server.serve(self.backend, listener, address, browser=browser)
 
     def widget(self) -> ExplorerWidget:
         """The widget of anywidget, the same one at each call."""
         if self._widget is None:
-            self._widget = import_extra("widget").ExplorerWidget(self.explorer, self._words)
+            self._widget = import_extra("widget").ExplorerWidget(self.backend, self._words)
         return self._widget
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class Exploration:
 
     def _checked(self, state: State) -> dict[str, str]:
         """Words that name a model and its text, since a page may be opened with them alone."""
-        return to_words(page_state(state, self.explorer.catalogue().models).state)
+        return to_words(page_state(state, self.backend.catalogue().models).state)
 
     def _repr_mimebundle_(
         self, include: Sequence[str] | None = None, exclude: Sequence[str] | None = None
@@ -135,9 +135,9 @@ class Exploration:
         return data, about
 
 
-def explore(
+def open_page(
     model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
-) -> Exploration:
+) -> ModelPage:
     """See :func:`glassformer.explore`."""
     if model is None or isinstance(model, str | Path):
         return _by_name(model, text, tokenizer, source, state)
@@ -147,7 +147,7 @@ def explore(
     return _shown([wrap_model(model, text, tokenizer, source)], None, None, state)
 
 
-def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> Exploration:
+def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> ModelPage:
     require(model != "", "a model without a name", "a name, a directory or a model", "Omit it to explore all models.")
     require(
         tokenizer is None,
@@ -162,21 +162,21 @@ def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, s
     return _shown(found, text, source, state if model is None else {**state, "model": found[0].card.name})
 
 
-def _shown(found: Sequence[ModelEntry | LoadedModel], text: Any, source: Any, state: dict[str, Any]) -> Exploration:
+def _shown(found: Sequence[ModelEntry | LoadedModel], text: Any, source: Any, state: dict[str, Any]) -> ModelPage:
     """The first of the models with its input."""
-    explorer, card = Explorer(found), found[0].card
+    backend, card = Backend(found), found[0].card
     if text is not None:
         tokens = tokens_in(text)
-        state = {**state, "text": text if tokens is None else _text_of(explorer, card.name, tokens)}
+        state = {**state, "text": text if tokens is None else _text_of(backend, card.name, tokens)}
     if source is not None:
         takes = card.kind == "encoder_decoder"
         require(takes, f"a source for {card.title}", "an encoder-decoder", "Omit source.")
         state = {**state, "source": units_of(source)}
-    return Exploration(explorer, state)
+    return ModelPage(backend, state)
 
 
-def _text_of(explorer: Explorer, name: str, tokens: list[int]) -> str:
-    loaded = explorer.model(name)
+def _text_of(backend: Backend, name: str, tokens: list[int]) -> str:
+    loaded = backend.model(name)
     if not isinstance(loaded, LoadedDecoder):
         raise InputError(f"tokens for {name}", "a text", "Pass text='...'.")
     return text_of(tokens, loaded.encode, [loaded.join])

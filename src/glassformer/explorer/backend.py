@@ -22,13 +22,13 @@ from glassformer.explorer.answers.sampling import find, next_token, steps
 from glassformer.explorer.answers.scrambling import scramble
 from glassformer.explorer.answers.sweeping import sweep
 from glassformer.explorer.answers.what_if import whatif
-from glassformer.explorer.calls import CALLS, UnknownName
+from glassformer.explorer.api import CALLS, UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.state import from_words
 
 
-class Explorer:
+class Backend:
     """Models and the answers to calls about them. Safe for threads.
 
     Args:
@@ -63,7 +63,7 @@ class Explorer:
             return self._open[name]
 
     def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
-        """The answer to a call, of the type that :data:`~glassformer.explorer.calls.CALLS` names."""
+        """The answer to a call, of the type that :data:`~glassformer.explorer.api.CALLS` names."""
         if call not in CALLS:
             raise UnknownName(f"the call {call!r}", f"one of {', '.join(CALLS)}", "Use one of these names.")
         asked = CALLS[call].asked
@@ -81,26 +81,26 @@ class Explorer:
         return m.Catalogue(models=[entry.card for entry in self.entries.values()], version=__version__)
 
 
-_ANSWERS = MappingProxyType[str, Callable[[Explorer, Any], Any]](
+_ANSWERS = MappingProxyType[str, Callable[[Backend, Any], Any]](
     {
-        "models": lambda explorer, ask: explorer.catalogue(),
-        "run": lambda explorer, ask: explorer.runs.run(ask).message,
-        "weights": lambda explorer, ask: weights(explorer.runs, ask),
-        "rows": lambda explorer, ask: rows(explorer.runs, ask),
-        "measures": lambda explorer, ask: measures(explorer.runs, ask),
-        "experts": lambda explorer, ask: experts(explorer.runs, ask),
-        "head": lambda explorer, ask: head(explorer.model(ask.model)),
-        "check": lambda explorer, ask: check(explorer.model(ask.model), ask),
-        "program": lambda explorer, ask: program(explorer.runs, explorer.model, ask),
-        "proof": lambda explorer, ask: proof(explorer.runs, explorer.model(ask.model)),
-        "scramble": lambda explorer, ask: scramble(explorer.model(ask.model), ask),
-        "next": lambda explorer, ask: next_token(explorer.model(ask.model), ask),
-        "steps": lambda explorer, ask: steps(explorer.model(ask.model), ask),
-        "whatif": lambda explorer, ask: whatif(explorer.runs, explorer.model(ask.ask.model), ask),
-        "sweep": lambda explorer, ask: sweep(explorer.runs, explorer.model(ask.ask.model), ask),
-        "lens": lambda explorer, ask: lens(explorer.runs, explorer.model(ask.ask.model), ask),
-        "contributions": lambda explorer, ask: contributions(explorer.runs, explorer.model(ask.ask.model), ask),
-        "find": lambda explorer, ask: find(explorer.model(ask.model), ask),
-        "page": lambda explorer, ask: page(explorer, from_words(ask.state)),
+        "models": lambda backend, ask: backend.catalogue(),
+        "run": lambda backend, ask: backend.runs.run(ask).message,
+        "weights": lambda backend, ask: weights(backend.runs, ask),
+        "rows": lambda backend, ask: rows(backend.runs, ask),
+        "measures": lambda backend, ask: measures(backend.runs, ask),
+        "experts": lambda backend, ask: experts(backend.runs, ask),
+        "head": lambda backend, ask: head(backend.model(ask.model)),
+        "check": lambda backend, ask: check(backend.model(ask.model), ask),
+        "program": lambda backend, ask: program(backend.runs, backend.model, ask),
+        "proof": lambda backend, ask: proof(backend.runs, backend.model(ask.model)),
+        "scramble": lambda backend, ask: scramble(backend.model(ask.model), ask),
+        "next": lambda backend, ask: next_token(backend.model(ask.model), ask),
+        "steps": lambda backend, ask: steps(backend.model(ask.model), ask),
+        "whatif": lambda backend, ask: whatif(backend.runs, backend.model(ask.ask.model), ask),
+        "sweep": lambda backend, ask: sweep(backend.runs, backend.model(ask.ask.model), ask),
+        "lens": lambda backend, ask: lens(backend.runs, backend.model(ask.ask.model), ask),
+        "contributions": lambda backend, ask: contributions(backend.runs, backend.model(ask.ask.model), ask),
+        "find": lambda backend, ask: find(backend.model(ask.model), ask),
+        "page": lambda backend, ask: page(backend, from_words(ask.state)),
     }
 )

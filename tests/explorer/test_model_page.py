@@ -14,11 +14,12 @@ import pytest
 import torch
 
 import glassformer
+from glassformer import explore
 from glassformer.errors import InputError
-from glassformer.explorer.calls import UnknownName
-from glassformer.explorer.exploration import Exploration, explore
+from glassformer.explorer.api import UnknownName
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.model_page import ModelPage
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from refusals import refused
@@ -51,8 +52,8 @@ def small_decoder() -> Decoder:
     return Decoder(config)
 
 
-def test_a_state_is_written_read_and_changed(small_explorer: Explorer) -> None:
-    seen = Exploration(small_explorer, {"model": "decoder", "head": 1})
+def test_a_state_is_written_read_and_changed(small_backend: Backend) -> None:
+    seen = ModelPage(small_backend, {"model": "decoder", "head": 1})
     assert seen.state == {"model": "decoder", "view": "attention", "text": "1 2 3", "head": 1}
     seen.set(layer=1, top_k=2)
     assert seen.words == {
@@ -70,9 +71,9 @@ def test_a_state_is_written_read_and_changed(small_explorer: Explorer) -> None:
     assert seen.state["model"] == "decoder"
 
 
-def test_the_widget_and_python_share_the_state(small_explorer: Explorer) -> None:
+def test_the_widget_and_python_share_the_state(small_backend: Backend) -> None:
     pytest.importorskip("anywidget")
-    seen = Exploration(small_explorer, {"model": "decoder"})
+    seen = ModelPage(small_backend, {"model": "decoder"})
     widget = seen.widget()
     assert seen.widget() is widget
     seen.set(head=1)
@@ -81,9 +82,9 @@ def test_the_widget_and_python_share_the_state(small_explorer: Explorer) -> None
     assert seen.state["layer"] == 1
 
 
-def test_a_notebook_is_given_the_widget_and_a_picture(small_explorer: Explorer) -> None:
+def test_a_notebook_is_given_the_widget_and_a_picture(small_backend: Backend) -> None:
     pytest.importorskip("anywidget")
-    seen = Exploration(small_explorer, {"model": "decoder"})
+    seen = ModelPage(small_backend, {"model": "decoder"})
     data, about = seen._repr_mimebundle_()
     assert data[WIDGET]["model_id"] == seen.widget().model_id
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
@@ -91,65 +92,65 @@ def test_a_notebook_is_given_the_widget_and_a_picture(small_explorer: Explorer) 
     assert "decoder" in data["text/plain"]
 
 
-def test_a_text_that_is_refused_has_no_picture(small_explorer: Explorer) -> None:
+def test_a_text_that_is_refused_has_no_picture(small_backend: Backend) -> None:
     pytest.importorskip("anywidget")
-    data, _ = Exploration(small_explorer, {"model": "decoder", "text": "words"})._repr_mimebundle_()
+    data, _ = ModelPage(small_backend, {"model": "decoder", "text": "words"})._repr_mimebundle_()
     assert WIDGET in data
     assert "image/png" not in data
 
 
-def test_without_anywidget_there_is_the_picture(small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_anywidget_there_is_the_picture(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "anywidget")
     with pytest.warns(UserWarning, match=r"pip install 'glassformer\[explore\]'"):
-        data, _ = Exploration(small_explorer, {"model": "decoder"})._repr_mimebundle_()
+        data, _ = ModelPage(small_backend, {"model": "decoder"})._repr_mimebundle_()
     assert set(data) == {"text/plain", "image/png"}
 
 
-def test_without_a_server_it_says_what_to_install(small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_it_says_what_to_install(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "uvicorn")
     with refused(fix=r"pip install 'glassformer\[explore\]'"):
-        Exploration(small_explorer).serve()
+        ModelPage(small_backend).serve()
 
 
 def test_a_module_of_ours_that_is_missing_is_no_matter_of_installing(
-    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("server", "widget"):
         monkeypatch.delattr(f"glassformer.explorer.{name}", raising=False)
         monkeypatch.setitem(sys.modules, f"glassformer.explorer.{name}", None)
     with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.server"):
-        Exploration(small_explorer).serve()
+        ModelPage(small_backend).serve()
     with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.widget"):
-        Exploration(small_explorer).widget()
+        ModelPage(small_backend).widget()
 
 
 def test_it_serves_what_is_shown(
-    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = pytest.importorskip("glassformer.explorer.server")
     served: list[Any] = []
 
-    def serve(explorer: Explorer, listener: Any, address: str, *, browser: bool) -> None:
-        served.extend([explorer, address, browser])
+    def serve(backend: Backend, listener: Any, address: str, *, browser: bool) -> None:
+        served.extend([backend, address, browser])
         listener.close()
 
     monkeypatch.setattr(server, "serve", serve)
-    Exploration(small_explorer, {"model": "decoder", "text": "1 2"}).serve(0, browser=False)
-    assert served[0] is small_explorer
+    ModelPage(small_backend, {"model": "decoder", "text": "1 2"}).serve(0, browser=False)
+    assert served[0] is small_backend
     assert served[2] is False
     assert served[1].endswith("/#model=decoder&view=attention&text=1+2")
     assert capsys.readouterr().out.strip() == served[1]
 
 
-def test_it_saves_what_is_shown(small_explorer: Explorer, tmp_path: Path) -> None:
-    path = Exploration(small_explorer, {"model": "decoder", "head": 1}).save(tmp_path / "page.html")
+def test_it_saves_what_is_shown(small_backend: Backend, tmp_path: Path) -> None:
+    path = ModelPage(small_backend, {"model": "decoder", "head": 1}).save(tmp_path / "page.html")
     assert '"head":"1"' in path.read_text(encoding="utf-8")
 
 
 def test_a_model_that_is_handed_over() -> None:
     seen = explore(small_decoder(), "1 2 3 4", head=1)
     assert (seen.state["text"], seen.state["head"]) == ("1 2 3 4", 1)
-    assert [card.origin for card in seen.explorer.catalogue().models] == ["given"]
+    assert [card.origin for card in seen.backend.catalogue().models] == ["given"]
 
 
 def test_a_designed_head_that_is_handed_over(by_name: dict[str, LoadedModel]) -> None:
@@ -170,7 +171,7 @@ def test_an_exhibit_begins_with_its_own_text_and_has_its_own_tokenizer(by_name: 
 
 
 def test_models_that_come_along() -> None:
-    assert explore().state["model"] == explore().explorer.catalogue().models[0].name
+    assert explore().state["model"] == explore().backend.catalogue().models[0].name
     assert explore("sentiment", "a fine film").state["text"] == "a fine film"
 
 
@@ -192,10 +193,10 @@ def test_numbers_of_numpy_and_tokens_are_taken() -> None:
 
 
 @pytest.mark.parametrize("path", ["file/page.html", "a\0b.html", "."])
-def test_a_place_that_cannot_be_written_to_is_told(small_explorer: Explorer, tmp_path: Path, path: str) -> None:
+def test_a_place_that_cannot_be_written_to_is_told(small_backend: Backend, tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("here")
     with pytest.raises(InputError):
-        Exploration(small_explorer, {"model": "decoder"}).save(tmp_path / path)
+        ModelPage(small_backend, {"model": "decoder"}).save(tmp_path / path)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 

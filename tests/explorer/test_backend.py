@@ -9,23 +9,23 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import CALLS, UnknownName
+from glassformer.explorer.api import CALLS, UnknownName
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
-from glassformer.explorer.service import Explorer
 from refusals import refused
 
 
-def _run(explorer: Explorer, model: str, text: str, **more: Any) -> m.Run:
-    return cast(m.Run, explorer.answer("run", m.Ask(model=model, text=text, **more)))
+def _run(backend: Backend, model: str, text: str, **more: Any) -> m.Run:
+    return cast(m.Run, backend.answer("run", m.Ask(model=model, text=text, **more)))
 
 
-def test_the_catalogue_keeps_the_order(small_explorer: Explorer, loaded_models: list[LoadedModel]) -> None:
-    catalogue = cast(m.Catalogue, small_explorer.answer("models", m.Nothing()))
+def test_the_catalogue_keeps_the_order(small_backend: Backend, loaded_models: list[LoadedModel]) -> None:
+    catalogue = cast(m.Catalogue, small_backend.answer("models", m.Nothing()))
     assert [card.name for card in catalogue.models] == [loaded.card.name for loaded in loaded_models]
 
 
-def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
-    run = _run(small_explorer, "decoder", "1 2 3 4")
+def test_each_call_gives_what_its_table_says(small_backend: Backend) -> None:
+    run = _run(small_backend, "decoder", "1 2 3 4")
     lookup = {"model": "lookup", "text": "4"}
     asks: dict[str, dict[str, Any]] = {
         "models": {},
@@ -35,7 +35,7 @@ def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
         "measures": {"run": run.run, "part": "self"},
         "experts": {"run": run.run},
         "head": {"model": "unique"},
-        "program": {"run": _run(small_explorer, "histogram", "abac").run},
+        "program": {"run": _run(small_backend, "histogram", "abac").run},
         "proof": {"model": "histogram"},
         "scramble": {**lookup, "source": list("123")},
         "next": {"model": "decoder", "text": "1 2"},
@@ -43,35 +43,35 @@ def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
         "find": {"model": "decoder", "text": "4 2"},
     }
     asks |= {name: {"ask": run.ask} for name in ("whatif", "sweep", "lens", "contributions")}
-    head = cast(m.Head, small_explorer.answer("head", m.AskHead(model="unique")))
+    head = cast(m.Head, small_backend.answer("head", m.AskHead(model="unique")))
     asks["check"] = {"model": "unique", "weights": head.weights, "text": "ABA"}
     for call, values in asks.items():
-        answer = small_explorer.answer(call, CALLS[call].asked(**values))
+        answer = small_backend.answer(call, CALLS[call].asked(**values))
         assert isinstance(answer, CALLS[call].answered), call
     assert set(CALLS) - set(asks) == {"page"}  # tested where pages are made
 
 
 @pytest.mark.parametrize("call", ["weight", "__init__", ""])
-def test_a_call_that_there_is_not_is_refused(small_explorer: Explorer, call: str) -> None:
+def test_a_call_that_there_is_not_is_refused(small_backend: Backend, call: str) -> None:
     with refused("the call", error=UnknownName):
-        small_explorer.answer(call, m.Nothing())
+        small_backend.answer(call, m.Nothing())
 
 
-def test_a_model_that_there_is_not_is_refused(small_explorer: Explorer) -> None:
+def test_a_model_that_there_is_not_is_refused(small_backend: Backend) -> None:
     with refused("the model 'gpt-9'", error=UnknownName):
-        _run(small_explorer, "gpt-9", "1")
+        _run(small_backend, "gpt-9", "1")
 
 
-def test_a_request_of_another_call_is_refused(small_explorer: Explorer) -> None:
+def test_a_request_of_another_call_is_refused(small_backend: Backend) -> None:
     with refused("a Nothing for the call 'run'"):
-        small_explorer.answer("run", m.Nothing())
+        small_backend.answer("run", m.Nothing())
 
 
 def test_names_are_told_apart(by_name: dict[str, LoadedModel]) -> None:
     with refused("two models named"):
-        Explorer([by_name["decoder"], by_name["decoder"]])
+        Backend([by_name["decoder"], by_name["decoder"]])
     with refused("no models"):
-        Explorer([])
+        Backend([])
 
 
 def test_a_model_is_opened_once_and_when_asked_for(by_name: dict[str, LoadedModel]) -> None:
@@ -81,27 +81,27 @@ def test_a_model_is_opened_once_and_when_asked_for(by_name: dict[str, LoadedMode
         opened.append("decoder")
         return by_name["decoder"]
 
-    explorer = Explorer([ModelEntry(by_name["decoder"].card, open_it), by_name["lookup"]])
-    explorer.answer("models", m.Nothing())
+    backend = Backend([ModelEntry(by_name["decoder"].card, open_it), by_name["lookup"]])
+    backend.answer("models", m.Nothing())
     assert opened == []
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: explorer.model("decoder"), range(16)))
+        list(pool.map(lambda _: backend.model("decoder"), range(16)))
     assert opened == ["decoder"]
 
 
-def test_many_threads_get_what_one_gets(loaded_models: list[LoadedModel], small_explorer: Explorer) -> None:
+def test_many_threads_get_what_one_gets(loaded_models: list[LoadedModel], small_backend: Backend) -> None:
     texts = [("decoder", f"{a} {b} 3 4 5 {a}") for a in range(4) for b in range(3)]
     texts += [("lookup", str(a)) for a in range(4)] + [("unique", word) for word in ("AB", "BB", "ABC", "CAB")]
 
-    def ask(explorer: Explorer, model: str, text: str) -> tuple[Any, ...]:
-        run = _run(explorer, model, text)
+    def ask(backend: Backend, model: str, text: str) -> tuple[Any, ...]:
+        run = _run(backend, model, text)
         part = run.attentions[-1].part
-        tile = explorer.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0))
-        coarse = explorer.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0, level=1))
-        return run, tile, coarse, explorer.answer("measures", m.AskMeasures(run=run.run, part=part))
+        tile = backend.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0))
+        coarse = backend.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0, level=1))
+        return run, tile, coarse, backend.answer("measures", m.AskMeasures(run=run.run, part=part))
 
-    expected = [ask(small_explorer, *each) for each in texts]
-    fresh = Explorer(loaded_models)
+    expected = [ask(small_backend, *each) for each in texts]
+    fresh = Backend(loaded_models)
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda each: ask(fresh, *each), texts * 4))
     assert found == expected * 4
@@ -117,14 +117,14 @@ def test_a_model_whose_stored_weights_changed_is_opened_anew(loaded_models: list
             raise InputError("half a file", "a whole one", "Wait.")
         return loaded_models[0]
 
-    explorer = Explorer([ModelEntry(loaded_models[0].card, open_it, lambda: cast(Any, stamp[0]))])
+    backend = Backend([ModelEntry(loaded_models[0].card, open_it, lambda: cast(Any, stamp[0]))])
     name = loaded_models[0].card.name
     for stamp[0] in (1, 1, 2, 2, None, 2):
-        assert explorer.model(name) is loaded_models[0]
+        assert backend.model(name) is loaded_models[0]
     assert opened == [1, 2]
     stamp[0] = 3
     with refused("half a file"):
-        explorer.model(name)
+        backend.model(name)
     stamp[0] = 4
-    explorer.model(name)
+    backend.model(name)
     assert opened == [1, 2, 3, 4]

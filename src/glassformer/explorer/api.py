@@ -51,7 +51,7 @@ CALLS = MappingProxyType(
 
 @runtime_checkable
 class Answering(Protocol):
-    """An object that answers calls, as an :class:`~glassformer.explorer.service.Explorer` does."""
+    """An object that answers calls, as an :class:`~glassformer.explorer.backend.Backend` does."""
 
     def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
         """The answer to a call, of the type that :data:`CALLS` names."""

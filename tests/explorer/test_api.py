@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import CALLS, Answering, NotDescribed, UnknownName, parse, refusal_of
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.api import CALLS, Answering, NotDescribed, UnknownName, parse, refusal_of
+from glassformer.explorer.backend import Backend
 from refusals import refused
 
 
@@ -34,8 +34,8 @@ def test_the_two_calls_for_bare_numbers_are_those_that_the_contract_names() -> N
     assert all(f"``{name}``" in (m.__doc__ or "") for name in ("weights", "rows"))
 
 
-def test_an_explorer_is_who_answers(small_explorer: Explorer) -> None:
-    assert isinstance(small_explorer, Answering)
+def test_an_explorer_is_who_answers(small_backend: Backend) -> None:
+    assert isinstance(small_backend, Answering)
     assert not isinstance(CALLS, Answering)
 
 
