@@ -541,7 +541,8 @@ def attribution_sweep(
         changed = point.post_norm or is_changed(point.module, "output")
         got = f"an estimate for the experts of {point.name}, whose sum is normalised or changed before it is added"
         require(not changed, got, "experts that are added as they are", "Use patch_sweep(), or the site ffn.")
-    ours, ends = None, {None: None}
+    ours: Captured | None = None
+    ends: dict[Any, Any] = {None: None}
     if clean is not None:
         with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as ours:
             best = runner.run(given[0])

@@ -89,7 +89,7 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
+    """What :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
     found = find_model(source)
     tokenizer = require_tokenizer(found)
     place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
@@ -211,7 +211,7 @@ def stamp_of(directory: Path) -> Hashable:
 
 
 def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
-    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number that its configuration names."""
+    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number in its configuration."""
     weights, config = run_weights(run), run / CONFIG_FILE
     stored = len(stored_tensors(weights))
     require(

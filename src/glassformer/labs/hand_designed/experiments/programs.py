@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from glassformer.figures.style import BLACK, LINES, in_style, new_figure
+from glassformer.labs.hand_designed.addition_task import AdditionTask
 from glassformer.layers.blocks import initialise
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.interchange import agreement, exchange_in_program, most_agreeing, places
-from glassformer.labs.hand_designed.addition_task import AdditionTask
 from glassformer.programs import compile_program, tokens
 from glassformer.programs.adder import Adder
 from glassformer.programs.language import Value, Variable
