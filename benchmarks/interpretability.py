@@ -1,11 +1,10 @@
 """The tasks of a study of a real model beside TransformerLens: seconds of both in turns, and their answers.
 
     pip install "transformer-lens>=4.3"          (the peer; in an environment of its own)
-    python benchmarks/interpretability.py [--rounds 3] [--tasks heads lens]
+    python benchmarks/interpretability.py [--model FOLDER OR NAME] [--rounds 3] [--tasks heads lens]
 
-One process and one thread, CPU seconds, as the two libraries then disturb each other least. TransformerLens receives a
-copy of the weights. Where it runs the model once for each place, it runs some places, and its seconds are scaled.
-Results of tasks that are not run are kept in the file.
+One process and one thread, CPU seconds. TransformerLens receives a copy of the weights. Where it runs the model once
+for each place, it runs some, from which its seconds are scaled. Results of tasks that are not run stay in the file.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,14 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import pandas
 import torch
+from timing import keep
 from torch import Tensor
 from transformer_lens import patching
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glassformer.observe.capture import capture
+from glassformer.observe.cost import peak_bytes
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import add, forbid
 from glassformer.observe.intervene import intervene
@@ -296,37 +299,59 @@ def tasks(study: Study) -> dict[str, Task]:
 
 
 def main() -> None:
+    """Measure the chosen tasks, print them, and keep them in the JSON file beside those that are there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tasks", nargs="*")
+    parser.add_argument("--tasks", nargs="*", help="those to run; all when left out")
     parser.add_argument("--out", type=Path, default=HERE / "interpretability.json")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    every = tasks(Study(args.model))
-    results: dict[str, Any] = {}
-    for name in args.tasks or every:
-        ours, theirs, share = every[name]
-        spent: tuple[list[float], list[float]] = [], []
-        difference = 0.0
-        for _ in range(args.rounds):
-            made = []
-            for run, seconds, scale in ((ours, spent[0], 1), (theirs, spent[1], share)):
-                start = time.process_time()
-                made.append(run())
-                seconds.append((time.process_time() - start) / scale)
-            made = [torch.stack(each) if isinstance(each, list) else each for each in made]
-            difference = float((made[0].reshape(made[1].shape) - made[1]).abs().max())
-        ratios = [b / a for a, b in zip(*spent, strict=True)]
-        results[name] = {
-            "ours": statistics.median(spent[0]),
-            "theirs": statistics.median(spent[1]),
-            "ratio": statistics.median(ratios),
-            "least": min(ratios),
-            "most": max(ratios),
-            "difference": difference,
-        }
+    study = Study(args.model)
+    every = tasks(study)
+    results = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {}
+    results.pop("versions", None)
+    for name in args.tasks or [*every, "memory"]:
+        if name == "memory":
+            results[name] = memory(study)
+        else:
+            results[name] = compared(*every[name], rounds=args.rounds)
         print(name, results[name], flush=True)
+    keep(results, args.out, transformer_lens=version("transformer-lens"))
+
+
+def compared(ours: Callable[[], Any], theirs: Callable[[], Any], share: float, *, rounds: int) -> dict[str, float]:
+    """Seconds of both in turns, after one call of each."""
+    ours(), theirs()
+    spent: tuple[list[float], list[float]] = [], []
+    for _ in range(rounds):
+        made = []
+        for run, seconds, scale in ((ours, spent[0], 1.0), (theirs, spent[1], share)):
+            start = time.process_time()
+            made.append(run())
+            seconds.append((time.process_time() - start) / scale)
+        first, second = (torch.stack(each) if isinstance(each, list) else each for each in made)
+        difference = float((first.reshape(second.shape) - second).abs().max())
+        del made, first, second
+    ratios = [theirs / ours for ours, theirs in zip(*spent, strict=True)]
+    medians = {"ours": statistics.median(spent[0]), "transformer_lens": statistics.median(spent[1])}
+    return {
+        **medians,
+        "ratio": statistics.median(ratios),
+        "least": min(ratios),
+        "most": max(ratios),
+        "difference": difference,
+    }
+
+
+def memory(study: Study) -> dict[str, float]:
+    """Peak MiB of a sweep over a layer's heads, by ``batch_size``, and of the peer's run with a cache of them."""
+    given = study.model, study.clean, study.flipped, study.metric
+    sweep = functools.partial(patch_sweep, *given, layers=15)
+    found = {
+        f"batch_size={size}": peak_bytes(functools.partial(sweep, batch_size=size)) / MIB for size in (16, 48, 128)
+    }
+    return {**found, "transformer_lens": peak_bytes(lambda: study.cache(study.clean, "hook_z")) / MIB}
 
 
 if __name__ == "__main__":

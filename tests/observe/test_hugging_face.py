@@ -67,6 +67,21 @@ def test_relatives_of_the_families_are_seen(family: str) -> None:
         assert (mine - weights).abs().max() <= 1e-6
 
 
+@torch.no_grad()
+def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries_and_keys() -> None:
+    model = llama().to(torch.bfloat16)
+    model.set_attn_implementation("eager")
+    with capture(model, what=("weights", "q", "k")) as seen:
+        returned = model(torch.randint(1, 50, (2, 9)), output_attentions=True).attentions
+    for layer, eager in enumerate(returned):
+        weights, q, k = (seen[layer, kind] for kind in ("weights", "q", "k"))
+        scores = q.float() @ k.float().repeat_interleave(2, 1).mT * q.shape[-1] ** -0.5
+        future = torch.ones(9, 9, dtype=torch.bool).triu(1)
+        assert weights.dtype == torch.float32
+        torch.testing.assert_close(weights, scores.masked_fill(future, -torch.inf).softmax(-1), rtol=0, atol=1e-6)
+        torch.testing.assert_close(weights, eager.float(), rtol=0, atol=0.02)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_chosen_heads_and_queries_are_those_of_the_whole(family: str) -> None:

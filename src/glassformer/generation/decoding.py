@@ -66,6 +66,12 @@ def generate(
             :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
             text repeats what it has said. Needs ``use_cache``, and not ``compile``.
 
+    Example:
+        >>> from glassformer.models import DecoderConfig
+        >>> model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8))
+        >>> [len(tokens) for tokens in generate(model, [[3, 1, 4], [1, 5]], 4)]
+        [4, 4]
+
     Raises:
         InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
             that exclude one another.

@@ -141,6 +141,14 @@ def verify(
         dtype: Number format in which the head is run: float64 or float32.
         limit: Largest number of sequences that are all run.
 
+    Example:
+        >>> from glassformer.handcraft import CLS, TASKS, Description, SequenceSpace, build, itself, same_token, token
+        >>> attend = same_token().but_not(itself()).otherwise(token(CLS))
+        >>> space = SequenceSpace(tuple("ABC"), max_len=4, has_cls=True)
+        >>> head = build(Description(space, attend, {CLS: 1, "A": -1, "B": -1, "C": -1}), largest_error=1e-9)
+        >>> verify(head.weights, TASKS["unique"](), tolerance=1e-9).verdict
+        'holds'
+
     Raises:
         InputError: Shapes that do not fit the task, weights whose scores or values could overflow ``dtype``, a
             tolerance that is not above 0, or another dtype.

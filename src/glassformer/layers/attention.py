@@ -119,6 +119,11 @@ def attend(
         dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
             in memory if it is above 0.
 
+    Example:
+        >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+        >>> attend(q, k, v, Pattern(causal=True, window=3)).shape
+        torch.Size([2, 8, 5, 16])
+
     Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
     (windows); Gemma Team 2024, arXiv 2408.00118 (cap).

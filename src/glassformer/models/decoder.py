@@ -36,6 +36,11 @@ class Decoder(nn.Module):
 
     Shape: tokens ``[batch, position]`` to logits ``[batch, position, vocab]``.
 
+    Example:
+        >>> model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8, num_kv_heads=2))
+        >>> model(torch.tensor([[3, 1, 4]])).shape
+        torch.Size([1, 3, 50])
+
     Source: OpenAI 2025, gpt-oss model card; Jiang et al. 2024, arXiv 2401.04088.
 
     Example:

@@ -105,6 +105,14 @@ def capture(
         tokens: The words of the text, or of each text, which then name the positions.
         source_tokens: Those of an encoder-decoder's sources.
 
+    Example:
+        >>> from glassformer.models import Decoder, DecoderConfig
+        >>> model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8))
+        >>> with capture(model, layers=-1, heads=[0, 3], queries=-1) as seen:
+        ...     logits = model(torch.tensor([[3, 1, 4]]))
+        >>> seen[1, "weights"].shape  # batch, head, query, key
+        torch.Size([1, 2, 1, 3])
+
     Raises:
         InputError: A model without hook points, an unknown or empty selection, words that are not strings; and from
             within the model: a position out of range, an attention that bypasses the hook, or ``retain_grad`` for

@@ -41,6 +41,16 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
             ``LanguageModel``, as :func:`glassformer.load` gives it; not a compiled one.
         edits: Made by the functions of :mod:`glassformer.observe.edits`.
 
+    Example:
+        >>> from glassformer.models import Decoder, DecoderConfig
+        >>> from glassformer.observe.edits import zero
+        >>> model, tokens = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8)), torch.tensor([[3, 1, 4]])
+        >>> plain = model(tokens)
+        >>> with intervene(model, zero("heads", layers=0, heads=[1, 2])):
+        ...     without = model(tokens)
+        >>> torch.equal(plain, without)
+        False
+
     Raises:
         InputError: A compiled model; a site, module, layer or head that the model does not have; a patch or mean of a
             run of another model. From within the model:

@@ -37,6 +37,13 @@ def compile_program(
         causal: Let selectors choose only keys up to the query's own position.
         dtype: Of the weights.
 
+    Example:
+        >>> import operator
+        >>> from glassformer.programs import select, selector_width, tokens, verify_program
+        >>> histogram = selector_width(select(tokens, tokens, operator.eq))
+        >>> verify_program(compile_program(histogram, "abc", max_len=4)).verdict
+        'holds'
+
     Raises:
         InputError: Naming the part that cannot be compiled, and why.
     """
