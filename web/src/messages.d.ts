@@ -870,7 +870,7 @@ export interface components {
         };
         /**
          * ProgramPart
-         * @description A variable or a selector of a program; see ``handcraft.programs.graph.Node``.
+         * @description A variable or a selector of a program; see ``programs.graph.Node``.
          */
         ProgramPart: {
             /** Name */
@@ -889,7 +889,7 @@ export interface components {
         };
         /**
          * ProgramVariable
-         * @description A variable in the residual stream; see ``handcraft.programs.parts.StreamVariable``.
+         * @description A variable in the residual stream; see ``programs.parts.StreamVariable``.
          */
         ProgramVariable: {
             /** Name */
@@ -905,7 +905,7 @@ export interface components {
         };
         /**
          * Proof
-         * @description What is proved about a compiled program; see ``handcraft.programs.certificate.ProgramCertificate``.
+         * @description What is proved about a compiled program; see ``programs.certificate.ProgramCertificate``.
          */
         Proof: {
             /**

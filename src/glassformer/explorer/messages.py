@@ -371,7 +371,7 @@ MOST_PROGRAM_NUMBERS = 1 << 18
 
 
 class ProgramPart(Message):
-    """A variable or a selector of a program; see ``handcraft.programs.graph.Node``."""
+    """A variable or a selector of a program; see ``programs.graph.Node``."""
 
     name: str
     kind: Literal["input", "function", "select", "combined", "aggregate", "width"]
@@ -399,7 +399,7 @@ class ProgramHead(Message):
 
 
 class ProgramVariable(Message):
-    """A variable in the residual stream; see ``handcraft.programs.parts.StreamVariable``."""
+    """A variable in the residual stream; see ``programs.parts.StreamVariable``."""
 
     name: str
     born: int
@@ -447,7 +447,7 @@ class ProgramFailure(Message):
 
 
 class Proof(Message):
-    """What is proved about a compiled program; see ``handcraft.programs.certificate.ProgramCertificate``."""
+    """What is proved about a compiled program; see ``programs.certificate.ProgramCertificate``."""
 
     verdict: Literal["holds", "fails", "undecided"]
     rests_on: str
