@@ -408,7 +408,7 @@ def test_the_parts_of_an_encoder_decoder(part: Any, norm_first: bool) -> None:
 
 
 @pytest.mark.parametrize("site", DENSE)
-@pytest.mark.parametrize("kind", ["decoder", "gpt2", *slow("experts", "encoder", "llama")])
+@pytest.mark.parametrize("kind", ["decoder", "gpt2", "encoder", *slow("experts", "llama")])
 def test_attribution_is_the_first_order_of_the_exact_sweep(kind: str, site: Any) -> None:
     makers: dict[str, Any] = {"decoder": decoder, "experts": lambda: decoder(**EXPERTS), "encoder": encoder}
     model = (makers.get(kind) or FAMILIES[kind])().double().eval()

@@ -221,7 +221,7 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequ
         inputs = {"attention_input": point.module, "ffn_input": point.reads, "neurons": point.neurons}
         for kind, module in inputs.items():
             if module is not None and kind in recorder.kinds and ROLES[kind] == point.role:
-                listen(module, "input", partial(recorder.here, kind, point))
+                listen(module, "input", partial(recorder.read, kind, point))
         if point.merged is not None and "heads" in recorder.kinds:
             listen(point.merged, "input", partial(recorder.heads, point))
         if point.added not in (None, point.module) and "attention" in recorder.kinds:

@@ -152,6 +152,12 @@ class Recorder:
         if self.frames:
             self.tensor(kind, point, tensor, self.frames[-1])
 
+    def read(self, kind: str, point: HookPoint, tensor: Tensor, _: Any = None) -> Tensor:
+        """Record what a module reads; its gradient leaves out what else reads it, such as a residual addition."""
+        own = tensor.view_as(tensor) if self.retain_grad and tensor.requires_grad else tensor
+        self.here(kind, point, own)
+        return own
+
     def heads(self, point: HookPoint, merged: Tensor, _: Any = None) -> None:
         """Record the outputs of the heads of the attention that is running, from [batch, position, head * dim]."""
         if not self.frames:
