@@ -213,8 +213,8 @@ class Family:
         require(heads > 0, f"{self.keys['num_heads']} = 0", "1 or more heads", "Download the file again.")
         layers, longest = found["num_layers"], f"fewer than {_MOST_LAYERS} layers"
         require(layers < _MOST_LAYERS, f"{self.keys['num_layers']} = {layers}", longest, "Download the file again.")
-        found["head_dim"] = found.get("head_dim") or found["hidden_dim"] // heads
-        found["num_kv_heads"] = found.get("num_kv_heads") or heads
+        defaults = {"head_dim": found["hidden_dim"] // heads, "num_kv_heads": heads}
+        found |= {name: each for name, each in defaults.items() if found.get(name) is None}
         return found
 
     def _windows(self, file: Fields, layers: int) -> dict[str, Any]:
