@@ -193,7 +193,7 @@ OTHER_VOCABULARY = {"tokenizer.ggml.tokens": ["a", "b"]}
     ("parts", "options", "got"),
     [
         ({}, {"kind": "Q4_K"}, "kind = 'Q4_K'"),
-        ({"sinks": True}, {}, "sinks"),
+        ({"sinks": True}, {}, "attention_bias = False"),
         ({"window": 8, "windowed_layers": "all"}, {}, "window = 8"),
         ({"ff_dim": 0}, {}, "ff_dim = 0"),
         ({"unrotated_layers": (0,)}, {}, "unrotated_layers"),

@@ -233,14 +233,14 @@ def test_a_full_context_is_told_and_the_chat_goes_on(
 @pytest.mark.parametrize("effort", ["low", "high"])
 def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--message", "Hi", "--effort", effort, "--instructions", "Be brief.", "--max-new-tokens", "30"]
-    status = main(["chat", str(tiny_gpt_oss), *flags, "--temperature", "0.7", "--seed", "3", "--device", "cpu"])
+    status = main(["chat", str(tiny_gpt_oss), *flags, "--temperature", "0.7", "--seed", "4", "--device", "cpu"])
     said = capsys.readouterr()
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     setting = Setting(effort, command.datetime.date.today().isoformat(), "Be brief.")
     prompt = render([*setting.messages(), Message("user", "Hi")], tokenizer)
     stops = [tokenizer.special(name) for name in ("<|return|>", "<|call|>", "<|endoftext|>")]
     model = load_decoder(tiny_gpt_oss).eval()
-    (tokens,) = generate(model, [prompt], 30, rule=SamplingRule(0.7, seed=3), stop_tokens=stops)
+    (tokens,) = generate(model, [prompt], 30, rule=SamplingRule(0.7, seed=4), stop_tokens=stops)
     reader = ReplyReader(tokenizer)
     for token in tokens:
         reader.read(token)
@@ -297,7 +297,7 @@ def test_a_sampling_flag_out_of_range_is_refused(tiny_gpt_oss: Path, capsys: pyt
 def test_a_signal_amid_a_step_stops_the_reply(
     tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed(monkeypatch, "a\nb\n/quit\n")
+    typed(monkeypatch, "a\nc\n/quit\n")
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     calls: list[int] = []
     block = Block.forward

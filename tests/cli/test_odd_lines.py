@@ -43,15 +43,7 @@ def test_training_of_absurd_sizes(sizes: list[str], tmp_path: Path, capsys: pyte
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["num-layers", "hidden-dim", "vocab-size", "num-experts"])
-def test_random_models_of_absurd_sizes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(["random-model", tmp_path / "model", f"--{name}", "9999999999968"], "error: got", capsys)
-    assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize(
-    "command", [["lab", "lookup"], ["random-model", "m"], ["train", "--data", "recurrence", "--run", "r"]]
-)
+@pytest.mark.parametrize("command", [["lab", "lookup"], ["train", "--data", "recurrence", "--run", "r"]])
 def test_seeds_that_no_generator_takes(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,8 +94,8 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
         def raises(_flags: object, error: Exception = error) -> int:
             raise error
 
-        monkeypatch.setattr("glassformer.cli.random_model.main", raises)
-        refuses(["random-model", "m"], "not enough memory", capsys, status=1)
+        monkeypatch.setattr("glassformer.cli.commands.info.main", raises)
+        refuses(["info", "m"], "not enough memory", capsys, status=1)
 
 
 def decoder() -> Decoder:

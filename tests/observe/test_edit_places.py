@@ -155,6 +155,7 @@ def test_a_mask_of_blocks_is_refused() -> None:  # I11
         network(TOKENS)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_mean_in_which_the_first_position_drowns_the_others_is_refused() -> None:
     network = model()
     large = add("ffn", 1000.0, queries=0, layers=1)

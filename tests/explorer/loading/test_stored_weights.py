@@ -134,15 +134,10 @@ def test_a_model_that_memory_cannot_hold_is_refused(tmp_path: Path) -> None:
         filled(_run(tmp_path / "run", _decoder(0)), build, 2)
 
 
-def test_listing_a_run_of_the_lab_makes_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_an_earlier_lab_are_refused_by_name(tmp_path: Path) -> None:
     options = {"vocab_size": 7, "n_layers": 2, **SIZES}
-    model = Transformer(**options).decoder()
-    run = _run(tmp_path / "run", model, model={**options, "n_layers": 10**9}, fresh=True, seed=0)
-    backend = _explorer(run)
-    with refused("1,000,000,000 layers"):
-        backend.model("it")
-    _run(run, model, model={**options, "n_layers": "two"}, fresh=True, seed=0)
-    with refused("does not describe a model"):
+    run = _run(tmp_path / "run", Transformer(**options).decoder(), model=options, fresh=True, seed=0)
+    with refused("earlier GPT-OSS lab"):
         stored_entry(Place(run, "it", "it"))
 
 

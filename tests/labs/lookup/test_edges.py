@@ -70,8 +70,8 @@ DATA = LookupConfig(num_keys=16, num_values=16, max_facts=4, held_out=0.25)
 @torch.no_grad()
 def test_forbidding_a_slot_is_leaving_it_out_of_the_memory(num_heads: int) -> None:
     recipe = InContextRecipe("tiny", "slots", DATA, hidden_dim=16, ff_dim=16, num_heads=num_heads)
-    model = build_model(recipe, 0).eval()
-    values = slice(DATA.first_value, DATA.none)
+    model = build_model(recipe, 2).eval()
+    values = slice(DATA.first_value, DATA.first_value + DATA.num_values)
     model.output.weight.mul_(40)
     model.output.bias[values] += 40
     model.decoder_layers[0].cross_attention.output.weight.mul_(8)

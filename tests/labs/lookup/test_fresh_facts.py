@@ -30,7 +30,7 @@ def model_of(recipe: InContextRecipe) -> EncoderDecoder:
 def test_numbers_are_those_of_a_plain_loop_over_questions() -> None:
     model = model_of(TINY)
     with torch.no_grad():  # so that some are right
-        model.output.bias[DATA.first_value : DATA.none] += 3.0
+        model.output.bias[DATA.first_value : DATA.first_value + DATA.num_values] += 3.0
     measured = measure_length(model, TINY, 3, num_questions=25, seed=2)
     facts = sample(DATA, 25, MEASURING_SEED + 3, split="unseen", num_facts=3)
     hits = found = read = 0
