@@ -76,10 +76,10 @@ def proof(runs: Runs, loaded: LoadedModel) -> m.Proof:
     key = "proof", weights_stamp(loaded)
     found: m.Proof | None = runs.derived.get(key)
     if found is None:
-        # Without the lock: a proof may take seconds, and only reads the weights.
-        certificate = verify_program(loaded.model, limit=QUICKLY_RUN, seconds=MOST_SECONDS)
-        if certificate.verdict == "undecided":
-            certificate = verify_program(loaded.model, limit=MOST_RUN, seconds=MOST_SECONDS)
+        with loaded.lock:  # an answer of another thread watches the model, which is then no model alone
+            certificate = verify_program(loaded.model, limit=QUICKLY_RUN, seconds=MOST_SECONDS)
+            if certificate.verdict == "undecided":
+                certificate = verify_program(loaded.model, limit=MOST_RUN, seconds=MOST_SECONDS)
         found = _proof(certificate, loaded.model)
         runs.derived.put(key, found, 10_000)
     return found
