@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import itertools
@@ -145,6 +146,21 @@ def test_weights_that_are_not_finite_are_refused_by_every_verifier(number: float
                     verify()
                 weight.view(-1)[-1] = kept
         verify()
+
+
+def test_a_copied_model_has_the_same_program() -> None:
+    for program in (lib.sort(), lib.reverse(), lib.histogram()):
+        model = compile_program(program, (1, 2, 3, 4), 5)
+        copied = copy.deepcopy(model)
+        assert verify_program(model).verdict == "holds"
+        assert verify_program(copied) == verify_program(model)
+        with torch.no_grad():
+            copied.output.weight.neg_()
+        assert verify_program(copied).verdict == "fails"
+        assert verify_program(model).verdict == "holds"
+    for one in (tokens, indices):
+        with refused(r"named\('x'\)"):
+            one.named("x")
 
 
 def test_numbers_that_overflow_prove_nothing() -> None:

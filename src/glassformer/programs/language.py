@@ -50,6 +50,9 @@ class _Part:
     def __repr__(self) -> str:
         return self.label
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self  # a copied model has the same program, whose parts are known by identity
+
     def _describe(self) -> str:
         raise NotImplementedError
 
@@ -139,6 +142,10 @@ class Input(Variable):
     """The token, or the index of the position from 0."""
 
     label: str
+
+    def named(self, label: str) -> Any:
+        """Refused: there are these two inputs alone."""
+        raise InputError(f"{self}.named({label!r})", "the result of an operation", f"Use {self} as it is.")
 
 
 tokens = Input("tokens")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -76,11 +77,12 @@ def proof(runs: Runs, loaded: LoadedModel) -> m.Proof:
     key = "proof", weights_stamp(loaded)
     found: m.Proof | None = runs.derived.get(key)
     if found is None:
-        with loaded.lock:  # an answer of another thread watches the model, which is then no model alone
-            certificate = verify_program(loaded.model, limit=QUICKLY_RUN, seconds=MOST_SECONDS)
-            if certificate.verdict == "undecided":
-                certificate = verify_program(loaded.model, limit=MOST_RUN, seconds=MOST_SECONDS)
-        found = _proof(certificate, loaded.model)
+        with loaded.lock:  # while no answer of another thread watches or edits the model
+            model = deepcopy(loaded.model)
+        certificate = verify_program(model, limit=QUICKLY_RUN, seconds=MOST_SECONDS)
+        if certificate.verdict == "undecided":
+            certificate = verify_program(model, limit=MOST_RUN, seconds=MOST_SECONDS)
+        found = _proof(certificate, model)
         runs.derived.put(key, found, 10_000)
     return found
 
