@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,6 +115,23 @@ def test_a_proof_is_computed_once_and_anew_for_other_weights(monkeypatch: pytest
     assert failing.counterexample == m.ProgramFailure(text="a", position=0, wanted="1", found="1.75")
     program = shown(backend, "given", "ab")
     assert (program.outputs, program.definition, program.right) == (["2", "2"], ["1", "1"], [False, False])
+
+
+def test_a_proof_waits_for_an_answer_that_watches_the_model() -> None:
+    model, watching = compiled("histogram"), threading.Event()
+    backend = Backend([wrap_model(model)])
+    loaded = backend.model("given")
+
+    def watch() -> None:
+        with loaded.lock, capture(model):
+            watching.set()
+            time.sleep(0.3)
+
+    with ThreadPoolExecutor(1) as pool:
+        watched = pool.submit(watch)
+        assert watching.wait(30)
+        assert proof(backend, "given").verdict == "holds"
+        watched.result()
 
 
 def test_where_the_bound_is_no_proof_all_sequences_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
