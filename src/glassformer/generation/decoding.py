@@ -75,13 +75,6 @@ def generate(
     Raises:
         InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
             that exclude one another.
-
-    Example:
-        >>> from glassformer.models import DecoderConfig
-        >>> sizes = {"vocab_size": 50, "num_layers": 2, "hidden_dim": 32, "ff_dim": 64, "num_heads": 4, "head_dim": 8}
-        >>> texts = generate(Decoder(DecoderConfig(**sizes)), [[1, 2, 3], [4]], max_new_tokens=5)
-        >>> [len(text) for text in texts]
-        [5, 5]
     """
     steps = stream(
         model,

@@ -127,11 +127,6 @@ def attend(
     Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
     (windows); Gemma Team 2024, arXiv 2408.00118 (cap).
-
-    Example:
-        >>> q, k, v = (torch.randn(1, heads, 5, 8) for heads in (4, 2, 2))
-        >>> attend(q, k, v, Pattern(causal=True, window=3)).shape
-        torch.Size([1, 4, 5, 8])
     """
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)

@@ -42,12 +42,6 @@ class Decoder(nn.Module):
         torch.Size([1, 3, 50])
 
     Source: OpenAI 2025, gpt-oss model card; Jiang et al. 2024, arXiv 2401.04088.
-
-    Example:
-        >>> sizes = {"vocab_size": 50, "num_layers": 2, "hidden_dim": 32, "ff_dim": 64, "num_heads": 4, "head_dim": 8}
-        >>> model = Decoder(DecoderConfig(**sizes))
-        >>> model(torch.tensor([[1, 2, 3]])).shape
-        torch.Size([1, 3, 50])
     """
 
     EMBEDDING_STD = 0.5
