@@ -66,6 +66,7 @@ FACTS = InContextRecipe(
         num_keys=len(KEYS),
         num_values=len(VALUES),
         max_facts=24,
+        missing=0.1,
         distinct_values=False,
     ),
     steps=4000,

@@ -32,19 +32,21 @@ def require_sound(facts: Facts, config: LookupConfig, split: str, least: int, mo
         named = dict(pairs)
         assert least <= len(named) == len(pairs) <= most
         assert all(1 <= key <= config.num_keys for key in named)
-        assert all(config.first_value <= value < config.vocab_size - 2 for _, value in pairs)
+        assert all(config.first_value <= value < config.none for _, value in pairs)
         if config.distinct_values:
             assert len({value for _, value in pairs}) == len(pairs)
         for key, value in named.items():
             held_out = (value - config.first_value - (key - 1)) % config.num_values in offsets
             assert held_out == {"train": False, "unseen": True, "all": held_out}[split]
         query, answer, place = int(facts.query[row]), int(facts.answer[row]), int(facts.place[row])
-        assert answer == named[query]
-        assert place == keys.index(query)
+        assert answer == named.get(query, config.none)
+        assert place == (keys.index(query) if query in named else -1)
+        assert query in named or config.missing > 0
 
 
 @given(
     split=st.sampled_from(["train", "unseen", "all"]),
+    missing=st.sampled_from([0.0, 0.3, 1.0]),
     distinct=st.booleans(),
     held_out=st.sampled_from([0.1, 0.5]),
     num_facts=st.sampled_from([None, 1, 2, 6]),
@@ -52,21 +54,21 @@ def require_sound(facts: Facts, config: LookupConfig, split: str, least: int, mo
 )
 @settings(max_examples=60, deadline=None)
 def test_contexts_keep_every_promise(
-    split: str, distinct: bool, held_out: float, num_facts: int | None, seed: int
+    split: str, missing: float, distinct: bool, held_out: float, num_facts: int | None, seed: int
 ) -> None:
-    config = LookupConfig(20, 16, 1, 5, distinct, held_out)
+    config = LookupConfig(20, 16, 1, 5, missing, distinct, held_out)
     facts = sample(config, 12, seed, split=split, num_facts=num_facts)  # type: ignore[arg-type]
     require_sound(facts, config, split, num_facts or 1, num_facts or 5)
 
 
 def test_tokens_are_numbered_without_gaps() -> None:
     config = LookupConfig(num_keys=10, num_values=20, max_facts=5)
-    assert (config.first_value, config.vocab_size) == (11, 33)
+    assert (config.first_value, config.none, config.vocab_size) == (11, 31, 33)
     assert config.num_held_out == len(config.held_out_offsets()) == 2
 
 
 def test_contexts_are_a_function_of_seed_and_step() -> None:
-    config = LookupConfig()
+    config = LookupConfig(missing=0.2)
     for name in ("keys", "values", "real", "query", "answer", "place"):
         once, again = (getattr(sample(config, 50, 3, step=4), name) for _ in range(2))
         assert torch.equal(once, again)
@@ -84,11 +86,12 @@ def test_everything_that_may_occur_is_equally_likely() -> None:
     assert (counts - 500).abs().max() < 5 * 500**0.5
 
 
-def test_the_number_of_facts_is_uniform() -> None:
-    config = LookupConfig(min_facts=2, max_facts=5)
+def test_the_number_of_facts_is_uniform_and_keys_go_missing_as_often_as_asked() -> None:
+    config = LookupConfig(min_facts=2, max_facts=5, missing=0.25)
     facts = sample(config, 8000, 0)
     sizes = facts.real.sum(1).bincount()[2:]
     assert (sizes - 2000).abs().max() < 5 * 2000**0.5
+    assert float((facts.answer == config.none).double().mean()) == pytest.approx(0.25, abs=0.025)
 
 
 def test_as_many_facts_as_there_are_keys_or_values() -> None:
@@ -137,7 +140,7 @@ def test_positions_and_slots_keep_pairs_together() -> None:
 
 
 def test_reordering_moves_facts_and_nothing_else() -> None:
-    config = LookupConfig()
+    config = LookupConfig(missing=0.3)
     facts = sample(config, 100, 0)
     moved = reordered(facts, seed=1)
     assert not torch.equal(moved.keys, facts.keys)
@@ -161,10 +164,11 @@ def test_held_out_pairings_are_spread_evenly() -> None:
     [
         ({"num_keys": 0}, "num_keys = 0"),
         ({"min_facts": 9}, "min_facts = 9 with max_facts = 8"),
+        ({"missing": 1.5}, r"missing = 1.5"),
         ({"held_out": 1.0}, r"held_out = 1.0"),
         ({"held_out": float("nan")}, "held_out = nan"),
         ({"held_out": 0.999}, "at least one value per key left"),
-        ({"num_keys": 7}, "8 facts with num_keys = 7"),
+        ({"num_keys": 8, "missing": 0.1}, "8 facts with num_keys = 8"),
         ({"num_values": 15}, "8 distinct values of num_values = 15"),
         ({"num_values": 7, "held_out": 0.0}, "8 distinct values of num_values = 7"),
     ],
@@ -205,9 +209,10 @@ def test_bad_input_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "most"),
     [
-        ({"distinct_values": False}, 20),
-        ({"distinct_values": True, "held_out": 0.0}, 16),
-        ({"distinct_values": True, "held_out": 0.25}, 8),
+        ({"missing": 0.0, "distinct_values": False}, 20),
+        ({"missing": 0.2, "distinct_values": False}, 19),
+        ({"missing": 0.2, "distinct_values": True, "held_out": 0.0}, 16),
+        ({"missing": 0.2, "distinct_values": True, "held_out": 0.25}, 8),
     ],
 )
 def test_the_most_facts_of_a_context(changes: dict[str, Any], most: int) -> None:

@@ -17,22 +17,34 @@ from refusals import refused
 
 def bayes_accuracy(config: LookupConfig, num_facts: int) -> Fraction:
     """The accuracy of the best answer to every (bag, asked key), by listing all contexts and questions."""
-    evidence: dict[object, Counter[int]] = defaultdict(Counter)
+    evidence: dict[object, Counter[int | str]] = defaultdict(Counter)
     for keys in itertools.permutations(range(config.num_keys), num_facts):
         for values in itertools.product(range(config.num_values), repeat=num_facts):
             if config.distinct_values and len(set(values)) < num_facts:
                 continue
             bag = (frozenset(keys), tuple(sorted(values)))
+            present = (1 - Fraction(config.missing)) / num_facts
             for key, value in zip(keys, values, strict=True):
-                evidence[bag, key][value] += 1
+                evidence[bag, key][value] += present  # type: ignore[assignment]
+            absent = set(range(config.num_keys)) - set(keys)
+            for key in absent if config.missing else ():
+                evidence[bag, key]["none"] += Fraction(config.missing) / len(absent)  # type: ignore[assignment]
     total = sum(sum(counts.values()) for counts in evidence.values())
-    return Fraction(sum(max(counts.values()) for counts in evidence.values()), total)
+    return Fraction(sum(max(counts.values()) for counts in evidence.values())) / total
 
 
 @pytest.mark.parametrize("distinct", [True, False])
 @pytest.mark.parametrize("num_facts", [1, 2, 3])
-def test_the_ceiling_is_the_best_answer_to_every_bag(distinct: bool, num_facts: int) -> None:
-    config = LookupConfig(num_keys=4, num_values=4, max_facts=num_facts, distinct_values=distinct, held_out=0.0)
+@pytest.mark.parametrize("missing", [0.0, 0.25])
+def test_the_ceiling_is_the_best_answer_to_every_bag(distinct: bool, num_facts: int, missing: float) -> None:
+    config = LookupConfig(
+        num_keys=4,
+        num_values=4,
+        max_facts=num_facts,
+        missing=missing,
+        distinct_values=distinct,
+        held_out=0.0,
+    )
     assert bag_ceiling(config, num_facts) == pytest.approx(float(bayes_accuracy(config, num_facts)), abs=1e-12)
 
 
@@ -62,13 +74,14 @@ def test_the_fullest_cell_of_many_by_throwing(throws: int, cells: int) -> None:
 
 @pytest.mark.parametrize("distinct", [True, False])
 def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_says(distinct: bool) -> None:
-    config = LookupConfig(num_keys=64, num_values=24, distinct_values=distinct, held_out=0.0)
+    config = LookupConfig(num_keys=64, num_values=24, missing=0.2, distinct_values=distinct, held_out=0.0)
     facts = sample(config, 20_000, 5, split="all", num_facts=8)
     tokens, _ = encode(facts, "bag", seed=1)
-    is_value = tokens >= config.first_value
+    is_value = (tokens >= config.first_value) & (tokens < config.none)
     counts = torch.nn.functional.one_hot(torch.where(is_value, tokens, 0), config.vocab_size).sum(1)
     counts[:, 0] = 0
-    best = counts.argmax(1)
+    asked_is_there = (tokens == facts.query[:, None]).any(1)
+    best = torch.where(asked_is_there, counts.argmax(1), config.none)
     # Five standard errors of 20,000 hits or misses.
     assert float((best == facts.answer).double().mean()) == pytest.approx(bag_ceiling(config, 8), abs=5 * 0.0035)
 

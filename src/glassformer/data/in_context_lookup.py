@@ -5,7 +5,8 @@ paired with which key*. :func:`encode` writes the same facts in three ways. A mo
 a bag of single tokens (:func:`bag_ceiling` is its best accuracy), and can from slots
 that hold a key and its value together.
 
-Tokens: 0 is padding, then come the keys, the values, and two that nothing uses.
+Tokens: 0 is padding, then come the keys, the values, "none" (the answer when the query is absent), and one that is not
+used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from glassformer.config import Probability, Size, config
+from glassformer.config import Fraction, Probability, Size, config
 from glassformer.data.random_streams import generator
 from glassformer.errors import require, require_positive
 
@@ -37,6 +38,7 @@ class LookupConfig:
     """The family of contexts, which have ``min_facts`` to ``max_facts`` facts.
 
     Args:
+        missing: Probability in [0, 1] that the query is in no fact; the answer is then "none".
         distinct_values: Whether all values of a context differ; otherwise they are drawn independently.
         held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never shows. It is rounded to
             a whole number of values per key, equally many for each; which they are depends only on ``num_values`` and
@@ -47,6 +49,7 @@ class LookupConfig:
     num_values: Size = 256
     min_facts: Size = 1
     max_facts: Size = 8
+    missing: Fraction = 0.0
     distinct_values: bool = True
     held_out: Probability = 0.1
 
@@ -76,9 +79,14 @@ class LookupConfig:
         return 1 + self.num_keys
 
     @property
+    def none(self) -> int:
+        """The answer for an absent key."""
+        return 1 + self.num_keys + self.num_values
+
+    @property
     def vocab_size(self) -> int:
-        """All tokens, padding included, and the two that nothing uses."""
-        return 1 + self.num_keys + self.num_values + 2
+        """All tokens, padding and the unused one included."""
+        return self.none + 2
 
     def held_out_offsets(self) -> np.ndarray:
         """The pairing of key k and value v is held out exactly when ``(v - k) mod num_values`` is among these."""
@@ -88,7 +96,8 @@ class LookupConfig:
     @property
     def most_facts(self) -> int:
         """The most facts that a context can have."""
-        return min(self.num_keys, self._most_values) if self.distinct_values else self.num_keys
+        most = self.num_keys - (self.missing > 0)
+        return min(most, self._most_values) if self.distinct_values else most
 
     @property
     def _most_values(self) -> int:
@@ -96,8 +105,9 @@ class LookupConfig:
 
     def _require_room(self, num_facts: int) -> None:
         """Raise InputError unless contexts of this many facts can be drawn."""
-        got = f"{num_facts} facts with num_keys = {self.num_keys}"
-        require(num_facts <= self.num_keys, got, "a key for each fact", "Raise num_keys or ask for fewer facts.")
+        got = f"{num_facts} facts with num_keys = {self.num_keys} and missing = {self.missing}"
+        enough = num_facts + (self.missing > 0) <= self.num_keys
+        require(enough, got, "a key for each fact, one more with missing", "Raise num_keys or ask for fewer facts.")
         require(
             not self.distinct_values or num_facts <= self._most_values,
             f"{num_facts} distinct values of num_values = {self.num_values} with held_out = {self.held_out}",
@@ -110,7 +120,8 @@ class LookupConfig:
 class Facts:
     """Contexts with their queries, row by row. Where ``real`` is false, ``keys`` and ``values`` hold padding.
 
-    ``place`` is the index of the fact that has the query's key.
+    ``place`` is the index of the fact that has the query's key; if there is none, it is -1 and ``answer`` is
+    ``config.none``.
     """
 
     keys: Int64[Tensor, "batch fact"]
@@ -143,10 +154,10 @@ def sample(
     """Draw contexts and queries, a pure function of all arguments, so that a run can resume at any step.
 
     The number of facts is uniform in [min_facts, max_facts] or ``num_facts``; keys are uniform without repetition;
-    the query is uniform among the facts. Values are uniform among those that ``split`` allows with their key: not held
-    out ("train"), held out ("unseen": training shows *no* pairing of the context) or any ("all"). With
-    ``distinct_values`` a repeated value is drawn again; for "all" this gives every sequence of different values the
-    same probability.
+    the query is uniform among the facts, or (with probability ``missing``) one that is absent. Values are uniform among
+    those that ``split`` allows with their key: not held out ("train"), held out ("unseen": training shows *no* pairing
+    of the context) or any ("all"). With ``distinct_values`` a repeated value is drawn again; for "all" this gives every
+    sequence of different values the same probability.
     """
     require_positive(count=count)
     require(split in ("train", "unseen", "all"), f"split = {split!r}", "'train', 'unseen' or 'all'", "Choose one.")
@@ -165,8 +176,12 @@ def sample(
     keys, values = _pairings(config, count, most, split, rng)
     rows, place = np.arange(count), rng.integers(sizes)
     query, answer = keys[rows, place] + 1, values[rows, place] + config.first_value
+    if config.missing:
+        absent = rng.random(count) < config.missing
+        query, answer = np.where(absent, keys[:, most] + 1, query), np.where(absent, config.none, answer)
+        place[absent] = -1
     real = np.arange(most) < sizes[:, None]
-    tokens, values = np.where(real, keys + 1, PAD), np.where(real, values + config.first_value, PAD)
+    tokens, values = np.where(real, keys[:, :most] + 1, PAD), np.where(real, values + config.first_value, PAD)
     return Facts(*map(torch.from_numpy, (tokens, values, real, query, answer, place)))
 
 
@@ -201,13 +216,16 @@ def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
     The bag of a context holds n keys and n values. A model without positions sees only how often each token occurs in
     it, and the query.
 
-    **Which value?** Keys, values and their pairing are drawn so that every assignment of the n values to the n keys has
-    the same probability, also given the bag. So the query has each of the n values with probability 1 / n, and a value
-    that occurs m times in the bag is right with probability m / n. The best answer is a most frequent value, right with
-    probability M / n for its multiplicity M. Averaged over contexts, ``ceiling(n) = E[M] / n``:
+    **Which value?** Keys, values and their pairing are drawn so that every assignment of the n values to the n keys
+    has the same probability, also given the bag. So the query, if present, has each of the n values with
+    probability 1 / n, and a value that occurs m times in the bag is right with probability m / n. The best answer
+    is a most frequent value, right with probability M / n for its multiplicity M. Averaged over contexts::
+
+        ceiling(n) = missing + (1 - missing) * E[M] / n
 
     - *Different values*: M = 1, so the ceiling is 1 / n: 1/2 with two facts, 1/8 with eight.
     - *Independent values*: M is the largest cell of a multinomial draw, n throws into num_values cells.
+    - *A missing key*: the bag shows which keys are present, so "none" is then always right.
 
     The bound holds where every pairing may occur (``split="all"``, or nothing held out). If some pairings are held out,
     a bag gives slightly more information: assignments with an impossible pairing are ruled out.
@@ -220,7 +238,7 @@ def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
         "Ask for fewer facts.",
     )
     largest = 1.0 if config.distinct_values else expected_largest(num_facts, config.num_values)
-    return largest / num_facts
+    return config.missing + (1 - config.missing) * largest / num_facts
 
 
 def expected_largest(throws: int, cells: int) -> float:
@@ -253,7 +271,7 @@ def expected_largest(throws: int, cells: int) -> float:
 
 
 def _in_order(facts: Facts, order: Tensor) -> Facts:
-    place = (order == facts.place[:, None]).int().argmax(1)
+    place = torch.where(facts.place < 0, -1, (order == facts.place[:, None]).int().argmax(1))
     keys, values, real = (part.gather(1, order) for part in (facts.keys, facts.values, facts.real))
     return Facts(keys, values, real, facts.query, facts.answer, place)
 
@@ -266,8 +284,9 @@ def _random_order(real: Tensor, rng: np.random.Generator) -> Tensor:
 def _pairings(
     config: LookupConfig, count: int, num_facts: int, split: Split, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Keys, with one more where keys may be missing; and the values of facts."""
     shape = (count, num_facts)
-    keys = _different(config.num_keys, shape, rng)
+    keys = _different(config.num_keys, (count, num_facts + (config.missing > 0)), rng)
     if split == "all" or not config.num_held_out:
         if config.distinct_values:
             return keys, _different(config.num_values, shape, rng)

@@ -78,7 +78,7 @@ def test_bad_recipes_are_refused() -> None:
 
 @pytest.mark.parametrize("encoding", ["bag", "positions", "slots"])
 def test_every_encoding_fits_its_model(encoding: str) -> None:
-    recipe = replace(TINY, encoding=encoding, data=DATA)  # type: ignore[arg-type]
+    recipe = replace(TINY, encoding=encoding, data=replace(DATA, missing=0.2))  # type: ignore[arg-type]
     model, facts = build_model(recipe, 0), sample(recipe.data, 5, 0)
     asked = batch(facts, recipe)
     with torch.no_grad():
