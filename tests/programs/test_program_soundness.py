@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -616,13 +617,24 @@ def test_all_library_programs_are_proved_by_the_bound() -> None:
 # ---- the campaign ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.slow)])
-def test_random_models_and_damaged_ones_have_no_false_certificate(count: int, tmp_path: Path) -> None:
+def _campaign() -> ModuleType:
     spec = importlib.util.spec_from_file_location("program_proofs", CAMPAIGN)
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_solution_is_not_lost_to_more_features() -> None:
+    trial = _campaign().Trial(822711)  # features of 49 bits: solved with some of them, not with all 131
+    trial.run()
+    assert trial.faults == []
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.slow)])
+def test_random_models_and_damaged_ones_have_no_false_certificate(count: int, tmp_path: Path) -> None:
+    made = _campaign()
     out = tmp_path / "found.json"
     for part in (count // 2, count):  # the second continues the first
         assert made.main(["--first", "100000", "--models", str(part), "--out", str(out)]) == 0

@@ -99,6 +99,8 @@ class Stored:
     coordinates: list[int] = field(default_factory=list)
     directions: list[Float[np.ndarray, " value"]] = field(default_factory=list)
     """Of the features, orthonormal."""
+    solved: dict[bytes, tuple[np.ndarray, float]] = field(default_factory=dict)
+    """Solutions found, which more features may not lose: with those the equations can be solved less exactly."""
 
     def lacks(self, wanted: Float[np.ndarray, " value"]) -> bool:
         """Whether ``wanted`` is no sum of multiples of the features: :meth:`solve`, but quick where it is far off."""
@@ -117,6 +119,15 @@ class Stored:
         for place, feature in enumerate(self.features):
             if np.array_equal(feature, wanted):
                 return np.eye(1, len(self.features), place)[0], 0.0
+        if wanted.tobytes() not in self.solved:
+            solution = self._solution(wanted, span)
+            if solution is None:
+                return None
+            self.solved[wanted.tobytes()] = solution
+        factors, constant = self.solved[wanted.tobytes()]
+        return np.pad(factors, (0, len(self.features) - len(factors))), constant
+
+    def _solution(self, wanted: Float[np.ndarray, " value"], span: float) -> tuple[np.ndarray, float] | None:
         features = np.column_stack([*self.features, np.ones(len(wanted))])
         found = np.linalg.lstsq(features, wanted, rcond=None)[0]
         if np.abs(features @ found - wanted).max() > 1e-11 * span:  # numbers far from 0, or of different sizes
