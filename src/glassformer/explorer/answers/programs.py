@@ -140,7 +140,9 @@ def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart
                 values = _words(interpreter.values(node.part))
         domain = "" if isinstance(node.part, Selector) else values_in_words(model.domains.of(node.part))
         name = visible(one_line(str(node.part), _LONGEST_NAME))
-        made.append(m.ProgramPart(name=name, kind=node.kind, sources=list(node.sources), domain=domain, values=values))
+        made.append(
+            m.ProgramPart(name=name, kind=node.part.kind, sources=list(node.sources), domain=domain, values=values)
+        )
     return made
 
 
