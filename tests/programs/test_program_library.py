@@ -197,33 +197,8 @@ def test_the_machine_agrees_with_plain_python() -> None:
 
 
 LOAD, STORE, ADD, SUB, JUMP, JUMP_IF_ZERO = range(1, 7)
-MULTIPLY = [
-    2,
-    0,
-    JUMP_IF_ZERO,
-    20,
-    LOAD,
-    23,
-    ADD,
-    21,
-    STORE,
-    23,
-    LOAD,
-    22,
-    SUB,
-    24,
-    STORE,
-    22,
-    JUMP,
-    2,
-    0,
-    0,
-    0,
-    5,
-    4,
-    0,
-    1,
-]
+LOOP = [(JUMP_IF_ZERO, 20), (LOAD, 23), (ADD, 21), (STORE, 23), (LOAD, 22), (SUB, 24), (STORE, 22), (JUMP, 2)]
+MULTIPLY = [2, 0, *itertools.chain(*LOOP), 0, 0, 0, 5, 4, 0, 1]
 """Adds cell 21 to cell 23 as often as cell 22 says, which it counts down by cell 24; halts at cell 20."""
 
 

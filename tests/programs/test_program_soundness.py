@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import operator
-import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -402,32 +401,7 @@ def test_a_mean_of_dense_numbers_is_not_said_to_fail() -> None:
     assert certificate.verdict == "holds", certificate
 
 
-# ---- P8: errors that say what to change ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("build", "named"),
-    [
-        (lambda: compile_program(tokens, (math.inf, 1), 2), "inf"),
-        (lambda: compile_program(tokens, (10**400, 1), 2), "vocabulary"),
-        (lambda: compile_program(tokens, (10**5000, 1), 2), "vocabulary"),
-        (lambda: compile_program(tokens, ((1, math.nan), 1), 2), "nan"),
-        (lambda: compile_program(tokens == 10**5000, (1, 2), 2).run([3]), "3"),
-        (lambda: compile_program(tokens % 0, (1, 2), 2), "ZeroDivisionError"),
-        (lambda: compile_program(tokens % 2, ("a",), 2), "'a'"),
-        (lambda: compile_program(tokens, "ab", 2).run(5), "int"),  # type: ignore[arg-type]
-        (lambda: tokens(5), "5"),  # type: ignore[arg-type]
-        (lambda: compile_program(tokens, "ab", 2, dtype="float32"), "dtype"),  # type: ignore[arg-type]
-        (lambda: verify_program(tokens), "Input"),  # type: ignore[arg-type]
-        (lambda: verify_program(compile_program(tokens, "ab", 2), seconds=0), "seconds"),
-        (lambda: compile_program(10**400 * tokens, (1, 2), 2), "factor"),
-        (lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2), "(10 * aggregate"),
-    ],
-)
-@pytest.mark.usefixtures("without_type_checks")
-def test_errors_say_what_to_change(build: Any, named: str) -> None:
-    with refused(anywhere=re.escape(named)):
-        build()
+# ---- codes that are missing ------------------------------------------------------------------------------------------
 
 
 def test_codes_that_are_missing_are_found() -> None:
@@ -611,7 +585,7 @@ def test_all_library_programs_are_proved_by_the_bound() -> None:
         model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
         certificate = verify_program(model, limit=1)
         assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound"), certificate
-        assert certificate.bound < 1e-6
+        assert certificate.bound < min(1e-6, certificate.allowed / 100)
 
 
 # ---- the campaign ----------------------------------------------------------------------------------------------------

@@ -108,10 +108,6 @@ class Variable(_Part):
         Args:
             sequence: At least one token.
             causal: Let selectors choose only keys up to the query's own position.
-
-        Raises:
-            InputError: An empty sequence; a function that raises; values that have no mean; too many parts on one
-                another.
         """
         with refuse_endless(self):
             return Interpreter(sequence, causal).values(self)
