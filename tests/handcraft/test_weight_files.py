@@ -133,24 +133,18 @@ def test_files_of_others_are_understood(tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
-    os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "zeros.npz").symlink_to("/dev/zero")
-    (tmp_path / "empty.json").write_bytes(b"")
     (tmp_path / "head.pt").write_bytes(b"PK")
     (tmp_path / "file").write_text("{}")
-    (tmp_path / "nothing.json").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s.json"))
         refused_file(tmp_path / "s.json", "pipe, socket or device")
     refused_file(tmp_path / "absent.json", "No such file")
     refused_file(tmp_path / "dangling.json", "a broken link")
     refused_file(tmp_path / "loop.json", "ymbolic link")
-    refused_file(tmp_path / "pipe.json", "pipe, socket or device")
     refused_file(tmp_path / "zeros.npz", "pipe, socket or device")
-    refused_file(tmp_path / "empty.json", "empty")
     refused_file(tmp_path / "head.pt", "a .json file or an .npz file")
     refused_file(tmp_path / "file", ".json file")
-    refused_file(tmp_path / "nothing.json", "a directory", "a regular file")
     with refused("null"):
         read_head(tmp_path / "a\0b.json")
 
@@ -218,7 +212,6 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ("[" * 100_000, ["nested too deeply"]),
         ('{"a":' * 100_000, ["nested too deeply"]),
         ("\x00\x00", ["invalid JSON"]),
-        ("", ["empty"]),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
@@ -278,15 +271,6 @@ def test_the_largest_head_goes_through_every_format_and_no_larger_one(
 
 
 # Writing
-
-
-def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    with_pos, without = design(unique()).weights, HeadWeights(**GOOD)
-    for name in FORMATS:
-        write_head(with_pos, tmp_path / name)
-        write_head(without, tmp_path / name)
-        assert same(read_head(tmp_path / name), without)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(FORMATS)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,13 +407,9 @@ def test_numbers_are_limited_whatever_their_width(tmp_path: Path) -> None:
         refused_file(path, "1 to 1,048,576 numbers")
 
 
-def bomb(start: bytes, zeros: int) -> bytes:
-    return start + bytes(zeros)
-
-
 @pytest.mark.parametrize("shape", ["(2, 2)", "(8000000, 1)"])
 def test_a_zip_bomb_is_not_unpacked(shape: str, tmp_path: Path) -> None:
-    path = archive(tmp_path / "head.npz", bomb(header(shaped(shape)), 64_000_000), zipfile.ZIP_DEFLATED)
+    path = archive(tmp_path / "head.npz", header(shaped(shape)) + bytes(64_000_000), zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 100_000
     with little_memory():
         refused_file(path, "Km.npy of 64,000,0", "at most 8,392,704")
@@ -438,7 +418,7 @@ def test_a_zip_bomb_is_not_unpacked(shape: str, tmp_path: Path) -> None:
 def test_a_zip_bomb_that_says_it_is_small_is_not_unpacked_either(tmp_path: Path) -> None:
     start = header(shaped("(2, 2)"))
     size, said = len(start) + 64_000_000, len(start) + 32
-    path = archive(tmp_path / "head.npz", bomb(start, 64_000_000), zipfile.ZIP_DEFLATED)
+    path = archive(tmp_path / "head.npz", start + bytes(64_000_000), zipfile.ZIP_DEFLATED)
     content = path.read_bytes()
     assert content.count(struct.pack("<I", size)) == 2
     path.write_bytes(content.replace(struct.pack("<I", size), struct.pack("<I", said)))
@@ -448,7 +428,7 @@ def test_a_zip_bomb_that_says_it_is_small_is_not_unpacked_either(tmp_path: Path)
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_methods_that_unpack_without_a_limit_are_refused(method: int, tmp_path: Path) -> None:
-    path = archive(tmp_path / "head.npz", bomb(header(shaped("(2, 2)")), 32), method)
+    path = archive(tmp_path / "head.npz", header(shaped("(2, 2)")) + bytes(32), method)
     refused_file(path, f"compressed by method {method}")
 
 

@@ -19,8 +19,6 @@ constant per query place, the mean over the possible keys.
 Values have no such freedom: weights add up to 1, so a constant added to all values moves every output by it. Values are
 compared as they are, including those of places to which no query attends.
 
-Functions of a head and a space raise :class:`~glassformer.errors.InputError` if the head does not fit the space.
-
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", QK and OV circuits. Here the output
 matrix is the identity, so Vm is the OV circuit.
 """

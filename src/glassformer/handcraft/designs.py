@@ -3,13 +3,8 @@ r"""Build the weights of a head from a description.
 A :class:`~glassformer.handcraft.description.Selector` is a weighted sum of relations, each given by two matrices. Their
 columns, concatenated, are those of Qm and Km, so that the score is the sum. A factor on Qm, the *sharpness*, turns the
 gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g, an error of at most
-e needs
-
-    sharpness = ln((n - 1) D / e) / g
-
-since the leakage is below ``(n - 1) exp(-g sharpness)`` (:mod:`glassformer.handcraft.bounds`). Since scores add up,
-"the same letter or the place before, but not both" cannot be built: :func:`build` refuses an exclusive or.
-docs/handcraft.md lists what else a single head cannot do.
+e needs ``ln((n - 1) D / e) / g``, since the leakage is below ``(n - 1) exp(-g sharpness)``
+(:mod:`glassformer.handcraft.bounds`). docs/handcraft.md lists what a single head cannot do.
 """
 
 from __future__ import annotations

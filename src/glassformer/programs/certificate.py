@@ -49,9 +49,6 @@ class ProgramCertificate:
         verdict: "holds" wherever the definition has a value, "fails" with a counterexample, or "undecided".
         rests_on: "every sequence" was run; or "the bound" of :mod:`~glassformer.programs.checker` covers all;
             or "samples" were run, which prove nothing.
-        dtype: In which the transformer was run.
-        vocabulary: All tokens.
-        max_len: Tokens of the longest sequence.
         causal: Whether queries see only keys up to their own position.
         limit: How many sequences might be run.
         num_run: Sequences that were run, of ``num_different``.

@@ -32,10 +32,7 @@ def compile_program(
 
     Args:
         program: See :mod:`glassformer.programs.language`.
-        vocabulary: All tokens.
-        max_len: Tokens of the longest sequence.
         causal: Let selectors choose only keys up to the query's own position.
-        dtype: Of the weights.
 
     Example:
         >>> import operator

@@ -72,7 +72,8 @@ class Domains:
         """The same; an error that names the variable if there are too many."""
         found = self.of(part)
         if found is None:
-            got, fix = f"{part} with more than {MOST_VALUES} possible values", "Shorten max_len, or map it to fewer."
+            got = f"{part} with more than {MOST_VALUES} possible values"
+            fix = "Shorten max_len, or map its sources to fewer values first."
             raise InputError(got, "fewer, where it is compared or looked up", fix)
         return found
 
