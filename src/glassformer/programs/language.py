@@ -466,7 +466,8 @@ class Interpreter:
             return [apply(part, values) for values in zip(*map(self.values, part.sources), strict=True)]
         if isinstance(part, Width):
             return list(map(sum, self.selected(part.selector)))
-        require(isinstance(part, Aggregate), f"{part!r}", "a variable of this language", "Use tokens and indices.")
+        if not isinstance(part, Aggregate):
+            raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
         column = self.values(part.values)
         return [mean([*compress(column, row)], part) for row in self.selected(part.selector)]
 
