@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import family_models
+import numpy as np
 import pytest
 import torch
 from family_models import FAMILIES, LONGEST, VOCAB, as_float64, no_rounding, random_model, stored_model
@@ -18,7 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from glassformer.checkpoints import families
-from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
+from glassformer.checkpoints.decoders import (
+    load_decoder,
+    open_decoder,
+    read_decoder_config,
+    save_decoder,
+    write_decoder,
+)
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.table import Family, canonical
@@ -158,9 +165,12 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
             assert torch.equal(got[name], tensor), name
     assert read_decoder_config(tmp_path / "ours") == decoder.config
     save_decoder(decoder, tmp_path / "own", layout="glassformer")
-    for name, tensor in load_decoder(tmp_path / "own").state_dict().items():
-        assert tensor.dtype == decoder.state_dict()[name].dtype
-        assert torch.equal(tensor, decoder.state_dict()[name])
+    with open_decoder(tmp_path / "theirs") as opened:
+        write_decoder(opened, tmp_path / "converted", "glassformer")
+    for place in ("own", "converted"):
+        for name, tensor in load_decoder(tmp_path / place).state_dict().items():
+            assert tensor.dtype == decoder.state_dict()[name].dtype
+            assert torch.equal(tensor, decoder.state_dict()[name])
     tokens, logits = some_tokens(), []
     for directory in (tmp_path / "theirs", tmp_path / "ours"):
         options = {"dtype": dtype, "experts_implementation": "eager", "output_loading_info": True}
@@ -364,19 +374,19 @@ def damage(directory: Path, rng: random.Random) -> None:
 
 @every_family
 def test_damaged_directories_load_or_are_refused(family: str, tmp_path: Path) -> None:
-    """Within a second: one CheckpointError, or a decoder that computes."""
+    """Within a second of the processor: one CheckpointError, or a decoder that computes."""
     rng = random.Random(family)
     stored_model(family, 2, tmp_path)
     kept = {file: file.read_bytes() for file in tmp_path.iterdir()}
     refusals = 0
     for _ in range(40):
         damage(tmp_path, rng)
-        began = time.perf_counter()
+        began = time.process_time()  # which others on the machine do not lengthen
         try:
             load_decoder(tmp_path)
         except CheckpointError:
             refusals += 1
-        assert time.perf_counter() - began < 1
+        assert time.process_time() - began < 1
         for file, content in kept.items():
             file.write_bytes(content)
     assert refusals > 10
@@ -386,6 +396,7 @@ def test_unknown_names_are_refused_by_the_table() -> None:
     assert families.family_of("bloom") is None
     assert families.family_of(None) is None
     assert families.family_of_gguf({}) is None
+    assert families.family_of_gguf({"general.architecture": np.arange(2)}) is None
     assert {family.model_type for family in families.FAMILIES} == set(family_models.CLASSES) | {"gpt_oss", "openai"}
 
 
@@ -529,6 +540,10 @@ def test_gguf_factors_of_frequencies() -> None:
         ({"attention.causal": False}, "causal"),
         ({"rope.scaling.type": "dynamic", "rope.scaling.factor": 2.0}, "scaling.type"),
         ({"rope.freq_base": float("nan")}, "freq_base"),
+        ({"rope.scaling.type": np.arange(2), "rope.scaling.factor": 2.0}, "scaling.type"),
+        ({"attention.sliding_window_pattern": 2.5}, "sliding_window_pattern"),
+        ({"attention.head_count": ["2", "2"]}, "head_count"),
+        ({"an.unknown.array": np.arange(2)}, "an.unknown.array"),
     ],
 )
 def test_gguf_keys_that_are_refused(keys: dict[str, Any], named: str) -> None:

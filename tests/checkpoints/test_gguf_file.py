@@ -119,6 +119,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "IQ1_M": (assembled(tensors=[("a", (256,), 29, 0)]), "IQ1_M"),
     "TQ1_0": (assembled(tensors=[("a", (256,), 34, 0)]), "TQ1_0"),
     "I32": (assembled(tensors=[("a", (8,), 26, 0)]), "I32"),
+    "an array of counts": (
+        assembled([key("split.tensors.count", ARRAY, array(U32, 2, b"\0" * 8))], ONE_TENSOR),
+        "with 1 tensors",
+    ),
     "a part of two": (assembled([key("split.count", U32, struct.pack("<I", 2))], ONE_TENSOR), "part 0 of 2"),
     "parts as a long text": (assembled([key("split.count", TEXT, text("3" * 2**20))], ONE_TENSOR), "part 0 of"),
     "three million values": (
@@ -194,12 +198,12 @@ def check_damaged(model: Path, seeds: Sequence[int], directory: Path) -> None:
     content, messages = model.read_bytes(), [""]
     for seed in seeds:
         path = stored(directory, damaged(content, random.Random(seed)))
-        start = time.perf_counter()
+        start = time.process_time()  # which others on the machine do not lengthen
         try:
             load_gguf(path)
         except CheckpointError as error:
             messages.append(str(error))
-        assert time.perf_counter() - start < SECONDS, seed
+        assert time.process_time() - start < SECONDS, seed
     assert len(messages) > len(seeds) / 2
     assert max(map(len, messages)) < 8000
 

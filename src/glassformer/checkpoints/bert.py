@@ -231,7 +231,6 @@ def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def _their_name(ours: str) -> str:
-    """Hugging Face's name of one of our tensors."""
     name, _, end = ours.rpartition(".")
     if name in _OUTSIDE:
         return f"{_OUTSIDE[name]}.{end}"
@@ -240,6 +239,5 @@ def _their_name(ours: str) -> str:
 
 
 def _cleaned(prefix: str, name: str) -> str:
-    """One of the spellings of a name in files."""
     name = name.removeprefix(prefix)
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

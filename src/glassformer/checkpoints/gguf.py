@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from glassformer.checkpoints.assembly import config_errors, empty_decoder, fill, require_memory
 from glassformer.checkpoints.families import FAMILIES, Family, family_of_gguf
-from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, known_architecture, read_gguf_config
+from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.gpt_oss import packed_experts
 from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.gguf_file import GgufFile, read_gguf
-from glassformer.checkpoints.tensor_files import FLOATS, Wanted, check_tensors, nonfinite_weights
+from glassformer.checkpoints.tensor_files import FLOATS, Wanted, check_tensors, cut, nonfinite_weights
 from glassformer.errors import CheckpointError, require
 from glassformer.kernels.blocks import KINDS, values
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
@@ -110,9 +110,8 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
         family = family_of_gguf(file.metadata)
         if family is None:
             known = ", ".join(sorted({each.gguf for each in FAMILIES if each.gguf}))
-            raise CheckpointError(
-                f"{file.path} of the architecture {known_architecture(file.metadata)!r}", f"one of {known}", _FIX
-            )
+            name = cut(repr(file.metadata.get("general.architecture")))
+            raise CheckpointError(f"{file.path} of the architecture {name}", f"one of {known}", _FIX)
         shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
         with file.reading() as read:
             factors = {name: read(name).tolist() for name in FACTORS if name in file.tensors}

@@ -118,7 +118,7 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
         metadata = metadata or found
         tensors |= own
     total = metadata.get("split.tensors.count", len(tensors))
-    if total != len(tensors):
+    if not isinstance(total, int) or total != len(tensors):
         got = f"{first} and its other parts with {len(tensors)} tensors"
         raise CheckpointError(got, f"the {cut(str(total))} of the model", "Take all parts from one model.")
     return GgufFile(first, metadata, tensors, tuple(map(tuple, parts)))

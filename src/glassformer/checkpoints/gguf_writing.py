@@ -139,7 +139,6 @@ def _entries(family: Family, config: DecoderConfig) -> list[Entry]:
 
 
 def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
-    """All keys of the architecture that apply."""
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "block_count": config.num_layers,

@@ -268,7 +268,6 @@ def cut(name: str) -> str:
 
 
 def _places(index: Path) -> dict[str, str]:
-    """The file of each tensor by an index."""
     pieces = read_json(index).get("weight_map")
     if not isinstance(pieces, dict) or not pieces:
         raise CheckpointError(f"{index} without a weight_map", "the file of each tensor", _DAMAGED)
@@ -319,7 +318,6 @@ def read_into(out: Tensor, file: RawIOBase, start: int) -> None:
 
 
 def _listed(faults: list[str]) -> str:
-    """The first of them, and the number of others."""
     more = len(faults) - _MOST_FAULTS
     return ", ".join([*faults[:_MOST_FAULTS], *([f"and {more} more"] if more > 0 else [])])
 

@@ -223,7 +223,6 @@ def _plain(pattern: str) -> str:
 
 
 def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int], pre: str) -> Tokenizer:
-    """Byte-level encoding by a list of merges."""
     if pre not in _SPLITS:
         raise InputError(
             f"{read.source} with tokenizer.ggml.pre = {short(pre)}", ", ".join(_SPLITS), known_name(pre, list(_SPLITS))

@@ -104,7 +104,6 @@ class LookupConfig:
         return max(1, self.num_values // 2) if self.num_held_out else self.num_values
 
     def _require_room(self, num_facts: int) -> None:
-        """Raise InputError unless contexts of this many facts can be drawn."""
         got = f"{num_facts} facts with num_keys = {self.num_keys} and missing = {self.missing}"
         enough = num_facts + (self.missing > 0) <= self.num_keys
         require(enough, got, "a key for each fact, one more with missing", "Raise num_keys or ask for fewer facts.")

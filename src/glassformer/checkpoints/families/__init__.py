@@ -43,5 +43,5 @@ def family_in(config: Mapping[str, Any]) -> Family | None:
 
 def family_of_gguf(metadata: Mapping[str, Any]) -> Family | None:
     """The family of a GGUF file with this ``general.architecture``; None for another."""
-    architecture = metadata.get("general.architecture")
-    return next((family for family in FAMILIES if family.gguf == architecture and family.gguf is not None), None)
+    name = metadata.get("general.architecture")
+    return next((family for family in FAMILIES if isinstance(name, str) and family.gguf == name), None)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from glassformer.checkpoints.assembly import StoredDecoder, check_sizes, config_errors, require_no_nan
 from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.families.table import Family
-from glassformer.checkpoints.families.tensor_names import Entry, tensors_of_layer
+from glassformer.checkpoints.families.tensor_names import SHIFTED, Entry, tensors_of_layer
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
@@ -92,8 +92,9 @@ def open_family(
         state: dict[str, Planned] = {}
         for entry in family.entries(config, stored):
             pieces = _Pieces(partial(_read, entry, get, kind, device))
-            for name, size in zip(entry.ours, entry.sizes, strict=True):
-                made = torch.uint8 if name.endswith(("_blocks", "_scales")) else kind
+            for name, size, form in zip(entry.ours, entry.sizes, entry.parts, strict=True):
+                made = torch.promote_types(kind, torch.float32) if form is SHIFTED else kind
+                made = torch.uint8 if name.endswith(("_blocks", "_scales")) else made
                 state[name] = Planned(list(size), made, partial(pieces.take, name))
         yield StoredDecoder(config, state, kind, file_dtype, family.model_type)
 

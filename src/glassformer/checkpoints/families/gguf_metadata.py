@@ -14,7 +14,7 @@ from glassformer.checkpoints.families import tensor_names
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.table import Family, canonical, windowed
 from glassformer.checkpoints.families.tensor_names import EXPERTS, GGUF_PREFIX, PACKED, Entry
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.layers.options import Linear, Llama3, LongRope, RopeScaling, Yarn
 from glassformer.models import DecoderConfig
 
@@ -42,7 +42,9 @@ def read_gguf_config(
         factors: The values of those of :data:`FACTORS` that the file has.
     """
     start = f"{metadata['general.architecture']}."
-    keys = Fields({name.removeprefix(start): each for name, each in metadata.items() if name.startswith(start)}, start)
+    own = {name.removeprefix(start): each for name, each in metadata.items() if name.startswith(start)}
+    # An array of NumPy is neither true nor false.
+    keys = Fields({name: each.tolist() if hasattr(each, "tolist") else each for name, each in own.items()}, start)
     for name in _INERT.split():
         keys.get(name)
     keys.only("attention.causal", True)
@@ -98,7 +100,7 @@ def _sizes(keys: Fields, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         if not isinstance(value, int | str | float | None):  # one for each layer
             values = set(value[: 2**16])
             require(len(values) == 1, f"{keys.place}{name} = {value}", "the same in all layers", _FIX)
-            return Fields({name: int(values.pop())}, keys.place).whole(name)
+            return Fields({name: values.pop()}, keys.place).whole(name)
         return keys.whole(name, default)
 
     require("token_embd.weight" in shapes, "no token_embd.weight", "an embedding", _FIX)
@@ -142,6 +144,10 @@ def _windows(keys: Fields, family: Family) -> dict[str, Any]:
     layers = keys.whole("block_count")
     pattern = keys.get("attention.sliding_window_pattern", family.period)
     require(layers < 2**16, f"{keys.place}block_count = {layers}", "fewer layers", _FIX)
+    known = isinstance(pattern, int | list)
+    require(
+        known, f"{keys.place}attention.sliding_window_pattern = {pattern!r}", "a number or one for each layer", _FIX
+    )
     if isinstance(pattern, int):
         # A pattern of n: one of n layers sees everything. 0: none does.
         which = [pattern == 0 or layer % pattern < pattern - 1 for layer in range(layers)]
@@ -195,11 +201,3 @@ def _by_factors(factors: tuple[float, ...], base: float, width: int) -> RopeScal
     if largest > 1 and torch.allclose(given, released, rtol=1e-5, atol=0):
         return Llama3(largest, 8192)
     return LongRope(factors, factors, 2**30)
-
-
-def known_architecture(metadata: Mapping[str, Any]) -> str:
-    """The architecture that a file says it has."""
-    name = metadata.get("general.architecture")
-    if not isinstance(name, str):
-        raise InputError(f"general.architecture = {name!r}", "a name", _FIX)
-    return name
