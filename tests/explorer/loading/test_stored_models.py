@@ -18,7 +18,7 @@ from glassformer.checkpoints.bert import save_encoder
 from glassformer.classifier import Classifier, save_classifier
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.subword import load_subwords, train_subwords
+from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
@@ -32,6 +32,7 @@ from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 from glassformer.training.in_context_lookup import InContextRecipe, build_model
 from refusals import refused
+from trained_subwords import train_subwords
 
 DATA = RecurrenceConfig(order=2, vocab_size=7)
 
