@@ -24,7 +24,7 @@ from glassformer.training.in_context_lookup import (
     build_model,
     train_in_context,
 )
-from glassformer.training.target import target_loss
+from glassformer.training.sequence_tasks import target_loss
 from refusals import refused
 
 EVERY = (SLOTS, POSITIONS, BAG, PLAIN, *CHANGES, *COMBINED)

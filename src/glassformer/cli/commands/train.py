@@ -18,8 +18,8 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.modes import seeded
 from glassformer.training import DivergedError, TrainingResult, train
-from glassformer.training.next_token import NextTokenTask
 from glassformer.training.run_directory import RunDirectory
+from glassformer.training.sequence_tasks import NextTokenTask
 from glassformer.training.stepper import open_accelerator
 
 EXIT_DIVERGED = 1
