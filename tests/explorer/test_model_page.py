@@ -208,7 +208,7 @@ def test_a_place_that_cannot_be_written_to_is_told(small_backend: Backend, tmp_p
         ({"model": ""}, "a model without a name"),
         ({"model": "sentiment", "text": "a\ud800"}, "text = "),
         ({"model": "sentiment", "text": "x" * 70_000}, "text = "),
-        ({"model": "sentiment", "text": [3, 4]}, "tokens for sentiment"),
+        ({"model": "sentiment", "text": [3, 4]}, "tokens of .sentiment."),
         ({"model": "sentiment", "text": {}}, "text of type dict"),
         ({"model": "sentiment", "source": ["x"]}, "a source for"),
         ({"model": "lookup-facts", "source": {"emma": 4}}, "source of type dict"),

@@ -165,7 +165,8 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
         for row in rows:
             alike = _words(variable.decode(row))
             several = f"one of {len(alike)} values" if len(alike) > _MOST_ALIKE else " or ".join(alike)
-            values.append(several or _number(row[0]))
+            # What attention leaves of 0 is 0.
+            values.append(several or ("0" if abs(row[0]) < 1e-9 else f"{row[0]:.3g}"))
         made.append(
             m.ProgramVariable(
                 name=_name(variable.name),
@@ -176,11 +177,6 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
             )
         )
     return made
-
-
-def _number(value: float) -> str:
-    """A stored number in three digits; what attention leaves of 0 is 0."""
-    return "0" if abs(value) < 1e-9 else f"{value:.3g}"
 
 
 def _words(values: Sequence[Value]) -> list[str]:
