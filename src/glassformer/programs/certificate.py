@@ -20,7 +20,7 @@ from glassformer.programs.checker import Affine, LayerClaim, LayerWeights, Netwo
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.domains import Domains
 from glassformer.programs.enumeration import Column
-from glassformer.programs.graph import graph, sources_of, values_in_words
+from glassformer.programs.graph import graph, values_in_words
 from glassformer.programs.language import (
     Aggregate,
     Elementwise,
@@ -265,7 +265,7 @@ def _may_lack_values(domains: Domains, program: Variable) -> bool:
 
 def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) -> list[int]:
     """Of tokens that neither the program nor the weights tell apart, the first."""
-    readers = [node.part for node in graph(program) if any(each is tokens for each in sources_of(node.part))]
+    readers = [node.part for node in graph(program) if any(each is tokens for each in node.part.reads)]
 
     def seen(part: Variable | Selector, token: Value) -> Any:
         if isinstance(part, Elementwise) and len(set(part.sources)) == 1:

@@ -26,7 +26,7 @@ from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderCon
 from glassformer.observe.edits import forbid
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
-from glassformer.observe.resume import Runner
+from glassformer.observe.partial_runs import Runner
 from refusals import refused
 
 TEXT = "1 2 3 5 8 1 2 3"

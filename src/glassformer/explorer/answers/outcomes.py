@@ -30,7 +30,7 @@ from glassformer.observe.edits import Edit
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import Readout, readout_of
-from glassformer.observe.seams import insert, scope
+from glassformer.observe.module_hooks import insert, scope
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +111,10 @@ class Outcomes:
             if stream.requires_grad:
                 stream.register_hook(pause)
 
-        with ExitStack() as seams, lock.at_leisure(), evaluating(self.model), scope() as here:
+        with ExitStack() as hooks, lock.at_leisure(), evaluating(self.model), scope() as here:
             for point in self.points:
                 if point.role == "block":
-                    seams.callback(insert(point.module, "output", after, 0, here))
+                    hooks.callback(insert(point.module, "output", after, 0, here))
             pause()
             yield
 

@@ -130,11 +130,8 @@ def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart
             else:
                 values = _words(interpreter.values(node.part))
         domain = "" if isinstance(node.part, Selector) else values_in_words(model.domains.of(node.part))
-        made.append(
-            m.ProgramPart(
-                name=_name(node.part), kind=node.kind, sources=list(node.sources), domain=domain, values=values
-            )
-        )
+        name, kind, sources = _name(node.part), node.part.kind, list(node.sources)
+        made.append(m.ProgramPart(name=name, kind=kind, sources=sources, domain=domain, values=values))
     return made
 
 
