@@ -77,8 +77,7 @@ class ModelPage:
         from glassformer.figures.heat_maps import MOST_NAMES
 
         shown = page_state(from_words(self.words), self.backend.catalogue().models)
-        run = self.backend.answer("run", asks_of(self.backend, shown)[0])
-        assert isinstance(run, Run)
+        run: Run = self.backend.answer("run", asks_of(self.backend, shown)[0])
         stack = shown.stack(run)
         layer, head = min(shown.state.layer, stack.layers - 1), min(shown.state.head, stack.heads - 1)
         level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)

@@ -75,7 +75,6 @@ def matrix(
         for column in range(-(-columns // m.TILE)):
             ask = m.AskTile(run=run.run, part=stack.part, layer=layer, head=head, level=level, row=row, column=column)
             answer = backend.answer("weights", ask)
-            assert isinstance(answer, bytes)
             tile = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
             tile[:] = np.frombuffer(answer, "<f4").reshape(tile.shape)
     return whole
@@ -157,5 +156,4 @@ def _row(backend: Answering, run: m.Run, stack: m.Attention, pin: int | None) ->
     query = pin if pin is not None and pin < stack.queries else stack.queries - 1
     ask = m.AskRows(run=run.run, part=stack.part, query=query)
     answer = backend.answer("rows", ask)
-    assert isinstance(answer, bytes)
     return {"asked": ask.model_dump(mode="json"), "numbers": pack(np.frombuffer(answer, "<f4"))}
