@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require, require_positive
 from glassformer.programs.language import (
     Aggregate,
     Combined,
@@ -53,15 +53,13 @@ class Domains:
     def __post_init__(self) -> None:
         require_positive(max_len=self.max_len)
         require(self.max_len <= MOST_VALUES, f"max_len = {self.max_len}", f"at most {MOST_VALUES}", "Shorten it.")
-        expected, fix = "different tokens, none of them None", "List each token once."
-        got = f"a vocabulary of type {type(self.vocabulary).__name__}"
+        got, fix = f"a vocabulary of type {type(self.vocabulary).__name__}", "List each token once."
         require(isinstance(self.vocabulary, Sequence), got, "a text or a list of tokens", fix)
         self.vocabulary = tuple(self.vocabulary)
         for token in self.vocabulary:
             require_value(token, "the vocabulary with")
-        got = f"vocabulary = {self.vocabulary!r}"
         different = len(self.vocabulary) == len(distinct(self.vocabulary)) > 0 and None not in self.vocabulary
-        require(different, got, expected, fix)
+        require(different, f"vocabulary = {self.vocabulary!r}", "different tokens, none of them None", fix)
 
     @remembered
     def of(self, part: Variable) -> tuple[Value, ...] | None:
@@ -73,13 +71,10 @@ class Domains:
     def listed(self, part: Variable) -> tuple[Value, ...]:
         """The same; an error that names the variable if there are too many."""
         found = self.of(part)
-        require(
-            found is not None,
-            f"{part} with more than {MOST_VALUES} possible values",
-            "fewer, where it is compared or looked up",
-            "Shorten max_len, or map its sources to fewer values first.",
-        )
-        assert found is not None
+        if found is None:
+            got = f"{part} with more than {MOST_VALUES} possible values"
+            fix = "Shorten max_len, or map its sources to fewer values first."
+            raise InputError(got, "fewer, where it is compared or looked up", fix)
         return found
 
     def place(self, part: Variable, value: Value) -> int | None:

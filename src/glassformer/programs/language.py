@@ -108,10 +108,6 @@ class Variable(_Part):
         Args:
             sequence: At least one token.
             causal: Let selectors choose only keys up to the query's own position.
-
-        Raises:
-            InputError: An empty sequence; a function that raises; values that have no mean; too many parts on one
-                another.
         """
         with refuse_endless(self):
             return Interpreter(sequence, causal).values(self)
@@ -470,7 +466,8 @@ class Interpreter:
             return [apply(part, values) for values in zip(*map(self.values, part.sources), strict=True)]
         if isinstance(part, Width):
             return list(map(sum, self.selected(part.selector)))
-        require(isinstance(part, Aggregate), f"{part!r}", "a variable of this language", "Use tokens and indices.")
+        if not isinstance(part, Aggregate):
+            raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
         column = self.values(part.values)
         return [mean([*compress(column, row)], part) for row in self.selected(part.selector)]
 

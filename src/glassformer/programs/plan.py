@@ -1,10 +1,8 @@
 r"""What a transformer has to hold and to compute for a program.
 
-Every variable that the transformer has to hold is *stored* in coordinates of its residual stream. All that reads the
-stream is linear (queries, keys, values, the first layer of a feed-forward network, the output), so a variable is not
-stored as a one-hot vector but by the functions of it that its readers need, *features*: as many coordinates as they
-have dimensions, apart from constants, which biases add. A function of tokens alone, or of indices alone, needs
-no layer: its features are in the embeddings.
+Every variable that the transformer has to hold is *stored* in coordinates of its residual stream, by the functions of
+it that its readers need, *features*: readers are linear, so there are as many coordinates as features have dimensions,
+apart from constants, which biases add. A function of tokens alone, or of indices alone, is in the embeddings.
 
 A **selector** is a cost of each pair of a key's and a query's value: 0 if selected, at least 1 if not, written as a sum
 of products of a feature of the query and one of the key, as few as its rank. A head's score is ``-SHARPNESS`` times the
@@ -630,15 +628,12 @@ def _strides(
             stride *= spans[place] + 1
         candidates.append(product)
     numbers = np.array([[each(value) for each, value in zip(code, values, strict=True)] for values, _ in table])
+    places = np.array([place for _, place in table])
     for strides in candidates:
         sums = numbers @ np.array(strides)
         ascending = np.argsort(sums, kind="stable")
-        changes, least, fits = 0, math.inf, True
-        for before, after in itertools.pairwise(ascending):
-            gap = sums[after] - sums[before]
-            if table[before][1] != table[after][1]:
-                fits &= gap > 1e-6
-                changes, least = changes + 1, min(least, gap)
-        if fits and np.ptp(sums) <= most * least and (best is None or (changes, -least) < best[0]):
-            best = (changes, -least), strides
+        steps = np.diff(sums[ascending])[np.diff(places[ascending]) != 0]
+        rank = len(steps), -float(steps.min(initial=math.inf))
+        if rank[1] < -1e-6 and np.ptp(sums) <= -most * rank[1] and (best is None or rank < best[0]):
+            best = rank, strides
     return None if best is None else (best[0][0], best[1])

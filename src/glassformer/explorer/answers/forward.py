@@ -40,7 +40,7 @@ from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
 from glassformer.programs.graph import value_in_words
-from glassformer.programs.program_files import tokens_in
+from glassformer.programs.library import tokens_in
 
 SHOWN_CLASSES = 8
 """Largest number of classes, or next tokens, whose probabilities a run reports."""

@@ -41,7 +41,7 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.hugging_face import require_resumable
-from glassformer.programs import program_files
+from glassformer.programs import library
 from glassformer.programs.model import CompiledProgram
 
 _NUMBERS_HELP = "token numbers between spaces"
@@ -109,7 +109,7 @@ def _program(model: CompiledProgram, text: Any) -> LoadedProgram:
     if text is not None and not isinstance(text, str):
         text = " ".join(map(str, text))
     if text is not None:
-        program_files.tokens_in(text, model.domains.vocabulary)
+        library.tokens_in(text, model.domains.vocabulary)
     return program_model(model, "given", model.name, origin="given", text=text)
 
 
