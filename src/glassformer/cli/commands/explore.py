@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import urlencode
@@ -19,7 +18,7 @@ from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.state import from_words
 from glassformer.files import require_absent
-from glassformer.text import one_line, short, shown
+from glassformer.text import short, shown
 
 
 def run(flags: ExploreFlags) -> None:
@@ -36,7 +35,7 @@ def run(flags: ExploreFlags) -> None:
         require_absent(flags.save, flags.overwrite)
     else:
         server = import_extra("server")
-    backend = Backend(list_models(flags.run, flags.runs, _warn))
+    backend = Backend(list_models(flags.run, flags.runs))
     words = _words(flags, backend)
     if flags.save is not None:
         say(f"page: {shown(save(backend, from_words(words), flags.save))}")
@@ -55,10 +54,6 @@ def main(flags: ExploreFlags) -> int:
     """Serve the page or write it."""
     run(flags)
     return 0
-
-
-def _warn(line: str) -> None:
-    print(f"glassformer: warning: {one_line(line)}", file=sys.stderr)
 
 
 def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:
