@@ -61,11 +61,11 @@ def measure_heads(
     for count, kind in tried:
         for seed in seeds:
             model = {**recipe.model, "num_heads": count, "positions": kind}
-            trained = train_recipe(dataclasses.replace(recipe, model=model), data, None, seed)
-            rows = trained.classifier.rows([example.text for example in data.validation])
+            classifier, epochs = train_recipe(dataclasses.replace(recipe, model=model), data, None, seed)
+            rows = classifier.rows([example.text for example in data.validation])
             lengths = [len(row) for row in rows]
-            accuracy = trained.epochs[-1].validation_accuracy
-            runs.append(HeadsRun(count, kind, accuracy, *attention_spread(trained.classifier, rows)))
+            accuracy = epochs[-1].validation_accuracy
+            runs.append(HeadsRun(count, kind, accuracy, *attention_spread(classifier, rows)))
     return HeadsResult(
         hidden_dim=recipe.model["hidden_dim"],
         num_heads=usual,
