@@ -169,7 +169,7 @@ def to_json(part: object, kind: Any) -> str:
 
 
 def claim(out: Path, plan: dict[str, Any], resume: bool) -> None:
-    """Make ``out`` the directory of a run of ``plan``, kept in lab.json, or check that it is the one of this run."""
+    """Make ``out`` the directory of a run of ``plan``, which its lab.json holds, or check that it is this run's."""
     path = out / "lab.json"
     others = [] if path.exists() or not out.is_dir() else [each.name for each in out.iterdir() if each.name[0] != "."]
     got = f"{out}, which holds something else: {', '.join(sorted(others)[:3])}"
