@@ -16,7 +16,7 @@ from glassformer.classifier import Classifier
 from glassformer.data.examples import Example, SentimentData
 from glassformer.data.sentiment import reviews
 from glassformer.data.tokenizer import WordTokenizer, split_words
-from glassformer.labs.sentiment.experiments.heads import measure_heads
+from glassformer.labs.sentiment.experiments.heads import attention_spread, measure_heads
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, TrainingRecipe, build_classifier
 from glassformer.labs.sentiment.experiments.word_probes import (
     GROUPS,
@@ -26,7 +26,6 @@ from glassformer.labs.sentiment.experiments.word_probes import (
     Look,
     Pair,
     PairProbe,
-    attention_spread,
     draw_effects,
     look_at,
     probe_pairs,
