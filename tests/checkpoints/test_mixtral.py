@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from glassformer.checkpoints.families.files import decoder_in_memory, in_family
-from glassformer.checkpoints.families.mixtral import MIXTRAL
+from glassformer.checkpoints.families.llama import MIXTRAL
 from glassformer.checkpoints.families.table import canonical
 from glassformer.errors import InputError
 from glassformer.kernels.options import Clamp

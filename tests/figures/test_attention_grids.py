@@ -102,7 +102,7 @@ def test_a_comparison_shows_both_and_what_each_reads_more() -> None:
 @pytest.mark.slow
 def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     check_readable(attention_grid(weights(2, 4, 5, 5), TEXT, title="A text"))
-    check_readable(attention_grid(weights(1, 2, 300, 300), title="A long text", root=True))
+    check_readable(attention_grid(weights(1, 2, 300, 300), title="A long text"))
     check_readable(cross_attention(weights(2, 3, 5), TEXT, ["[SOS]", "RED", "is"]))
     check_readable(cross_attention(weights(2, 1, 9), ["encoder"] * 9, ["[SOS]"]))
     check_readable(cross_attention(weights(2, 3, 1, 9), ["a"] * 9, ["[SOS]"], layer_names=("before", "after")))

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from glassformer.figures.attention_maps import attention_map, end_of_scale, overview
-from glassformer.figures.style import new_figure, save_figure
+from glassformer.figures.style import new_figure
 from refusals import refused
 
 TEXT = ["<CLS>", "I", "paid", "$", "10", "for", "this", "unbelievably", "long", "film", "and", "$", "5"]
@@ -91,13 +90,6 @@ def test_numbers_count_tokens_where_names_do_not_fit() -> None:
     assert all(tick == int(tick) for tick in shown)
 
 
-def test_a_root_lifts_small_weights() -> None:
-    flat, lifted = (attention_map(np.array([[0.01, 1.0]]), root=root).axes[0].images[0] for root in (False, True))
-    assert isinstance(lifted.norm, PowerNorm)
-    for image, expected in ((flat, 0.01), (lifted, 0.1)):
-        assert np.asarray(image.norm(np.array([0.01]))).item() == pytest.approx(expected)
-
-
 def test_a_map_in_given_axes_writes_numbers_where_there_is_room() -> None:
     expected = weights(4, 4)
     for side, written in ((4.0, 16), (1.6, 0)):
@@ -113,18 +105,11 @@ def test_figures_can_be_read_and_saved(check_readable: Callable[[Figure], None])
     check_readable(attention_map(weights(13, 13), TEXT, title="Layer 1, head 2"))
     check_readable(attention_map(weights(40, 40), [f"word{place}" for place in range(40)]))
     check_readable(attention_map(weights(1, 1), ["one"], title="A single word"))
-    check_readable(attention_map(weights(3, 600), queries=["a", "b", "c"], root=True))
+    check_readable(attention_map(weights(3, 600), queries=["a", "b", "c"]))
     figure, (left, right) = new_figure(11, 5, columns=2)
     attention_map(weights(13, 13), TEXT, title="left", ax=left)
     attention_map(weights(2, 3), list("abc"), ["long name", "b"], title="right", ax=right)
     check_readable(figure)
-
-
-def test_every_format_can_be_written(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = tmp_path_factory.mktemp("maps")
-    paths = save_figure(attention_map(weights(600, 600)), directory, "map", formats=("png", "svg", "pdf"))
-    # An overview is one small picture inside, and not a shape for each weight.
-    assert all(1000 < path.stat().st_size < 2_000_000 for path in paths)
 
 
 @pytest.mark.usefixtures("without_type_checks")

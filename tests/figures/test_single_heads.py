@@ -73,17 +73,6 @@ def test_labels_give_the_true_values(check_readable: Check) -> None:
     check_readable(figure)
 
 
-def test_the_absolute_scale_is_one_for_all_panels(check_readable: Check) -> None:
-    figure = draw_head(head(), SEQ, NAMES, absolute=True, labels=True, title="unique")
-    values = tables(head())
-    largest = max(np.abs(table).max() for table in values.values())
-    for ax, table in zip(figure.axes[:8], values.values(), strict=True):
-        np.testing.assert_allclose(shown(ax), table)
-        assert ax.images[0].get_clim() == pytest.approx((-largest, largest))
-    assert figure.axes[8].get_ylabel() == "value, one scale for all panels"
-    check_readable(figure)
-
-
 def test_a_comparison_puts_one_head_above_the_other(check_readable: Check) -> None:
     first, second = head(1), head(2, qk_dim=6)
     figure = draw_comparison(first, second, SEQ, NAMES, input_names=INPUTS, title="hand and learned")
@@ -94,15 +83,6 @@ def test_a_comparison_puts_one_head_above_the_other(check_readable: Check) -> No
         np.testing.assert_allclose(shown(ax), (values - values.min()) / np.ptp(values), atol=1e-12)
     assert [text.get_text() for ax in figure.axes for text in ax.texts] == ["hand-designed", "learned"]
     check_readable(figure)
-
-
-def test_a_comparison_on_one_scale() -> None:
-    first = head(1)
-    second = HeadWeights(10 * first.Km, first.Qm, first.Vm, first.pos)
-    figure = draw_comparison(first, second, SEQ, absolute=True)
-    limits = {ax.images[0].get_clim() for ax in figure.axes[:16]}
-    largest = max(np.abs(table).max() for each in (first, second) for table in tables(each).values())
-    assert limits == {(-largest, largest)}
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 2), (5, 5), (22, 22), (45, 45)])

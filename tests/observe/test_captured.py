@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.observe.captured import Captured, Record, as_texts
+from glassformer.observe.captured import Captured, Record
 from refusals import refused
 
 
@@ -22,25 +22,12 @@ def record(**changes: object) -> Record:
     return Record(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_labels_name_what_stands_on_the_axes() -> None:
-    words = (("a", "b", "c", "d", "e"), ("f", "g", "h"))
-    seen = Captured([record()], words, (("s",),))
-    (only,) = seen.records
-    assert only.axes == ("batch", "head", "query", "key")
-    assert seen.query_names(only) == ["b", "c", "e"]
-    assert seen.key_names(only) == ["b", "c", "d", "e"]
-    assert seen.query_names(only, 1) == ["g", "h", "4"]  # where a text is longer than its words
-    assert seen.key_names(record(cross=True, keys=range(4))) == ["s", "1", "2", "3"]
-    assert seen.query_names(record(source=True)) == ["1", "2", "4"]
-    assert Captured([only]).key_names(only) == ["1", "2", "3", "4"]
-
-
 def test_the_last_of_each_module_and_all_of_them() -> None:
     one, other, again = record(), record(name="layers.1.attention"), record(call=1)
     seen = Captured([one, other, again, record(what="q", values=torch.rand(2, 2, 3, 8), keys=None)])
     assert seen.of("weights") == {"layers.0.attention": [one, again], "layers.1.attention": [other]}
     assert seen.weights["layers.0.attention"] is again.values
-    assert list(seen.calls) == ["layers.0.attention", "layers.1.attention"]
+    assert one.axes == ("batch", "head", "query", "key")
     assert np.array_equal(seen.numpy("weights")["layers.1.attention"], other.values.numpy())
     assert list(seen.last("q")) == ["layers.0.attention"]
     assert seen.last("scores") == {}
@@ -60,10 +47,3 @@ def test_what_a_record_or_capture_lacks_is_refused() -> None:
         _ = seen.records[0].grad
     with refused("nothing", expected="one of weights"):
         seen.of("nothing")
-    for words in ("abc", [1, 2], [["a"], "b"], [["a"], [1]]):
-        with refused("tokens of", expected="a list of words"):
-            as_texts("tokens", words)
-    with refused("row 1 of 1 texts"):
-        Captured(seen.records, (("a",),)).query_names(seen.records[0], 1)
-    with refused("without such an axis"):
-        seen.key_names(record(what="residual", values=torch.rand(2, 3, 4), heads=None, keys=None))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from glassformer.training.interrupt import StopRequest
+from glassformer.training.stepper import StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

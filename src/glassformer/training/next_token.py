@@ -47,12 +47,8 @@ class NextTokenTask:
     ) -> None:
         _require_sequences(evaluation, "evaluation")
         require(metric in ("loss", "accuracy"), f"metric = {metric!r}", "'loss' or 'accuracy'", "Choose one of them.")
-        require(
-            balance_weight >= 0,
-            f"balance_weight = {balance_weight}",
-            "a number of at least 0",
-            "The Switch Transformer uses 0.01; 0 leaves the balance alone.",
-        )
+        got, fix = f"balance_weight = {balance_weight}", "The Switch Transformer uses 0.01; 0 leaves the balance alone."
+        require(balance_weight >= 0, got, "a number of at least 0", fix)
         require_positive(evaluation_batch=evaluation_batch)
         self._batches, self._evaluation, self._evaluation_batch = batches, evaluation, evaluation_batch
         self._balance_weight = balance_weight
@@ -93,9 +89,6 @@ class NextTokenTask:
 
 
 def _require_sequences(tokens: Tensor, name: str) -> None:
-    require(
-        tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2,
-        f"{name} of shape {tuple(tokens.shape)}",
-        "[example, position] with at least one example and two positions",
-        "A sequence needs a token to read and one to predict.",
-    )
+    got, fix = f"{name} of shape {tuple(tokens.shape)}", "A sequence needs a token to read and one to predict."
+    fits = tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2
+    require(fits, got, "[example, position] with at least one example and two positions", fix)

@@ -117,7 +117,6 @@ def test_a_named_head_gets_the_task_beside_it(tmp_path: Path) -> None:
     (tmp_path / "task.json").write_text(json.dumps(example))
     (entry,) = entries_at(tmp_path / "mine.json")
     loaded = entry.open()
-    assert isinstance(loaded, LoadedHead)
     assert loaded.task.space.letters == ("A", "B")
     assert entry.card.text == "AB"
     write_head(HeadWeights(np.eye(3), np.eye(3), np.eye(3)), tmp_path / "three.json")
@@ -138,7 +137,6 @@ def test_what_is_named_is_offered_first(tmp_path: Path) -> None:
     everything = Backend(list_models(tmp_path / "runs", tmp_path / "runs"))
     assert [card.name for card in everything.catalogue().models] == ["one", *names[:-1]]  # once, though found twice
     run = everything.answer("run", m.Ask(model="one", text="ab"))
-    assert isinstance(run, m.Run)
     assert run.tokens == ["a", "b"]
 
 

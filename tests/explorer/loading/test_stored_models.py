@@ -22,9 +22,8 @@ from glassformer.data.subword import load_subwords, train_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
-from glassformer.explorer.loading.discovery import stored_entry
-from glassformer.explorer.loading.loaded_model import LoadedDecoder
-from glassformer.explorer.loading.stored_models import Place
+from glassformer.explorer.loading.loaded_model import ModelEntry
+from glassformer.explorer.loading.stored_models import Place, stored_entry
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -51,9 +50,12 @@ def _run(directory: Path, model: nn.Module, description: Mapping[str, Any], wher
     return directory
 
 
+def _entry(path: Path) -> ModelEntry:
+    return stored_entry(Place(path, "it", "it"))
+
+
 def _read(path: Path) -> m.Run:
-    entry = stored_entry(Place(path, "it", "it"))
-    assert entry is not None
+    entry = _entry(path)
     loaded = entry.open()
     assert loaded.card == entry.card
     assert entry.card.origin == "run"
@@ -65,27 +67,19 @@ def test_a_run_of_train_on_bytes(tmp_path: Path) -> None:
     description = {"model": asdict(model.config), "data": {"kind": "text", "path": "/home/anna/tales.txt"}}
     run = _read(_run(tmp_path / "run", model, description, "checkpoints/step-00000010"))
     assert run.tokens[:5] == ["O", "n", "c", "e", "␣"]
-    entry = stored_entry(Place(tmp_path / "run", "it", "it"))
-    assert entry is not None
-    assert "tales.txt" in entry.card.about
-    assert "anna" not in entry.card.about
+    about = _entry(tmp_path / "run").card.about
+    assert "tales.txt" in about
+    assert "anna" not in about
 
 
 def test_a_run_of_train_on_the_recurrence(tmp_path: Path) -> None:
     model = _decoder(7, num_experts=2)
     description = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
-    entry = stored_entry(Place(_run(tmp_path / "run", model, description), "it", "it"))
-    assert entry is not None
+    entry = _entry(_run(tmp_path / "run", model, description))
     assert entry.card.views == ["attention", "sampling", "experts", "whatif"]
     loaded = entry.open()
-    tokens = loaded.encode("3 2 6 4 5 1 3 2 6 4 5 1 3 2")  # type: ignore[union-attr]
-    assert loaded.rule(tokens) == "x[t] = 3 x[t-1] mod 7, or x[t-1] + 1"  # type: ignore[union-attr]
-
-
-def test_a_run_of_an_earlier_gpt_oss_lab_is_refused(tmp_path: Path) -> None:
-    run = _run(tmp_path / "run", _decoder(7), {"model": {"vocab_size": 7, "n_layers": 2}, "fresh": True, "seed": 0})
-    with refused("config.json, which does not describe a model", fix="train again"):
-        stored_entry(Place(run, "it", "it"))
+    tokens = loaded.encode("3 2 6 4 5 1 3 2 6 4 5 1 3 2")
+    assert loaded.rule(tokens) == "x[t] = 3 x[t-1] mod 7, or x[t-1] + 1"
 
 
 @pytest.mark.parametrize("encoding", ["slots", "bag", "positions"])
@@ -152,12 +146,10 @@ def test_a_released_decoder_reads_text_by_its_own_tokenizer(
     directory = tmp_path / folder
     write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=1))
     byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))  # the hub's has it above the folder of OpenAI's layout
-    entry = stored_entry(Place(directory, "it", "it"))
-    assert entry is not None
+    entry = _entry(directory)
     assert entry.card.input_help == "any text"
     assert _read(directory).tokens == list("Once␣upon␣a␣time")
     loaded = entry.open()
-    assert isinstance(loaded, LoadedDecoder)
     assert loaded.encode("héa\n") == byte_engine.encode("héa\n").ids
     assert read(loaded, m.Ask(model="it", text="héa\n")).message.tokens == ["h", "\\xc3", "\\xa9", "a", "⏎"]
     assert loaded.join(loaded.encode("héa\n")) == "héa\n"
@@ -172,19 +164,16 @@ def test_our_own_decoder_reads_text_by_the_tokenizer_that_was_trained_for_it(tmp
     else:
         tokenizer = train_subwords(["once upon a time there was a fox"], kind, 300)
         (tmp_path / "own" / "tokenizer.json").write_text(tokenizer.to_json())
-    entry = stored_entry(Place(tmp_path / "own", "own", "own"))
-    assert entry is not None
+    entry = _entry(tmp_path / "own")
     assert entry.card.input_help == "any text"
     loaded = entry.open()
-    assert isinstance(loaded, LoadedDecoder)
     assert loaded.encode("once upon a time") == load_subwords(tmp_path / "own").encode("once upon a time", 64)
 
 
 def test_a_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path, byte_engine: Tokenizer) -> None:
     write_random_gpt_oss(tmp_path / "it", replace(GPT_OSS_TINY, vocab_size=260, num_layers=1))
     byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))
-    entry = stored_entry(Place(tmp_path / "it", "it", "it"))
-    assert entry is not None
+    entry = _entry(tmp_path / "it")
     with refused("vocab_size = 260"):
         entry.open()
 
@@ -192,7 +181,7 @@ def test_a_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path, byte_engi
 def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     _decoder(30).save_pretrained(tmp_path / "dense", layout="glassformer")
     _decoder(30, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
-    cards = [stored_entry(Place(tmp_path / name, name, name)).card for name in ("dense", "sparse")]  # type: ignore[union-attr]
+    cards = [_entry(tmp_path / name).card for name in ("dense", "sparse")]
     assert cards[0].views == ["attention", "sampling", "whatif"]
     assert "experts" not in cards[0].about
     assert cards[1].views == ["attention", "sampling", "experts", "whatif"]
@@ -209,14 +198,14 @@ def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     ],
 )
 def test_runs_of_other_kinds_are_passed_over(tmp_path: Path, description: dict[str, Any]) -> None:
-    assert stored_entry(Place(_run(tmp_path / "run", nn.Linear(2, 2), description), "it", "it")) is None
+    assert _entry(_run(tmp_path / "run", nn.Linear(2, 2), description)) is None
 
 
-@pytest.mark.parametrize("content", [{}, {"model_type": "t5"}, {"training": 3, "description": 4}])
-def test_other_directories_are_passed_over(tmp_path: Path, content: dict[str, Any]) -> None:
-    assert stored_entry(Place(tmp_path, "it", "it")) is None
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    assert stored_entry(Place(tmp_path, "it", "it")) is None
+def test_other_directories_are_passed_over(tmp_path: Path) -> None:
+    assert _entry(tmp_path) is None
+    for content in ({}, {"model_type": "t5"}, {"training": 3, "description": 4}):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert _entry(tmp_path) is None
 
 
 def test_what_is_broken_is_refused(tmp_path: Path) -> None:
@@ -230,18 +219,18 @@ def test_what_is_broken_is_refused(tmp_path: Path) -> None:
     }
     for name, (description, message) in broken.items():
         with refused(message):
-            stored_entry(Place(_run(tmp_path / name, model, description), "it", "it"))
+            _entry(_run(tmp_path / name, model, description))
     bare = _run(tmp_path / "bare", model, good)
     (bare / "best" / "model.safetensors").unlink()
     with refused(r"model\.safetensors"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)
     (bare / "best" / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{")
     with refused("cannot be read"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)
     (bare / "best" / "model.safetensors").unlink()
     (bare / "best").rmdir()
     with refused("no weights yet"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)
     (bare / "config.json").write_text("{")
     with refused(r"config\.json"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)

@@ -14,10 +14,9 @@ from glassformer.files import require_absent
 from glassformer.programs.certificate import ProgramCertificate, verify_program
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.language import typed
-from glassformer.programs.library import Example
+from glassformer.programs.library import Example, read_program
 from glassformer.programs.model import CompiledProgram
 from glassformer.programs.parts import describe
-from glassformer.programs.program_files import read_program
 from glassformer.programs.saved import load_program, require_place, save_program
 from glassformer.text import shown
 

@@ -19,7 +19,6 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.api import require_waiting
-from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.generation.language_model import count_weights
 from glassformer.observe.sweep import ablation_steps, attribution_sweep
 
@@ -76,7 +75,7 @@ class Sweeping:
 
     @property
     def size(self) -> int:
-        """An estimate of the memory that it holds, in bytes."""
+        """About how many bytes it holds."""
         held = sum(stack.told.layers * given.q.shape[1] * given.q.shape[3] for stack, given in self._first())
         return (0 if self._steps is None else 32 * self.tokens * held) + 10_000
 
@@ -149,13 +148,13 @@ class Sweeping:
                     break
 
 
-def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
+def sweep(runs: Runs, ask: m.AskSweep) -> m.HeadSweep:
     """The log-odds of the target, or of it over the other outcome, without each head, as far as they are known.
 
     The first call gives an estimate from one gradient where that fits into memory, and each further one computes for
     a moment, the layers of the largest estimates first. Nothing is computed between the calls.
     """
-    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    outcomes = outcomes_of(runs, ask.ask, ask.place)
     target = outcomes.chosen(ask.target)
     other = None if ask.other is None else outcomes.chosen(ask.other, "other")
     require(target != other, f"target = other = {target}", "two outcomes", "Change one.")

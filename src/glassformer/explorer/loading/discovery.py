@@ -7,29 +7,21 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
-from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
-from glassformer.explorer.loading.lab_runs import in_context_lookup, lookup_course
+from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.programs import stored_program
-from glassformer.explorer.loading.stored_models import Place, checkpoint, language_model, stamp_of, trained_decoder
+from glassformer.explorer.loading.stored_models import Place, language_model, stored_entry
 from glassformer.generation.language_model import KNOWN
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import require_fits
 from glassformer.handcraft.weight_files import read_head
-from glassformer.programs.saved import is_program_file
+from glassformer.programs.saved import is_program_file, load_program
 from glassformer.text import one_line, shown
-
-RUN_READERS = (in_context_lookup, lookup_course, trained_decoder)
-"""Makers of the entry of a training run from its place and the description in its ``config.json``, tried in turn; None:
-a run of another kind."""
 
 MOST_FOUND = 64
 """Largest number of models taken from a directory of runs."""
@@ -53,8 +45,7 @@ def list_models(
     """The named model, the bundled models, and those in a directory of runs.
 
     Args:
-        named: The name of a bundled model, which is then listed first; or the path of a run, a checkpoint or the
-            weights of a head: a file, or a directory, which may hold several models.
+        named: The name of a bundled model, which is then listed first; or what :func:`entries_at` takes.
         runs: The directory of runs, which need not exist. None: no directory.
         warn: As in :func:`find_models`.
     """
@@ -69,22 +60,8 @@ def list_models(
     return [*first, *listed, *found]
 
 
-def stored_entry(place: Place) -> ModelEntry | None:
-    """The entry of the model in a directory; None if it holds no model of a known kind."""
-    path = place.path
-    if not (path / CONFIG_FILE).is_file():
-        return None
-    config = read_json(path / CONFIG_FILE)
-    if "training" in config and isinstance(config.get("description"), dict):
-        read = (reader(place, config["description"]) for reader in RUN_READERS)
-        entry = next((each for each in read if each is not None), None)
-    else:
-        entry = checkpoint(place, config)
-    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path))
-
-
 def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[str] | None = None) -> list[ModelEntry]:
-    """The model in the directory or file ``path``, or the models in the directories within it.
+    """The models at ``path``: a run, a checkpoint, a GGUF file or the weights of a head, or a directory of several.
 
     ``warn`` and ``taken`` are as in :func:`find_models`.
     """
@@ -92,12 +69,11 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     in_gguf = path.is_file() and _GGUF.search(path.name) is not None
     if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
         return [language_model(name, _free(_slug(path.name), taken or set()))]
-    known = ", ".join((*KNOWN, *(entry.card.name for entry in bundled())))
     require(
         there,
         f"{shown(path)}, which does not exist",
         "a run, a checkpoint, a GGUF file, the weights of a head, or the name of a model",
-        f"Correct the path, or choose among {known}.",
+        f"Correct the path, or choose among {', '.join((*KNOWN, *(entry.card.name for entry in bundled())))}.",
     )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken or set()), title)
@@ -146,7 +122,7 @@ def find_models(
         try:
             entry = stored_entry(place)
         except InputError as error:
-            warn(_skipped(path, error))
+            warn(f"skipped {shown(path)}: {one_line(str(error))}")
             continue
         if entry is not None:
             names.add(place.name)
@@ -159,15 +135,11 @@ def find_models(
             except InputError as error:
                 # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
                 if file.stem == "head" or file.stem in TASKS or is_program_file(file):
-                    warn(_skipped(file, error))
+                    warn(f"skipped {shown(file)}: {one_line(str(error))}")
         if len(found) >= MOST_FOUND:
             warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
             return found[:MOST_FOUND]
     return found
-
-
-def _skipped(path: Path, error: InputError) -> str:
-    return f"skipped {shown(path)}: {one_line(str(error))}"
 
 
 def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
@@ -196,7 +168,7 @@ def _head_files(path: Path) -> list[Path]:
 
 def _head(place: Place) -> ModelEntry:
     if is_program_file(place.path):
-        program = stored_program(place.path, place.name, place.title)
+        program = program_model(load_program(place.path), place.name, place.title, origin="run")
         return ModelEntry(program.card, lambda: program)
     weights = read_head(place.path)
     task = _task_of(place.path, weights)

@@ -87,14 +87,7 @@ def coarse_enough(tokens: int, side: int) -> int:
 
 
 def recorded_weights(backend: Answering, shown: PageState, runs: list[m.Run], room: int) -> dict[str, Any]:
-    """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page.
-
-    Args:
-        explorer: Answers the requests.
-        shown: The page's state.
-        runs: The runs whose weights are wanted.
-        room: How many characters they may take.
-    """
+    """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page, in at most ``room`` characters."""
     heads = sorted(_heads(shown, runs), key=lambda each: (not each.shown, each.layer != shown.state.layer))
     levels = _first_levels(heads, room)
     rows = []

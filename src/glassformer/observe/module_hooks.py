@@ -1,4 +1,4 @@
-"""Seams: places where the input, the output or the whole computation of a module is read or replaced."""
+"""Hooks of modules: their input, their output or their whole computation is read or replaced, in one scope."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def suspended() -> Iterator[None]:
 _lock = threading.Lock()
 _Entry = tuple[int, Change, Scope]
 """The order of a change, the change, and whose it is."""
-_seams: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
+_inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 
 
 def insert(module: nn.Module, where: str, change: Change, order: int, scope: Scope) -> Callable[[], None]:
@@ -87,31 +87,31 @@ def insert(module: nn.Module, where: str, change: Change, order: int, scope: Sco
     key = id(module), where
     entry = order, change, scope
     with _lock:
-        if key not in _seams:
+        if key not in _inserted:
             register = module.register_forward_pre_hook if "input" in where else module.register_forward_hook
-            _seams[key] = register(_HOOKS[where], with_kwargs=True, prepend="first" in where), []
-        changes = _seams[key][1]
+            _inserted[key] = register(_HOOKS[where], with_kwargs=True, prepend="first" in where), []
+        changes = _inserted[key][1]
         changes[:] = sorted([*changes, entry], key=lambda each: each[0])
 
     def remove() -> None:
         with _lock:
-            handle, changes = _seams[key]
+            handle, changes = _inserted[key]
             changes[:] = [each for each in changes if each is not entry]
             if not changes:
                 handle.remove()
-                del _seams[key]
+                del _inserted[key]
 
     return remove
 
 
 def is_changed(module: nn.Module | None, where: str) -> bool:
     """Whether an edit of this scope, not its bookkeeping, changes a module's input or output."""
-    found = _seams.get((id(module), where))
+    found = _inserted.get((id(module), where))
     return found is not None and any(order in (1, 2) and scope.here() for order, _, scope in found[1])
 
 
 def has_other_hooks(model: nn.Module) -> bool:
-    """Whether modules have forward hooks that are no seams, such as a user's own."""
+    """Whether modules have forward hooks that are not inserted here, such as a user's own."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return True
     return any(
@@ -122,7 +122,7 @@ def has_other_hooks(model: nn.Module) -> bool:
 
 
 def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    found = _seams.get((id(module), where))
+    found = _inserted.get((id(module), where))
     if found is None:
         _leave_copy(module)
     if found is None or not isinstance(values, Tensor):
@@ -241,7 +241,7 @@ def _stood_in(own: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
 def without_other_hooks(module: Any, x: Tensor) -> Any:
     """The output of ``module`` with the changes of its output; other hooks, which may count its calls, do not run."""
     output = module.forward(x)
-    new = _at_output(module, (x,), {}, output) if (id(module), "output") in _seams else None
+    new = _at_output(module, (x,), {}, output) if (id(module), "output") in _inserted else None
     return output if new is None else new
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from glassformer.explorer.loading.bundled import bundled
-from glassformer.explorer.loading.hand_designed import first_text, fitting_task
-from glassformer.explorer.loading.loaded_model import LoadedHead, ModelEntry
+from glassformer.explorer.loading.designed import first_text, fitting_task
+from glassformer.explorer.loading.loaded_model import ModelEntry
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
@@ -20,7 +20,6 @@ HEADS = [entry for entry in bundled() if entry.card.kind == "head"]
 @pytest.mark.parametrize("entry", HEADS, ids=lambda entry: entry.card.name)
 def test_every_design_is_proved_and_told_of(entry: ModelEntry) -> None:
     loaded = entry.open()
-    assert isinstance(loaded, LoadedHead)
     assert loaded.card == entry.card
     assert verify(loaded.weights, loaded.task).holds
     assert set(loaded.why) == set(loaded.weights.matrices)

@@ -23,7 +23,7 @@ from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.seams import Enough, has_other_hooks, insert, is_changed, scope, standing_in
+from glassformer.observe.module_hooks import Enough, has_other_hooks, insert, is_changed, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -59,12 +59,8 @@ class Runner:
         self.points = find_hook_points(model)
         self.model, self._metric, self._logits, self._part = model, metric, logits, part
         heads = [point for point in self.points if point.role == "logits"]
-        require(
-            len(heads) == 1,
-            f"{type(model).__name__}, which has no logits",
-            "a decoder, an encoder-decoder, or an encoder with a classifier",
-            "Load the model with its head.",
-        )
+        got, expected = f"{type(model).__name__}, which has no logits", "a decoder, or an encoder with a classifier"
+        require(len(heads) == 1, got, expected, "Load the model with its head.")
         self._head = heads[0].module
         there = {"encoder": any(point.source for point in self.points), "cross": any(p.cross for p in self.points)}
         parts = [None, "decoder", *(name for name, exists in there.items() if exists)]
@@ -114,48 +110,30 @@ class Runner:
             before: Keys and values of each layer, of which those before ``start`` are used.
         """
         repeated: dict[str, Any] = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
-        found: list[Tensor] = []
-        # Edits and hooks of logits name positions of the whole text.
-        whole = self.alone or is_changed(self._head, "output")
 
-        def shorten(values: Tensor, _: Any = None) -> Tensor | None:
-            if values.dim() == 2:
-                return None
-            read = select("logits", self._logits, start + values.shape[1])
-            return values[:, [position - start for position in read]]
+        def read(length: int) -> list[int]:
+            return [position - start for position in select("logits", self._logits, start + length)]
 
-        def note(values: Tensor, _: Any) -> None:
-            found.append(values)
-            if self.known:
-                raise Enough  # what the model does with so few logits is not needed
+        def run() -> Any:
+            given = self._continued(repeated, start, before) if start else repeated
+            return self.model(*([given.pop("")] if "" in given else ()), **given)
 
-        with ExitStack() as attached:
-            attached.enter_context(evaluating(self.model))
-            here = attached.enter_context(scope())
-            if not whole:
-                attached.callback(insert(self._head, "input", shorten, 9, here))
-            attached.callback(insert(self._head, "output", note, 9, here))
-            attached.enter_context(suppress(Enough))
-            if start:
-                repeated = self._continued(repeated, start, before)
-            made: Any = self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)
-            found.append(made if isinstance(made, Tensor) else made.logits)  # with factors and caps
-        short = shorten(found[-1]) if whole else found[-1]
-        found[-1] = found[-1] if short is None else short
-        return found[-1] if found[-1].dim() == 3 else found[-1][:, None]
+        with evaluating(self.model):
+            logits = logits_at(self._head, read, run, whole=self.alone, ends=self.known)
+        return logits if logits.dim() == 3 else logits[:, None]
 
-    def run(
-        self, texts: Mapping[str, Tensor], copies: int = 1, start: int = 0, before: Mapping[int, KeysAndValues] = _NONE
-    ) -> Float[Tensor, "copy text"]:
+    def run(self, texts: Mapping[str, Tensor], copies: int = 1) -> Float[Tensor, "copy text"]:
         """The metric of each text of each copy, or one number for each copy; arguments as for :meth:`logits`."""
-        logits = self.logits(texts, copies, start, before)
-        values = torch.stack([self._measured(copy) for copy in logits.unflatten(0, (copies, -1))])
-        require(
-            bool(values.isfinite().all()), "a metric that is NaN or infinite", "finite numbers", "Check the metric."
-        )
+        return self._measured(self.logits(texts, copies), texts)
+
+    def _measured(self, logits: Tensor, texts: Mapping[str, Tensor]) -> Float[Tensor, "copy text"]:
+        copies = logits.unflatten(0, (-1, _size(texts)[0]))
+        values = torch.stack([self._measured_alone(copy) for copy in copies])
+        finite = bool(values.isfinite().all())
+        require(finite, "a metric that is NaN or infinite", "finite numbers", "Check the metric.")
         return values
 
-    def _measured(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " text"]:
+    def _measured_alone(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " text"]:
         try:
             value = self._metric(logits.as_subclass(_Kept))
         except (IndexError, RuntimeError) as error:
@@ -197,13 +175,7 @@ class Runner:
                 added to the output of a module; ``skip`` False: the blocks before run too; ``copies``, without a
                 stream.
         """
-        logits = self._logits_from(texts, layer, stage, stream, **options)
-        copies = len(logits) // _size(texts)[0]
-        values = torch.stack([self._measured(copy) for copy in logits.unflatten(0, (copies, -1))])
-        require(
-            bool(values.isfinite().all()), "a metric that is NaN or infinite", "finite numbers", "Check the metric."
-        )
-        return values
+        return self._measured(self._logits_from(texts, layer, stage, stream, **options), texts)
 
     def _logits_from(
         self,
@@ -235,7 +207,7 @@ class Runner:
             if stage == "residual_between" and skipped and block.pre_norm:
                 point = next(p for p in self.points if p.role == "attention" and p.block is block.module)
                 foreign = type(point.module).__module__.startswith("transformers.")
-                adding = point.module if foreign or point.added is None else point.added
+                adding = point.module if foreign or point.residual_writer is None else point.residual_writer
                 attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
             if brief:
                 read = [each - start for each in select("logits", self._logits, length)]
@@ -284,6 +256,40 @@ class Runner:
         for own, (k, v) in zip(cache.layers, known, strict=True):
             own.append(k, v)
         return {**given, "cache": cache}
+
+
+def logits_at(
+    head: nn.Module, positions: Callable[[int], list[int]], run: Callable[[], Any], *, whole: bool, ends: bool
+) -> Tensor:
+    """The logits at some positions of a run of a model; a classifier's, [batch, class], as they are.
+
+    Args:
+        head: The module that computes logits; of other positions it computes none.
+        positions: From the length of its input to positions in it.
+        run: Runs the model.
+        whole: Whether the head must read all positions, as hooks may name them; edits of its output do.
+        ends: Whether the run may end with the head, as nothing changes the logits after it.
+    """
+    found: list[Tensor] = []
+    whole = whole or is_changed(head, "output")
+
+    def shorten(values: Tensor, _: Any = None) -> Tensor:
+        return values if values.dim() == 2 else values[:, positions(values.shape[1])]
+
+    def note(values: Tensor, _: Any) -> None:
+        found.append(values)
+        if ends:
+            raise Enough
+
+    with ExitStack() as attached:
+        here = attached.enter_context(scope())
+        if not whole:
+            attached.callback(insert(head, "input", shorten, 9, here))
+        attached.callback(insert(head, "output", note, 9, here))
+        attached.enter_context(suppress(Enough))
+        output = run()
+        found.append(output if isinstance(output, Tensor) else output.logits)  # with factors and caps
+    return shorten(found[-1]) if whole else found[-1]
 
 
 def _size(texts: Mapping[str, Tensor]) -> tuple[int, int]:
