@@ -24,12 +24,8 @@ from glassformer.text import short, shown
 def run(flags: ExploreFlags) -> None:
     """Serve the page until Ctrl-C, or write it."""
     text = flags.text or ""
-    require(
-        len(text) <= m.MOST_CHARACTERS,
-        f"--text of {len(text):,} characters",
-        f"at most {m.MOST_CHARACTERS:,}",
-        "Shorten it.",
-    )
+    got = f"--text of {len(text):,} characters"
+    require(len(text) <= m.MOST_CHARACTERS, got, f"at most {m.MOST_CHARACTERS:,}", "Shorten it.")
     require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")
     if flags.save is not None:
         require_absent(flags.save, flags.overwrite)
@@ -64,12 +60,8 @@ def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:
     words = {name: word for name, word in chosen.items() if word is not None}
     if not words and flags.run is None and flags.save is None:
         return {}
-    require(
-        flags.view is None or flags.view in card.views,
-        f"--view {flags.view} of {card.name}",
-        f"one of {', '.join(card.views)}",
-        "Choose one of these, or name another model.",
-    )
+    got, fix = f"--view {flags.view} of {card.name}", "Choose one of these, or name another model."
+    require(flags.view is None or flags.view in card.views, got, f"one of {', '.join(card.views)}", fix)
     return {"model": card.name, **words}
 
 
@@ -85,8 +77,5 @@ def _fitting(flags: ExploreFlags, backend: Backend, cards: Sequence[m.ModelCard]
             backend.answer("run", m.Ask(model=card.name, text=text))
             return card
     known = ", ".join(card.name for card in with_view)
-    raise InputError(
-        f"--text {short(text)}, which none of the models here reads",
-        f"a text for one of {known}",
-        "Name the model to see what is wrong with the text.",
-    )
+    got, fix = f"--text {short(text)}, which none of the models here reads", "Name the model to see what is wrong."
+    raise InputError(got, f"a text for one of {known}", fix)
