@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.data.recurrence import make_split
-from glassformer.labs.gpt_oss.experiments import Results, first_tokens, generation
+from glassformer.labs.gpt_oss.experiments import Results, generation
 from glassformer.labs.gpt_oss.experiments.generation import RULES, Behaviour, behaviour
 from glassformer.labs.gpt_oss.experiments.sequences import DATA
 from glassformer.labs.run import read
@@ -107,7 +107,7 @@ def test_the_lab_compares_the_models_with_the_optimum(tiny_run: Path) -> None:
     assert list(first.change) == list(first.predictions) == ["optimal", "long-new", "long-sinks"]
     assert first.change["long-new"] < 1e-5 < first.change["long-sinks"]
     assert all(abs(sum(row) - 1) < 1e-6 for rows in first.predictions.values() for row in rows)
-    panels = first_tokens.draw(first).axes
+    panels = generation.draw_first_tokens(first).axes
     heights = [bar.get_height() for bar in panels[0].patches]
     assert heights == [share for row in first.predictions["optimal"] for share in row]
 
