@@ -137,8 +137,8 @@ def patch_sweep(
 
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation patching).
     """
-    given = prepared(clean, corrupted)
-    return _swept(Runner(model, metric, logits, part), given, site, by, layers, batch_size, progress)
+    runner, given = Runner(model, metric, logits, part), prepared(clean, corrupted)
+    return _finished(_steps(runner, given, site, by, layers, batch_size), site, progress)
 
 
 def ablation_sweep(
@@ -175,7 +175,8 @@ def ablation_sweep(
     """
     runner, average = Runner(model, metric, logits, part), None if reference is None else (prepared(reference)[0], mean)
     require(mean in get_args(Over), f"mean = {mean!r}", "'position' or 'all'", "Choose one of these.")
-    return _swept(runner, prepared(texts), site, by, layers, batch_size, progress, average)
+    steps = _steps(runner, prepared(texts), site, by, layers, batch_size, average=average)
+    return _finished(steps, site, progress)
 
 
 def ablation_steps(
@@ -204,18 +205,8 @@ Average = tuple[Mapping[str, Tensor], Over]
 """Reference texts, and what the mean is over."""
 
 
-def _swept(
-    runner: Runner,
-    given: Sequence[Mapping[str, Tensor]],
-    site: Site | Inner,
-    by: Sequence[Axis] | None,
-    layers: Selection | None,
-    batch_size: int,
-    progress: bool,
-    average: Average | None = None,
-) -> Sweep:
-    """All steps, with a bar; what there is at Ctrl-C."""
-    steps = _steps(runner, given, site, by, layers, batch_size, average=average)
+def _finished(steps: Iterator[Sweep], site: str, progress: bool) -> Sweep:
+    """The sweep after all steps, with a bar; what there is at Ctrl-C."""
     found = next(steps)
     done = 0
     with tqdm(total=found.values.numel(), disable=not progress, desc=f"sweep over {site}", unit="place") as bar:
