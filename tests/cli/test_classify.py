@@ -227,13 +227,15 @@ def test_names_of_classes_do_not_steer_the_terminal(
     ],
 )
 def test_texts_that_cannot_be_read_are_named(
-    content: bytes, message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+    content: bytes, message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output
 ) -> None:
     file = tmp_path / "texts.txt"
     file.write_bytes(content)
-    refuses(["classify", "--run", run, "--file", file], message.format(place=file))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    refuses(["classify", "--run", run], message.format(place="standard input"))
+    for flags, place in ((["--file", file], str(file)), ([], "standard input")):
+        said = output(["classify", "--run", run, *flags], 2).err
+        assert message.format(place=place) in said
+        assert said.count("\n") == 1
 
 
 def test_what_is_missing_or_too_much_is_named(
