@@ -38,7 +38,7 @@ from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from glassformer.training import Batch, TrainingConfig, mix_seed, train
 from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, answers, train_in_context
-from glassformer.training.next_token import NextTokenTask
+from glassformer.training.sequence_tasks import NextTokenTask
 
 SEED = 0
 LONG = 4096

@@ -24,8 +24,8 @@ from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.explorer.model_page import ModelPage
 from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
 from refusals import refused
+from small_models import decoder
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -48,11 +48,7 @@ def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 
 
 def small_decoder() -> Decoder:
-    torch.manual_seed(0)
-    config = DecoderConfig(
-        vocab_size=7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, num_experts=2, max_seq_len=32
-    )
-    return Decoder(config)
+    return decoder(vocab_size=7, num_layers=1, num_experts=2, max_seq_len=32)
 
 
 def test_a_state_is_written_read_and_changed(small_backend: Backend) -> None:
@@ -208,7 +204,7 @@ def test_a_place_that_cannot_be_written_to_is_told(small_backend: Backend, tmp_p
         ({"model": ""}, "a model without a name"),
         ({"model": "sentiment", "text": "a\ud800"}, "text = "),
         ({"model": "sentiment", "text": "x" * 70_000}, "text = "),
-        ({"model": "sentiment", "text": [3, 4]}, "tokens for sentiment"),
+        ({"model": "sentiment", "text": [3, 4]}, "tokens of .sentiment."),
         ({"model": "sentiment", "text": {}}, "text of type dict"),
         ({"model": "sentiment", "source": ["x"]}, "a source for"),
         ({"model": "lookup-facts", "source": {"emma": 4}}, "source of type dict"),

@@ -20,11 +20,10 @@ from glassformer.explorer.model_page import ModelPage
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.state import from_words
 from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import refused
+from small_models import decoder, encoder
 
-SIZES: dict[str, Any] = {"num_layers": 2, "hidden_dim": 8, "ff_dim": 8, "num_heads": 2}
+SIZES: dict[str, Any] = {"vocab_size": 11, "num_layers": 2, "num_heads": 2, "max_seq_len": 16}
 
 
 def _spoilt(model: nn.Module, which: str = "") -> nn.Module:
@@ -37,7 +36,7 @@ def _spoilt(model: nn.Module, which: str = "") -> nn.Module:
 
 
 def _decoder(**more: Any) -> Decoder:
-    return Decoder(DecoderConfig(11, **SIZES, head_dim=4, max_seq_len=16, **more))
+    return decoder(**SIZES, **more)
 
 
 def _gpt2() -> nn.Module:
@@ -57,7 +56,7 @@ def test_all_of_it(kind: str) -> None:
         "decoder": lambda: _decoder(sinks=True),
         "mixture": lambda: _decoder(num_experts=3),
         "gpt2": _gpt2,
-        "encoder": lambda: Encoder(EncoderConfig(11, **SIZES, max_seq_len=16, num_classes=3)),
+        "encoder": lambda: encoder(**SIZES),
     }[kind]()
     backend = Backend([wrap_model(_spoilt(model), [1, 2, 3, 4, 5])])
     run = _run(backend, model="given", text="1 2 3 4 5")

@@ -90,14 +90,13 @@ def test_chosen_places_are_those_of_the_whole(name: str) -> None:
         assert "head" not in part.axes or len(part.heads or ()) == 1
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_a_generation_gives_rows_by_their_positions(use_cache: bool) -> None:
+def test_a_generation_gives_rows_by_their_positions() -> None:
     """Window 3 in every second layer, experts, and every kind: the steps together are one pass over the whole text."""
     model = decoder(**{**EXPERTS, "window": 3})
     kinds = kinds_of(model)
     prompt = torch.randint(50, (2, 4))
     with capture(model, what=kinds, queries=-1) as seen:
-        texts = generate(model, prompt, 6, use_cache=use_cache)
+        texts = generate(model, prompt, 6)
     text = torch.cat([prompt, torch.tensor(texts)[:, :-1]], 1)
     with torch.no_grad(), capture(model, what=kinds) as whole:
         model(text)
@@ -106,10 +105,9 @@ def test_a_generation_gives_rows_by_their_positions(use_cache: bool) -> None:
             (all_rows,) = whole.of(kind)[name]
             assert [step.call for step in steps] == list(range(6))
             if kind in ("k", "v"):
-                if use_cache:
-                    made = torch.cat([step.values for step in steps], 2)
-                    torch.testing.assert_close(made, all_rows.values, rtol=1e-5, atol=1e-5)
-                    assert [each for step in steps for each in step.keys or ()] == list(range(9))
+                made = torch.cat([step.values for step in steps], 2)
+                torch.testing.assert_close(made, all_rows.values, rtol=1e-5, atol=1e-5)
+                assert [each for step in steps for each in step.keys or ()] == list(range(9))
                 continue
             for place, step in enumerate(steps):
                 assert step.queries == (3 + place,)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers_models import FAMILIES, logits_of
 
-from glassformer.generation.continuation import Continuation
+from glassformer.generation.decoding import Continuation
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, scale, zero
 from glassformer.observe.intervene import intervene

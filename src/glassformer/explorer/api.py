@@ -14,7 +14,7 @@ from glassformer.explorer import messages as m
 class Answering(Protocol):
     """An object that answers calls, as an :class:`~glassformer.explorer.backend.Backend` does."""
 
-    def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
+    def answer(self, call: str, request: m.Message) -> Any:
         """The answer to a call, of the type that :data:`~glassformer.explorer.backend.CALLS` names."""
 
     def catalogue(self) -> m.Catalogue:

@@ -119,7 +119,7 @@ class Backend:
                 self._stamps[name] = stamp
             return self._open[name]
 
-    def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
+    def answer(self, call: str, request: m.Message) -> Any:
         """The answer to a call, of the type that :data:`CALLS` names."""
         asked = _known(call).asked
         got = f"a {type(request).__name__} for the call {call!r}"

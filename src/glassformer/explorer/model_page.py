@@ -16,7 +16,7 @@ from glassformer.explorer import import_extra
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.codecs import text_of, tokens_in, units_of
 from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, of_kind
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import Run
 from glassformer.explorer.saving.recorded_answers import asks_of, page_state
@@ -77,8 +77,7 @@ class ModelPage:
         from glassformer.figures.heat_maps import MOST_NAMES
 
         shown = page_state(from_words(self.words), self.backend.catalogue().models)
-        run = self.backend.answer("run", asks_of(self.backend, shown)[0])
-        assert isinstance(run, Run)
+        run: Run = self.backend.answer("run", asks_of(self.backend, shown)[0])
         stack = shown.stack(run)
         layer, head = min(shown.state.layer, stack.layers - 1), min(shown.state.head, stack.heads - 1)
         level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)
@@ -148,19 +147,15 @@ def open_page(
     backend, state = Backend(found), {**state, "model": card.name} if named else state
     if text is not None:
         tokens = tokens_in(text)
-        state["text"] = text if tokens is None else _text_of(backend, card.name, tokens)
+        if tokens is not None:
+            loaded = of_kind(LoadedDecoder, backend.model(card.name), "tokens", "a model that takes them: a decoder")
+            text = text_of(tokens, loaded.encode, [loaded.join])
+        state["text"] = text
     if source is not None:
         takes = card.kind == "encoder_decoder"
         require(takes, f"a source for {card.title}", "an encoder-decoder", "Omit source.")
         state["source"] = units_of(source)
     return ModelPage(backend, state)
-
-
-def _text_of(backend: Backend, name: str, tokens: list[int]) -> str:
-    loaded = backend.model(name)
-    if not isinstance(loaded, LoadedDecoder):
-        raise InputError(f"tokens for {name}", "a text", "Pass text='...'.")
-    return text_of(tokens, loaded.encode, [loaded.join])
 
 
 def _png(figure: Figure) -> tuple[str, dict[str, int]]:

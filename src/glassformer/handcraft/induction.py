@@ -69,11 +69,11 @@ class RotaryHead:
     """
 
     def __init__(self, model: Decoder, layer: int) -> None:
-        config, attention = model.config, model.layers[layer].attention  # type: ignore[union-attr]
-        self._pairs = config.head_dim // 2
+        attention: Any = model.layers[layer].attention
+        self._pairs = model.config.head_dim // 2
         turns = torch.arange(self._pairs, dtype=torch.float64) / self._pairs
-        self.frequencies = torch.pow(config.rope_base, -turns)
-        maps: Any = attention.query, attention.key, attention.value, attention.output
+        self.frequencies = torch.pow(model.config.rope_base, -turns)
+        maps = attention.query, attention.key, attention.value, attention.output
         self._query, self._key, self._value, self._output = (each.weight.detach().zero_() for each in maps)
 
     def at_distance(self, distance: int, weight: float, pairs: Sequence[int], one: int) -> None:

@@ -34,17 +34,18 @@ Predicate = Callable[[Value, Value], bool]
 Kind = Literal["input", "function", "select", "combined", "aggregate", "width"]
 """What a part computes."""
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _LONGEST_NAME = 120
 
 
-def remembered(method: Method) -> Method:
+def remembered(method: _Method) -> _Method:
     """A method of one argument whose results its instance keeps, by the argument."""
+    name = f"_known_{method.__name__}"
 
     @wraps(method)
     def first(self: Any, part: Any) -> Any:
-        known = self.__dict__.setdefault(f"_known_{method.__name__}", {})
+        known = self.__dict__.setdefault(name, {})
         if part not in known:
             known[part] = method(self, part)
         return known[part]

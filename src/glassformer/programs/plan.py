@@ -412,8 +412,8 @@ class Plan:
         if key not in self.stored:
             attempt, total = self._best(part), Sum()
             for source, stride in zip(attempt.parts, attempt.strides, strict=True):
-                share = attempt.shares and isinstance(source, Width)
-                total = total.plus((self._share(source) if share else self.read(source)).times(stride))
+                term = self._share(source) if attempt.shares and isinstance(source, Width) else self.read(source)
+                total = total.plus(term.times(stride))
             time = (total.born + 2) // 2 * 2
             points = sorted(attempt.points, key=lambda point: point[0])
             stored = Stored(part, str(part), time, self.domains.listed(part), free=True)

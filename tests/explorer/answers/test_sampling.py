@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassformer.explorer.answers.sampling import MOST_CANDIDATES, draw_at, next_token, steps
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, ModelCard, Step
-from glassformer.generation.sampling import next_token_distribution
+from glassformer.generation.sampling import SamplingRule
 from refusals import refused
 
 
@@ -53,8 +53,8 @@ def test_the_distribution_is_the_rules(
     loaded = by_name["decoder"]
     ask = AskNext(model="decoder", text="1 2 3", temperature=temperature, top_k=top_k, top_p=top_p)
     found, row = next_token(loaded, ask), logits(loaded, "1 2 3")
-    final = next_token_distribution(row, temperature=temperature, top_k=top_k, top_p=top_p)
-    tempered = next_token_distribution(row, temperature=temperature)
+    final = SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(row)
+    tempered = SamplingRule(temperature=temperature).distribution(row)
     assert sorted(each.id for each in found.candidates) == list(range(11))
     for each in found.candidates:
         assert each.logit == pytest.approx(float(row[each.id]), abs=1e-5)

@@ -80,10 +80,10 @@ def test_without_a_tokenizer_a_text_is_numbers_or_bytes() -> None:
     assert codec_of(None, 11, 8).encode("3 1 4") == [3, 1, 4]
     assert codec_of(None, 256, 8).encode("3 1") == list(b"3 1")
     assert codec_of(None, 256, 8, "3 1").encode("3 1") == [3, 1]
-    assert codec_of(None, 256, 8, [3, 1]).join([3, 1]) == "3 1"
+    assert codec_of(None, 256, 8, [3, 1]).joins[-1]([3, 1]) == "3 1"
     for vocab_size in (11, 256):
         codec = codec_of(None, vocab_size, 8)
-        assert codec.join(codec.encode(codec.sample)) == codec.sample
+        assert codec.joins[-1](codec.encode(codec.sample)) == codec.sample
 
 
 def test_words_of_our_own_tokenizer() -> None:
@@ -100,10 +100,10 @@ def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engi
     tokens = codec.encode("aé")
     assert tokens == [256, *byte_engine.encode("aé").ids]
     assert [codec.word(token) for token in tokens] == ["<|startoftext|>", "a", "\\xc3", "\\xa9"]
-    assert codec.join(tokens) == "aé"
-    assert codec.join(tokens[1:2]) == "a"
+    assert codec.joins[-1](tokens) == "aé"
+    assert codec.joins[-1](tokens[1:2]) == "a"
     # Neither is what no text encodes to: a name, or an id that is not in use.
-    assert codec.join([*tokens, 257, 279]) == "aé"
+    assert codec.joins[-1]([*tokens, 257, 279]) == "aé"
     assert codec.word(257).startswith("<|")
     with refused("5 tokens"):
         codec.encode("aéa")

@@ -21,10 +21,9 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder, EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.models.encoder import Encoder
 from refusals import refused
+from small_models import decoder, encoder, encoder_decoder
 
 TOKENIZER = WordTokenizer(("a", "good", "film", "bad"))
 
@@ -34,15 +33,11 @@ def _read(loaded: LoadedModel) -> m.Run:
 
 
 def _decoder(vocab_size: int = 11, **options: Any) -> Decoder:
-    config = DecoderConfig(vocab_size, num_layers=2, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, **options)
-    return Decoder(config)
+    return decoder(vocab_size=vocab_size, num_layers=2, **options)
 
 
 def _encoder(num_classes: int | None = 2) -> Encoder:
-    config = EncoderConfig(
-        TOKENIZER.vocab_size, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, max_seq_len=6, num_classes=num_classes
-    )
-    return Encoder(config)
+    return encoder(vocab_size=TOKENIZER.vocab_size, max_seq_len=6, num_classes=num_classes)
 
 
 @pytest.mark.parametrize("text", ["3 1 4", [3, 1, 4], torch.tensor([3, 1, 4]), torch.tensor([[3, 1, 4]])])
@@ -71,12 +66,10 @@ def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:
 
 
 def test_an_encoder_decoder_of_tokens_and_of_slots() -> None:
-    sizes: dict[str, Any] = {"hidden_dim": 8, "ff_dim": 8, "num_heads": 2, "max_source_len": 9, "max_target_len": 4}
-    layers: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    plain = EncoderDecoder(EncoderDecoderConfig(12, **sizes, **layers))
+    plain = encoder_decoder(vocab_size=12)
     run = _read(wrap_model(plain, [1], source=torch.tensor([3, 4, 5])))
     assert run.source == ["3", "4", "5"]
-    slots = EncoderDecoder(EncoderDecoderConfig(12, **sizes, **layers, fields_per_slot=2))
+    slots = encoder_decoder(vocab_size=12, fields_per_slot=2)
     run = _read(wrap_model(slots, [1], source=[[3, 4], [5, 6]]))
     assert run.source == ["3=4", "5=6"]
     for source in ([[3, 4, 5]], [[3]], [], "3", None):

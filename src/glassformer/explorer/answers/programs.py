@@ -130,11 +130,8 @@ def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart
             else:
                 values = _words(interpreter.values(node.part))
         domain = "" if isinstance(node.part, Selector) else values_in_words(model.domains.of(node.part))
-        made.append(
-            m.ProgramPart(
-                name=_name(node.part), kind=node.part.kind, sources=list(node.sources), domain=domain, values=values
-            )
-        )
+        name, kind, sources = _name(node.part), node.part.kind, list(node.sources)
+        made.append(m.ProgramPart(name=name, kind=kind, sources=sources, domain=domain, values=values))
     return made
 
 
@@ -165,7 +162,8 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
         for row in rows:
             alike = _words(variable.decode(row))
             several = f"one of {len(alike)} values" if len(alike) > _MOST_ALIKE else " or ".join(alike)
-            values.append(several or _number(row[0]))
+            # What attention leaves of 0 is 0.
+            values.append(several or ("0" if abs(row[0]) < 1e-9 else f"{row[0]:.3g}"))
         made.append(
             m.ProgramVariable(
                 name=_name(variable.name),
@@ -176,11 +174,6 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
             )
         )
     return made
-
-
-def _number(value: float) -> str:
-    """A stored number in three digits; what attention leaves of 0 is 0."""
-    return "0" if abs(value) < 1e-9 else f"{value:.3g}"
 
 
 def _words(values: Sequence[Value]) -> list[str]:

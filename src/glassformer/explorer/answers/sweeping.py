@@ -39,6 +39,8 @@ class _Stack:
     """The heads of one stack: the metric without each, NaN while unknown, and whether it is more than an estimate."""
 
     told: m.Attention
+    width: int
+    """Numbers of all heads of a layer."""
     values: Float[Tensor, "layer head"]
     exact: Bool[Tensor, "layer head"]
 
@@ -58,8 +60,9 @@ class Sweeping:
     def __post_init__(self) -> None:
         run = self.outcomes.run
         for told in run.message.attentions:
-            shape = told.layers, told.heads
-            self.stacks.append(_Stack(told, torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)))
+            shape, q = (told.layers, told.heads), run.layers(told.part)[0].q
+            values, exact = torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)
+            self.stacks.append(_Stack(told, q.shape[1] * q.shape[3], values, exact))
         heads = sum(stack.exact.numel() for stack in self.stacks)
         self.tokens = max(each.shape[1] for each in run.inputs)
         weights = sum(count_weights(point.module) for point in self.outcomes.points if point.role == "block")
@@ -76,7 +79,7 @@ class Sweeping:
     @property
     def size(self) -> int:
         """About how many bytes it holds."""
-        held = sum(stack.told.layers * given.q.shape[1] * given.q.shape[3] for stack, given in self._first())
+        held = sum(stack.told.layers * stack.width for stack in self.stacks)
         return (0 if self._steps is None else 32 * self.tokens * held) + 10_000
 
     def advance(self, known: int | None) -> None:
@@ -115,18 +118,13 @@ class Sweeping:
             total=self.total,
         )
 
-    def _first(self) -> Iterator[tuple[_Stack, Any]]:
-        for stack in self.stacks:
-            yield stack, self.outcomes.run.layers(stack.told.part)[0]
-
     def _all_steps(self) -> Iterator[None]:
         model, texts, place = self.outcomes.model, self.outcomes.texts, self.outcomes.place
         metric = partial(_preference, self.target, self.other)
         options: dict[str, Any] = {"logits": -1 if place is None else place}
         parts = [None if stack.told.part == "self" else stack.told.part for stack in self.stacks]
-        for part, (stack, first) in zip(parts, self._first(), strict=True):
-            width = first.q.shape[1] * first.q.shape[3]
-            if stack.told.layers * width * self.tokens * _BYTES_HELD <= MOST_HELD:
+        for part, stack in zip(parts, self.stacks, strict=True):
+            if stack.told.layers * stack.width * self.tokens * _BYTES_HELD <= MOST_HELD:
                 with suppress(InputError):
                     found = attribution_sweep(model, None, texts, metric, part=part, **options)
                     stack.values, self.before = found.values.double().detach(), found.clean

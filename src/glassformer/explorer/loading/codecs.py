@@ -82,14 +82,13 @@ class Codec:
     Args:
         encode: The tokens of a text.
         word: The name of a single token.
-        join: The text of tokens, special tokens included.
-        joins: All functions that may give the text of tokens passed from Python, to be tried in turn.
+        joins: Functions that may give the text of tokens passed from Python, to be tried in turn; the last includes
+            special tokens.
         sample: The default text.
     """
 
     encode: Callable[[str], list[int]]
     word: Callable[[int], str]
-    join: Join
     joins: tuple[Join, ...]
     sample: str
 
@@ -106,17 +105,13 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
     """
     if tokenizer is None:
         if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
-            joins = (text_of_bytes,)
-            return Codec(lambda typed: text_bytes(typed, longest), byte_word, text_of_bytes, joins, _SAMPLE[:longest])
+            return Codec(lambda typed: text_bytes(typed, longest), byte_word, (text_of_bytes,), _SAMPLE[:longest])
         sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
-        return Codec(
-            lambda typed: numbers(typed, vocab_size, longest), str, text_of_numbers, (text_of_numbers,), sample
-        )
+        return Codec(lambda typed: numbers(typed, vocab_size, longest), str, (text_of_numbers,), sample)
     if isinstance(tokenizer, Tokenizer):
         return Codec(
             lambda typed: tokenizer.encode(typed, longest),
             lambda token: _plain(tokenizer.pieces([token])[0], False),
-            tokenizer.decode,
             (tokenizer.decode,),
             " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
         )
@@ -142,7 +137,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
     # A generated special token has to be part of the text, or else the next step would not read it.
     join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Codec(encode, word, join, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
+    return Codec(encode, word, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
 
 
 def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Codec:
@@ -160,7 +155,6 @@ def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Co
         lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
         # A token may be a part of a character.
         lambda token: visible_spaces(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
-        join,
         (join,),
         _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",
     )

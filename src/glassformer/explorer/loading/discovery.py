@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,41 +34,33 @@ _GGUF = re.compile(r"\.gguf(\.part\d+)?$")
 _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:.+)?")
 
 
-def to_stderr(line: str) -> None:
-    """Print a warning about what was skipped."""
-    print(line, file=sys.stderr)
-
-
-def list_models(
-    named: Path | str | None = None, runs: Path | str | None = "runs", warn: Callable[[str], None] = to_stderr
-) -> list[ModelEntry]:
+def list_models(named: Path | str | None = None, runs: Path | str | None = "runs") -> list[ModelEntry]:
     """The named model, the bundled models, and those in a directory of runs.
 
     Args:
         named: The name of a bundled model, which is then listed first; or what :func:`entries_at` takes.
         runs: The directory of runs, which need not exist. None: no directory.
-        warn: As in :func:`find_models`.
     """
     listed = bundled()
     taken = {entry.card.name for entry in listed}
     if named is not None and str(named) in taken:
         listed.sort(key=lambda entry: entry.card.name != str(named))
         named = None
-    first = [] if named is None else entries_at(Path(named), warn, taken)
+    first = [] if named is None else entries_at(Path(named), taken)
     taken |= {entry.card.name for entry in first}
-    found = [] if runs is None else find_models(Path(runs), taken, warn, None if named is None else Path(named))
+    found = [] if runs is None else find_models(Path(runs), taken, None if named is None else Path(named))
     return [*first, *listed, *found]
 
 
-def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[str] | None = None) -> list[ModelEntry]:
+def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
     """The models at ``path``: a run, a checkpoint, a GGUF file or the weights of a head, or a directory of several.
 
-    ``warn`` and ``taken`` are as in :func:`find_models`.
+    ``taken`` are names of other models.
     """
     there, name = os.path.lexists(path), str(path)
     in_gguf = path.is_file() and _GGUF.search(path.name) is not None
     if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
-        return [language_model(name, _free(_slug(path.name), taken or set()))]
+        return [language_model(name, _free(_slug(path.name), taken))]
     require(
         there,
         f"{shown(path)}, which does not exist",
@@ -76,13 +68,13 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
         f"Correct the path, or choose among {', '.join((*KNOWN, *(entry.card.name for entry in bundled())))}.",
     )
     title = path.resolve().name
-    place = Place(path, _free(_slug(title), taken or set()), title)
+    place = Place(path, _free(_slug(title), taken), title)
     if path.is_file():
         return [_head(place)]
     entry = stored_entry(place)
     if entry is not None:
         return [entry]
-    inside = find_models(path, taken, warn)
+    inside = find_models(path, taken)
     require(
         len(inside) > 0,
         f"{shown(path)}, which holds no model",
@@ -92,27 +84,23 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     return inside
 
 
-def find_models(
-    directory: Path,
-    taken: set[str] | None = None,
-    warn: Callable[[str], None] = to_stderr,
-    apart: Path | None = None,
-) -> list[ModelEntry]:
+def find_models(directory: Path, taken: Set[str] = frozenset(), apart: Path | None = None) -> list[ModelEntry]:
     """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
     Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in task, such as
     ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled programs are found by how
     their files begin.
 
+    Each directory or file that was skipped is reported on stderr.
+
     Args:
         directory: Where to look, a few levels deep; links are not followed.
         taken: Names of other models.
-        warn: Receives one line for each directory or file that was skipped, with the reason.
         apart: A directory or file to leave out, with all that it contains.
     """
     left_out = None if apart is None else apart.resolve()
-    names, found = set(taken or ()), []
-    for path in _directories(directory, warn):
+    names, found = set(taken), []
+    for path in _directories(directory):
         if left_out is not None and path.resolve().is_relative_to(left_out):
             continue
         relative = path.relative_to(directory)
@@ -122,7 +110,7 @@ def find_models(
         try:
             entry = stored_entry(place)
         except InputError as error:
-            warn(f"skipped {shown(path)}: {one_line(str(error))}")
+            _warn(f"skipped {shown(path)}: {one_line(str(error))}")
             continue
         if entry is not None:
             names.add(place.name)
@@ -135,14 +123,18 @@ def find_models(
             except InputError as error:
                 # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
                 if file.stem == "head" or file.stem in TASKS or is_program_file(file):
-                    warn(f"skipped {shown(file)}: {one_line(str(error))}")
+                    _warn(f"skipped {shown(file)}: {one_line(str(error))}")
         if len(found) >= MOST_FOUND:
-            warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
+            _warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
             return found[:MOST_FOUND]
     return found
 
 
-def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
+def _warn(line: str) -> None:
+    print(f"glassformer: warning: {line}", file=sys.stderr)
+
+
+def _directories(top: Path) -> Iterator[Path]:
     for seen, (here, inside, _) in enumerate(os.walk(top), start=1):
         path = Path(here)
         depth = len(path.relative_to(top).parts)
@@ -152,7 +144,7 @@ def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
         )
         yield path
         if seen >= _MOST_DIRECTORIES:
-            warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is skipped")
+            _warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is skipped")
             return
 
 
@@ -202,7 +194,7 @@ def _slug(text: str) -> str:
     return (slug or "model")[-72:].strip("-._") or "model"
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, taken: Set[str]) -> str:
     if name not in taken:
         return name
     return next(f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken)

@@ -125,18 +125,15 @@ def load_exact(build: Callable[[], Model], directory: Path) -> Model:
         directory: Holds safetensors.
     """
     with torch.device("meta"):
-        wanted = {name: (name, list(tensor.shape)) for name, tensor in _saved_tensors(build()).items()}
+        model = build()
+    saved = model.state_dict().keys()  # without buffers that are not stored; of shared tables both names
+    tensors_of = chain(model.named_parameters(), model.named_buffers())
+    wanted = {name: (name, list(tensor.shape)) for name, tensor in tensors_of if name in saved}
     tensors = read_tensors(stored_tensors(directory), wanted, torch.float32)
     with torch.random.fork_rng(devices=[]):
         model = build()
     model.load_state_dict(tensors, strict=False)  # a shared table is stored once, under its first name
     return model
-
-
-def _saved_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, each once."""
-    saved = model.state_dict().keys()
-    return {name: each for name, each in chain(model.named_parameters(), model.named_buffers()) if name in saved}
 
 
 def _listed(words: Sequence[str]) -> str:

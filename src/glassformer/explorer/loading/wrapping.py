@@ -118,9 +118,8 @@ def _one_stack(
 ) -> LoadedEncoder | LoadedDecoder:
     longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
     codec = codec_of(tokenizer, vocab_size, longest, text)
-    encode, word, join = codec.encode, codec.word, codec.join
     initial = _initial_text(text, codec, vocab_size)
-    tokens = encode(initial)  # refuses a text that does not fit
+    tokens = codec.encode(initial)  # refuses a text that does not fit
     views: list[View] = ["attention"]
     if causal and _predicts_tokens(model, tokens[:1], vocab_size):
         views.append("sampling")
@@ -132,8 +131,8 @@ def _one_stack(
     input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
     card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
-        return LoadedDecoder(card, model, encode, word, join, longest=longest)
-    return LoadedEncoder(card, model, encode, word, classes)
+        return LoadedDecoder(card, model, codec.encode, codec.word, codec.joins[-1], longest=longest)
+    return LoadedEncoder(card, model, codec.encode, codec.word, classes)
 
 
 def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: Any) -> LoadedEncoderDecoder:
@@ -154,7 +153,7 @@ def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: A
 
     expected, fix = "at least the start token", "Pass text=[start token]."
     require(bool(text) if isinstance(text, str) else text is not None, f"{title} without a text", expected, fix)
-    plain = Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
+    plain = Codec(read_target, str, (text_of_numbers,), "")
     initial = _initial_text(text, plain, config.target_vocab)
     views: list[View] = ["attention", "scramble", "whatif"]
     input_help = f"{_NUMBERS_HELP}: the decoder's initial tokens"
@@ -165,10 +164,8 @@ def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: A
 
 
 def _card(model: nn.Module, kind: Kind, **fields: Any) -> ModelCard:
-    title = type(model).__name__
-    return ModelCard(
-        name="given", title=title, kind=kind, about=f"{title}, passed from Python.", origin="given", **fields
-    )
+    title, about = type(model).__name__, f"{type(model).__name__}, passed from Python."
+    return ModelCard(name="given", title=title, kind=kind, about=about, origin="given", **fields)
 
 
 def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:

@@ -116,10 +116,9 @@ def _what_if(backend: Answering, state: State, ask: m.Ask) -> Iterator[tuple[str
     if any(changes.values()):
         yield "whatif", m.AskWhatIf(**about, other=state.other, **changes)
     try:
-        answer = backend.answer("whatif", plain)
+        answer: m.WhatIf = backend.answer("whatif", plain)
     except InputError:  # a place or a target that the text lacks
         return
-    assert isinstance(answer, m.WhatIf)
     if "sweep" in answer.offers and state.view == "whatif":
         yield "sweep", m.AskSweep(**about, other=state.other)
     if "lens" in answer.offers:
@@ -137,8 +136,7 @@ def _orders(shown: PageState) -> list[list[int] | None]:
 def _design(backend: Answering, shown: PageState) -> m.HeadWeightsMessage | None:
     if shown.card.kind != "head":
         return None
-    head = backend.answer("head", m.AskHead(model=shown.card.name))
-    assert isinstance(head, m.Head)
+    head: m.Head = backend.answer("head", m.AskHead(model=shown.card.name))
     return head.weights
 
 
@@ -146,8 +144,7 @@ def whole_sweep(backend: Answering, ask: m.AskSweep, within: float = 60.0) -> m.
     """The sweep as far as it comes within so many seconds."""
     end = time.monotonic() + within
     while True:
-        answer = backend.answer("sweep", ask)
-        assert isinstance(answer, m.HeadSweep)
+        answer: m.HeadSweep = backend.answer("sweep", ask)
         if answer.done >= answer.total or time.monotonic() > end:
             return answer
         ask = ask.model_copy(update={"done": answer.done})
@@ -157,8 +154,7 @@ def _recorded(backend: Answering, call: str, request: m.Message) -> Recorded:
     try:
         answer = whole_sweep(backend, request) if isinstance(request, m.AskSweep) else backend.answer(call, request)
     except InputError as error:
-        return Recorded(call, request, error)
-    assert isinstance(answer, m.Message)
+        answer = error
     return Recorded(call, request, answer)
 
 

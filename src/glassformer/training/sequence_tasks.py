@@ -1,4 +1,4 @@
-"""Predicting every next token: the task of all decoders, for sequences from anywhere."""
+"""The tasks of models that write tokens: every next token of a sequence, and a target for a source."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
 from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.layers.experts import balance_loss, collect_routing
 from glassformer.training.task import Batch
+
+PAD = 0
 
 
 class NextTokenTask:
@@ -92,3 +94,61 @@ def _require_sequences(tokens: Tensor, name: str) -> None:
     got, fix = f"{name} of shape {tuple(tokens.shape)}", "A sequence needs a token to read and one to predict."
     fits = tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2
     require(fits, got, "[example, position] with at least one example and two positions", fix)
+
+
+class TargetTask:
+    """Predicting each token of a target from a source and the tokens before it.
+
+    A task for :func:`glassformer.training.train`, whose loss is :func:`target_loss`. Targets are padded with 0.
+
+    Args:
+        batches: ``batches(step, size)`` is ``{"source": [example, position(, field)], "inputs": [example, target],
+            "targets": [example, target]}``, and "source_real" where padding is not what equals 0; a pure function of
+            both. "inputs" are what the decoder reads: the targets shifted right after a start token, or a query.
+        evaluation: The examples on which ``evaluate`` measures, named in the same way.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762.
+    """
+
+    metric, higher_is_better, unit = "loss", False, "tokens"
+
+    def __init__(self, batches: Callable[[int, int], Batch], evaluation: Batch) -> None:
+        self._batches, self._evaluation = batches, evaluation
+
+    def batch(self, step: int, size: int) -> Batch:
+        """The examples of update ``step``."""
+        return self._batches(step, size)
+
+    def count(self, batch: Batch) -> int:
+        """Target tokens in ``batch``, padding left out."""
+        return int((batch["targets"] != PAD).sum())
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The loss above, in nats per token."""
+        return target_loss(_logits(model, batch), batch["targets"])
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """On the evaluation examples: "loss", and "accuracy", the share that is :func:`all_right`."""
+        device = next(model.parameters()).device
+        batch = {name: tensor.to(device) for name, tensor in self._evaluation.items()}
+        logits = _logits(model, batch)
+        right = all_right(logits, batch["targets"]).double().mean()
+        return {"loss": float(target_loss(logits, batch["targets"])), "accuracy": float(right)}
+
+
+def target_loss(
+    logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
+) -> Float[Tensor, ""]:
+    """The mean of ``-log p(token)`` over all target tokens but padding, in nats."""
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignored=PAD)
+
+
+def all_right(
+    logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
+) -> Bool[Tensor, " batch"]:
+    """Whether every target token but padding is the most likely one."""
+    return ((logits.argmax(-1) == targets) | (targets == PAD)).all(-1)
+
+
+def _logits(model: nn.Module, batch: Batch) -> Float[Tensor, "batch target vocab"]:
+    return model(batch["source"], batch["inputs"], batch.get("source_real"))
