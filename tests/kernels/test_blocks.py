@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -12,17 +10,7 @@ from gguf.quants import dequantize
 
 from glassformer.kernels import plain
 from glassformer.kernels.blocks import KINDS, block_linear, definition, expanded, finite, number, unpack, values
-from glassformer.kernels.native import LEVELS, Library
-
-
-@pytest.fixture(params=[*range(len(LEVELS)), "64 bytes of plain C++"], ids=str)
-def at_level(request: pytest.FixtureRequest, library: Library) -> Library:
-    if isinstance(request.param, str):
-        wide: Library = request.getfixturevalue("wider")
-        return replace(wide, level=0)
-    if request.param > library.level:
-        pytest.skip(f"this processor has no {LEVELS[request.param]}")
-    return replace(library, level=request.param)
+from glassformer.kernels.native import Library
 
 
 def random_blocks(kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False) -> torch.Tensor:

@@ -41,16 +41,16 @@ INSIDE = {"some_rows", "prepare", "block_rows"}  # which C++ alone calls
 def exported() -> dict[str, list[str]]:
     """The parameters of every function in the C++ sources, by the names that Python uses."""
     found: dict[str, list[str]] = {}
-    for source in native.FOLDER.glob("*.cpp"):
+    for source in (*native.FOLDER.glob("*.cpp"), native.FOLDER / "elementwise.h"):
         text = re.sub(r"//.*|\\$", "", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
         sizes = re.search(r"#define SIZES\s+((?:\s*int64_t \w+,?|\s*double \w+,?)+)", text)
         text = re.sub(r"STRIDES\((\w)\)", r"int64_t \1_batch, int64_t \1_head, int64_t \1_position", text)
         text = re.sub(r"\bSIZES,", f"{sizes[1]}," if sizes else "", text)
-        for name, parameters in re.findall(r"EXPORT\(([\w#]+)\)\s*\(([^)]*)\)", text):
+        for both, name, parameters in re.findall(r"EXPORT(_FOR_T)?\((\w+)\)\s*\(([^)]*)\)", text):
             kinds = [re.sub(r"\bconst\b|\b\w+$", "", each.strip()).strip() for each in parameters.split(",")]
             kinds = ["int64_t" if each == "" else each for each in kinds]  # without a name
-            for dtype in ("float32", "bfloat16") if "##" in name else ("",):
-                found[name.replace("##dtype", "") + dtype] = kinds
+            for dtype in ("_float32", "_bfloat16") if both else ("",):
+                found[name + dtype] = kinds
     return found
 
 

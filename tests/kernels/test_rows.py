@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -11,21 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from glassformer.kernels.mxfp4 import expand_definition
-from glassformer.kernels.native import LEVELS, Library
+from glassformer.kernels.native import Library
 from glassformer.layers.quantized.lossless import encode
 
 FORMATS = ("float32", "bfloat16", "lossless", "int8", "mxfp4")
 MULTIPLES = {"lossless": 16, "int8": 32, "mxfp4": 32}
-
-
-@pytest.fixture(params=[*range(len(LEVELS)), "64 bytes of plain C++", "64 bytes"], ids=str)
-def at_level(request: pytest.FixtureRequest, library: Library) -> Library:
-    if isinstance(request.param, str):
-        wide: Library = request.getfixturevalue("wider")
-        return replace(wide, level=min(wide.level, int(request.param == "64 bytes")))
-    if request.param > library.level:
-        pytest.skip(f"this processor has no {LEVELS[request.param]}")
-    return replace(library, level=request.param)
 
 
 def weights(kind: str, rows: int, width: int) -> tuple[tuple[Tensor, ...], Tensor]:

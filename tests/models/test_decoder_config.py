@@ -93,13 +93,8 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         (json.dumps(without), "ff_dim"),
         (json.dumps(fields | {"clamp": {"height": 1}}), "height"),
         (json.dumps(fields | {"rope_scaling": 4}), "rope_scaling = 4"),
-        (json.dumps(fields | {"num_heads": 0}), "num_heads = 0"),
         (json.dumps(fields | {"clamp": {"alpha": "x"}}), r"clamp\.alpha = 'x'"),
-        (json.dumps(fields | {"sinks": "no"}), "sinks = 'no'"),
-        (json.dumps(fields | {"norm_eps": True}), "norm_eps = True"),
         (json.dumps(fields).replace('"rope_base": 10000.0', '"rope_base": 1e400'), "rope_base = inf"),
-        (json.dumps(fields | {"num_heads": "4"}), "num_heads = '4'"),
-        (json.dumps(fields | {"window": "4"}), "window = '4'"),
     ]:
         with refused(message):
             DecoderConfig.from_json(text)

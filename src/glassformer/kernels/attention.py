@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -127,7 +127,7 @@ def attention(
     pattern = pattern.narrowed(queries, keys)
     # C++ visits only tiles of keys that some query sees, windows and sinks included, and holds no weights.
     if _native_takes(q, k, v, sink, pattern, dropout):
-        return Fast.apply(_OPERATION, (pattern.causal, pattern.window or keys, None, scale), q, k, v, sink)
+        return Fast.apply(_OPERATION, (_Form(pattern.causal, pattern.window or keys, None, scale),), q, k, v, sink)
     # PyTorch's kernel knows no window: blocks of queries with just their keys keep its cost linear in the length.
     compute = _dense if pattern.window is None else _windowed
     return compute(q, k, v, pattern, scale, sink, dropout)
@@ -179,70 +179,54 @@ def _library(*tensors: Tensor) -> native.Library | None:
     return library if library is not None and library.level > 0 else None
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    causal: bool,
-    window: int | None,
-    bias: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, twice, and the log-sum-exp; with a window (of any length) in C++, otherwise by PyTorch's kernel."""
-    if window is None:
-        out, lse = _cpu_attention(q, k, v, sink, causal, bias, scale)
+class _Form(NamedTuple):
+    """What a fused kernel computes: which keys are seen, and the factor on scores."""
+
+    causal: bool
+    window: int | None
+    """In C++, of any length; None: by PyTorch's kernel."""
+    bias: Tensor | None
+    """0 where a key may be seen, -inf elsewhere."""
+    scale: float
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, form: _Form) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, twice, and the log-sum-exp."""
+    if form.window is None:
+        out, lse = _cpu_attention(q, k, v, sink, form)
         return out, out, lse
     batch, heads, queries, width = q.shape
     wide = [_in_rows(each.float()) for each in (q, k, v)]
     out = wide[0].new_empty(batch, queries, heads, width).transpose(1, 2)  # merging the heads copies nothing
     lse = out.new_empty(batch, heads, queries)
     logits = out.new_empty(0) if sink is None else sink.detach().float().contiguous()
-    _call_native("attention", [*wide, out, lse, logits], k, (causal, window), scale, logits.numel())
+    _call_native("attention", [*wide, out, lse, logits], k, form, logits.numel())
     out = out.to(q.dtype)
     return out, out, lse
 
 
-def _by_formula(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    causal: bool,
-    window: int | None,
-    bias: Tensor | None,
-    scale: float,
-) -> Tensor:
-    pattern = Pattern(causal, window if causal else None)
-    allowed = pattern.mask(q.shape[2], k.shape[2], q.device) if bias is None else bias == 0
-    return definition(q, k, v, sink, allowed, scale)
+def _by_formula(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, form: _Form) -> Tensor:
+    pattern = Pattern(form.causal, form.window if form.causal else None)
+    allowed = pattern.mask(q.shape[2], k.shape[2], q.device) if form.bias is None else form.bias == 0
+    return definition(q, k, v, sink, allowed, form.scale)
 
 
-def _backward(
-    needed: Sequence[bool],
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    window: int | None,
-    bias: Tensor | None,
-    scale: float,
-) -> tuple[Tensor | None, ...]:
+def _backward(needed: Sequence[bool], grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
     """Of PyTorch's kernel in float32 at least: in bfloat16 it takes about twice the time.
 
     It rebuilds the weights ``exp(scores - lse)`` from the log-sum-exp. With one that the sink ``s`` is part of these
     are the right ones, and the gradient of ``s`` is ``-sum_i exp(s - lse_i) (grad_i . output_i)``.
     """
-    if window is not None or (bias is None and 2 * q.shape[2] >= _FEW_QUERIES and _library(q, k, v) is not None):
-        of_inputs = _native_backward(grad, q, k, v, out, lse.contiguous(), (causal, window or k.shape[2]), scale)
+    q, k, v, sink, out, lse, form = saved
+    in_cpp = form.bias is None and 2 * q.shape[2] >= _FEW_QUERIES and _library(q, k, v) is not None
+    if form.window is not None or in_cpp:
+        of_inputs = _native_backward(grad, q, k, v, out, lse.contiguous(), form)
     else:
         wide = torch.promote_types(q.dtype, torch.float32)
-        inputs = [each if each is None or q.dtype == wide else each.to(wide) for each in (grad, q, k, v, out, bias)]
-        of_inputs = _FLASH_BACKWARD(*inputs[:5], lse, 0.0, causal, attn_mask=inputs[5], scale=scale)
+        inputs = [
+            each if each is None or q.dtype == wide else each.to(wide) for each in (grad, q, k, v, out, form.bias)
+        ]
+        of_inputs = _FLASH_BACKWARD(*inputs[:5], lse, 0.0, form.causal, attn_mask=inputs[5], scale=form.scale)
     if sink is None or not needed[3]:
         return *of_inputs, None
     flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
@@ -253,13 +237,13 @@ _OPERATION = Operation(_by_formula, _forward, _backward)
 
 
 def _native_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, seen: tuple[bool, int], scale: float
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, form: _Form
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, _, width = q.shape
     wide = [_in_rows(each.float()) for each in (grad, q, k, v, out)]
     grad_q = torch.empty_like(wide[1])
     of_heads = [grad_q.new_empty(batch, heads, k.shape[2], width) for _ in range(2)]
-    _call_native("attention_backward", [*wide, grad_q, lse, *of_heads], k, seen, scale, 0)
+    _call_native("attention_backward", [*wide, grad_q, lse, *of_heads], k, form, 0)
     if k.shape[1] != heads:
         of_heads = [each.unflatten(1, (k.shape[1], -1)).sum(2) for each in of_heads]
     return grad_q.to(q.dtype), of_heads[0].to(k.dtype), of_heads[1].to(v.dtype)
@@ -280,13 +264,13 @@ declare("attention", "ffffff", _sizes)
 declare("attention_backward", "fffffffff", _backward_sizes)
 
 
-def _call_native(name: str, tensors: list[Tensor], k: Tensor, seen: tuple[bool, int], scale: float, sinks: int) -> None:
+def _call_native(name: str, tensors: list[Tensor], k: Tensor, form: _Form, sinks: int) -> None:
     """Call a function of attention.cpp; the first of the tensors has the shape of the queries."""
     library = native.library()
     assert library is not None
     batch, heads, queries, width = tensors[0].shape
-    sizes = (batch, heads, k.shape[1], queries, k.shape[2], width, *seen)
-    library.call(name, *tensors, *sizes, float(scale), sinks, torch.get_num_threads())
+    sizes = (batch, heads, k.shape[1], queries, k.shape[2], width, form.causal, form.window or k.shape[2])
+    library.call(name, *tensors, *sizes, float(form.scale), sinks, torch.get_num_threads())
 
 
 def _in_rows(x: Tensor) -> Tensor:
@@ -391,10 +375,10 @@ def _kernel(
     if q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]:
         # What the kernel's own backward pass lacks: sinks, speed in bfloat16, and a second derivative.
         if needs_grad and not torch.compiler.is_compiling():
-            return Fast.apply(_OPERATION, (causal, None, _as_bias(mask, q.dtype), scale), q, k, v, sink)
+            return Fast.apply(_OPERATION, (_Form(causal, None, _as_bias(mask, q.dtype), scale),), q, k, v, sink)
         # The kernel's log-sum-exp is all that a sink changes: cheaper than one more key, which copies keys and values.
         if sink is not None and not needs_grad:
-            return _cpu_attention(q, k, v, sink, causal, _as_bias(mask, q.dtype), scale)[0]
+            return _cpu_attention(q, k, v, sink, _Form(causal, None, _as_bias(mask, q.dtype), scale))[0]
     # Elsewhere the kernel gives no log-sum-exp: a key of zeros stands for the sink.
     if sink is not None:
         return _with_zero_key(q, k, v, causal, mask, scale, sink, dropout)
@@ -406,11 +390,9 @@ def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if mask is None else torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
 
 
-def _cpu_attention(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, bias: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
+def _cpu_attention(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, form: _Form) -> tuple[Tensor, Tensor]:
     """The output and the log-sum-exp of the CPU's fused kernel, both corrected for the sink."""
-    out, lse = _FLASH(q, k, v, 0.0, causal, attn_mask=bias, scale=scale)
+    out, lse = _FLASH(q, k, v, 0.0, form.causal, attn_mask=form.bias, scale=form.scale)
     if sink is None:
         return out, lse
     # A query that sees no key has lse = -inf or nan; its output is zero already.

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 from glassformer.kernels.dispatch import native_library, slow_bfloat16, use_definition
-from glassformer.kernels.linear import FEW, parts, threads_for
+from glassformer.kernels.linear import FEW, few_tokens, parts
 from glassformer.kernels.native import declare
 
 BLOCK = 32
@@ -61,18 +61,12 @@ def int8_linear(
         return definition(x, integers, scales, bias)
     tokens = x.reshape(-1, x.shape[-1])
     narrow = x.dtype == torch.bfloat16 and not slow_bfloat16() and len(tokens) > FEW
-    library = None if narrow else native_library(x) if integers.device.type == "cpu" else None
+    library = None if narrow or not integers.is_cpu else native_library(x)
     if library is not None:
-        out = x.new_empty(len(tokens), len(integers), dtype=torch.float32)
-        sizes = (*integers.shape, len(tokens), threads_for(integers))
-        library.call(
-            "rows_int8", integers.contiguous(), scales.bfloat16().contiguous(), tokens.float().contiguous(), out, *sizes
-        )
-        out = (out if bias is None else out.add_(bias)).to(x.dtype)
-    else:
-        dtype = x.dtype if narrow else torch.promote_types(x.dtype, torch.float32)
-        out, tokens = x.new_empty(len(tokens), len(integers)), tokens.to(dtype)
-        for rows in parts(integers):
-            weights = expanded(integers[rows], scales[rows], dtype)
-            out[:, rows] = F.linear(tokens, weights, None if bias is None else bias[rows].to(dtype))
+        return few_tokens(library, "rows_int8", (integers.contiguous(), scales.bfloat16().contiguous()), x, bias)
+    dtype = x.dtype if narrow else torch.promote_types(x.dtype, torch.float32)
+    out, tokens = x.new_empty(len(tokens), len(integers)), tokens.to(dtype)
+    for rows in parts(integers):
+        weights = expanded(integers[rows], scales[rows], dtype)
+        out[:, rows] = F.linear(tokens, weights, None if bias is None else bias[rows].to(dtype))
     return out.view(*x.shape[:-1], len(integers))

@@ -90,7 +90,7 @@ def linear(
     if few and not grad and weight.numel() >= _LEAST:
         library = native_library(*tensors)
         if library is not None and weight.is_contiguous():
-            return _few(library, x, weight, bias)
+            return few_tokens(library, f"rows_{NATIVE_NAMES[weight.dtype]}", (weight,), x, bias)
     if narrow:
         wide = x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16()
     else:
@@ -106,12 +106,18 @@ def linear(
 declare("rows", "Tff", lambda rows, width, tokens, _: (rows * width, tokens * width, tokens * rows))
 
 
-def _few(library: Library, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    rows, width = weight.shape
-    tokens = x.numel() // width
+def few_tokens(
+    library: Library, name: str, weights: tuple[Tensor, ...], x: Tensor, bias: Tensor | None, *sizes: int
+) -> Tensor:
+    """:func:`definition` of a few tokens, by a function of rows.cpp, which adds in float32.
+
+    The first of the weights has a row for each output; ``sizes`` are what the function takes after rows, width and
+    tokens.
+    """
+    rows, width = len(weights[0]), x.shape[-1]
     out = x.new_empty(*x.shape[:-1], rows, dtype=torch.float32)
-    sizes = (rows, width, tokens, threads_for(weight))
-    library.call(f"rows_{NATIVE_NAMES[weight.dtype]}", weight, x.float().contiguous(), out, *sizes)
+    sizes = (rows, width, x.numel() // width, *sizes, threads_for(weights[0]))
+    library.call(name, *weights, x.float().contiguous(), out, *sizes)
     return (out if bias is None else out.add_(bias)).to(x.dtype)
 
 

@@ -20,7 +20,7 @@ from jaxtyping import BFloat16, Float, Int32, Int64, UInt8
 from torch import Tensor
 
 from glassformer.kernels.dispatch import autocast_dtype, native_library, slow_bfloat16, use_definition
-from glassformer.kernels.linear import FEW, FEW_NARROW, linear, parts, threads_for
+from glassformer.kernels.linear import FEW, FEW_NARROW, few_tokens, linear, parts, threads_for
 from glassformer.kernels.native import Library, declare
 
 GROUP, GROUP_BYTES, CODED = 64, 96, 7
@@ -147,13 +147,9 @@ def lossless_linear(
         return definition(x, packed, index, width, bias)
     tokens = x.reshape(-1, width)
     if len(tokens) <= (FEW_NARROW if x.dtype == torch.bfloat16 and slow_bfloat16() else FEW):
-        out = x.new_empty(len(tokens), len(packed), dtype=torch.float32)
-        sizes = (len(packed), width, len(tokens), len(index), threads_for(packed))
-        library.call("rows_lossless", packed, index, tokens.float().contiguous(), out, *sizes)
-        out = (out if bias is None else out.add_(bias)).to(x.dtype)
-    else:
-        out = x.new_empty(len(tokens), len(packed))
-        for rows in parts(packed.flatten(1), _EXPANDED):
-            weights = _expanded(library, packed, index, width, rows).to(x.dtype)
-            out[:, rows] = linear(tokens, weights, None if bias is None else bias[rows])
+        return few_tokens(library, "rows_lossless", (packed, index), x, bias, len(index))
+    out = x.new_empty(len(tokens), len(packed))
+    for rows in parts(packed.flatten(1), _EXPANDED):
+        weights = _expanded(library, packed, index, width, rows).to(x.dtype)
+        out[:, rows] = linear(tokens, weights, None if bias is None else bias[rows])
     return out.view(*x.shape[:-1], len(packed))

@@ -85,6 +85,13 @@ class EncoderConfig(Config):
         require(in_vocabulary, f"pad_id = {self.pad_id}", f"below vocab_size = {self.vocab_size}", "Reserve a token.")
 
 
+def make_positions(kind: Positions, width: int, length: int) -> nn.Module | None:
+    """The position embedding of an encoder or a decoder."""
+    if kind == "none":
+        return None
+    return SinusoidalPositions(width, length) if kind == "sinusoidal" else nn.Embedding(length, width)
+
+
 class Encoder(nn.Module):
     """An encoder-only transformer: embedding with positions, blocks, a pooled vector, a classification head.
 
@@ -110,11 +117,7 @@ class Encoder(nn.Module):
         self.config = config
         width = config.hidden_dim
         self.embedding = nn.Embedding(config.vocab_size, width)
-        self.positions: nn.Module | None = None
-        if config.positions == "sinusoidal":
-            self.positions = SinusoidalPositions(width, config.max_seq_len)
-        elif config.positions == "learned":
-            self.positions = nn.Embedding(config.max_seq_len, width)
+        self.positions = make_positions(config.positions, width, config.max_seq_len)
         self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
         self.embedding_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.embedding_norm else None
         self.layers = nn.ModuleList(_block(config) for _ in range(config.num_layers))

@@ -18,8 +18,7 @@ from glassformer.layers.embedding import check_real, check_tokens, look_up
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
 from glassformer.layers.options import EncoderActivation
-from glassformer.layers.positions import SinusoidalPositions
-from glassformer.models.encoder import Positions
+from glassformer.models.encoder import Positions, make_positions
 
 
 @config
@@ -133,11 +132,11 @@ class EncoderDecoder(nn.Module):
         self.source_embeddings = nn.ModuleList(
             nn.Embedding(config.vocab_size, width) for _ in range(config.fields_per_slot)
         )
-        self.source_positions = _positions(config.source_positions, width, config.max_source_len)
+        self.source_positions = make_positions(config.source_positions, width, config.max_source_len)
         self.encoder_layers = nn.ModuleList(_encoder_block(config) for _ in range(config.num_encoder_layers))
         self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.target_embedding = nn.Embedding(config.target_vocab, width)
-        self.target_positions = _positions(config.target_positions, width, config.max_target_len)
+        self.target_positions = make_positions(config.target_positions, width, config.max_target_len)
         self.decoder_layers = nn.ModuleList(_cross_block(config) for _ in range(config.num_decoder_layers))
         self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.output = nn.Linear(width, config.target_vocab)
@@ -306,12 +305,6 @@ class EncoderDecoder(nn.Module):
             "new_cache(memory) of this one",
             "Make a new cache for new sources.",
         )
-
-
-def _positions(kind: Positions, width: int, length: int) -> nn.Module | None:
-    if kind == "none":
-        return None
-    return SinusoidalPositions(width, length) if kind == "sinusoidal" else nn.Embedding(length, width)
 
 
 def _encoder_block(config: EncoderDecoderConfig) -> EncoderBlock:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer import kernels
 from glassformer.kernels import mxfp4, native
@@ -22,3 +24,11 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     else:
         with kernels.plain():
             yield request.param
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random gpt-oss, stored."""
+    folder = tmp_path_factory.mktemp("gpt_oss") / "model"
+    write_random_gpt_oss(folder, GPT_OSS_TINY)
+    return folder

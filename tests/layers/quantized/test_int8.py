@@ -7,15 +7,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
-from torch import Tensor
+from random_gpt_oss import GPT_OSS_TINY
 
 from glassformer.checkpoints import assembly
 from glassformer.checkpoints.description import describe
 from glassformer.errors import CheckpointError
 from glassformer.generation.decoding import generate
 from glassformer.kernels import int8 as kernel
-from glassformer.kernels import native, plain
 from glassformer.layers.quantized.int8 import Int8Linear, decode, encode
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
@@ -54,26 +52,12 @@ def test_what_cannot_be_encoded() -> None:
         Int8Linear(33, 4)
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("slow", [True, False])
-@pytest.mark.parametrize("path", ["library", "torch", "plain"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-def test_products(
-    path: str, slow: bool, dtype: torch.dtype, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products(slow: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within float32's rounding, that of a token in fixed point, and that of weights and result in bfloat16."""
     monkeypatch.setattr(kernel, "slow_bfloat16", lambda: slow)
-    if path == "library":
-        request.getfixturevalue("library")
-    else:
-        monkeypatch.setenv(native.SWITCH, "1")
-        monkeypatch.setattr(native, "_warn_once", lambda _: None)
-
-    def product(*given: Tensor) -> Tensor:
-        if path != "plain":
-            return kernel.int8_linear(*given)
-        with plain():
-            return kernel.int8_linear(*given)
-
     for batch, rows, width in [((), 3, 32), ((1,), 37, 96), ((2, 3), 8, 64), ((45,), 9, 320), ((0,), 4, 32)]:
         integers, scales = encode(torch.randn(rows, width))
         x, bias = torch.randn(*batch, width).to(dtype), torch.randn(rows).to(dtype)
@@ -81,7 +65,7 @@ def test_products(
         exact = F.linear(x.double(), weights, bias.double())
         bound = 2.0**-16 * width * x.abs().max().item() * weights.abs().max() if x.numel() else 0.0
         bound = bound + (2.0**-7 * F.linear(x.double().abs(), weights.abs()) if dtype == torch.bfloat16 else 0.0)
-        got = product(x, integers, scales, bias)
+        got = kernel.int8_linear(x, integers, scales, bias)
         assert got.dtype == dtype
         assert bool(((got.double() - exact).abs() <= bound + 2.0**-8 * exact.abs() * (dtype == torch.bfloat16)).all())
 
@@ -112,13 +96,6 @@ def test_gradients_of_the_input_are_the_definitions() -> None:
 
 
 # ---- a gpt-oss with 8-bit weights -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("int8") / "model"
-    write_random_gpt_oss(folder, GPT_OSS_TINY)
-    return folder
 
 
 @torch.no_grad()

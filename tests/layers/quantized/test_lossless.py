@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
+from random_gpt_oss import GPT_OSS_TINY
 from torch import Tensor
 
 from glassformer.checkpoints import assembly
@@ -80,34 +79,20 @@ def test_what_cannot_be_encoded() -> None:
             encode(values)
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("slow", [True, False])
-@pytest.mark.parametrize("path", ["library", "torch", "plain"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-def test_products(
-    path: str, slow: bool, dtype: torch.dtype, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products(slow: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within float32's rounding and that of results in bfloat16."""
     monkeypatch.setattr(kernel, "slow_bfloat16", lambda: slow)
     monkeypatch.setattr(kernel, "_EXPANDED", 400)  # bytes: several parts
-    if path == "library":
-        request.getfixturevalue("library")
-    else:
-        monkeypatch.setenv(native.SWITCH, "1")
-        monkeypatch.setattr(native, "_warn_once", lambda _: None)
-
-    def product(*given: Any) -> Tensor:
-        if path != "plain":
-            return kernel.lossless_linear(*given)
-        with plain():
-            return kernel.lossless_linear(*given)
-
     for batch, rows, width in [((), 3, 32), ((1,), 37, 96), ((2, 3), 8, 64), ((45,), 9, 336), ((0,), 4, 32)]:
         weights = torch.randn(rows, width).bfloat16()
         weights[0, 3] = 2.0**-30
         x, bias = torch.randn(*batch, 2 * width).to(dtype)[..., ::2], torch.randn(2 * rows).to(dtype)[::2]
         exact = F.linear(x.double(), weights.double(), bias.double())
         bound = width * 2.0**-23 * F.linear(x.double().abs(), weights.double().abs(), bias.double().abs())
-        got = product(x, *encode(weights), width, bias)
+        got = kernel.lossless_linear(x, *encode(weights), width, bias)
         assert got.dtype == dtype
         rounded = 2.0**-8 * (exact.abs() + (exact - bias).abs()) * (dtype == torch.bfloat16)  # with and without bias
         assert bool(((got.double() - exact).abs() <= bound + rounded).all())
@@ -147,13 +132,6 @@ def test_another_width_is_an_error() -> None:
 
 
 # ---- a gpt-oss whose dense weights take 12 bits ---------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lossless") / "model"
-    write_random_gpt_oss(folder, GPT_OSS_TINY)
-    return folder
 
 
 @torch.no_grad()
