@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
+
+if TYPE_CHECKING:
+    from glassformer.explorer.loading.loaded_model import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class Answering(Protocol):
 
     def catalogue(self) -> m.Catalogue:
         """Every model."""
+
+    def model(self, name: str) -> LoadedModel:
+        """The model of this name."""
 
 
 class UnknownName(InputError):

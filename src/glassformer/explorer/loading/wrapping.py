@@ -156,7 +156,7 @@ def _one_stack(
     input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
     card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
-        return LoadedDecoder(card, model, encode, word, join, longest=longest)
+        return LoadedDecoder(card, model, encode, word, join, longest=longest, codec=codec.data)
     return LoadedEncoder(card, model, encode, word, classes)
 
 
