@@ -27,7 +27,7 @@ import torch
 from timing import keep
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from glassformer.cli.runs import find_trained, read_run
+from glassformer.cli.runs import read_run
 from glassformer.generation import SamplingRule, stream
 from glassformer.generation.decoding import decode
 from glassformer.generation.native_step import DecodingStep
@@ -144,10 +144,9 @@ def on_texts(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def by_itself(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A trained model goes on from three places of its held-out text."""
-    trained = find_trained(options.run)
-    assert trained is not None, f"no trained model in {options.run}"
+    trained = read_run(options.run)
     model, rows = trained.load().eval(), []
-    text = list(Path(read_run(options.run).data["path"]).read_bytes())
+    text = list(Path(trained.data["path"]).read_bytes())
     costs = verification_costs(model.config, options.longest)
     for temperature in (0.0, 0.8):
         counts, equal, times = Counter[str](), [], Counter[str]()

@@ -55,9 +55,9 @@ unique.state
 # %%
 from glassformer.explorer.messages import AskCheck, AskHead
 
-design = unique.explorer.answer("head", AskHead(model="unique"))
+design = unique.backend.answer("head", AskHead(model="unique"))
 weights = design.weights.model_copy(update={"Vm": [[0.0], *design.weights.Vm[1:]]})
-check = unique.explorer.answer("check", AskCheck(model="unique", weights=weights, text="ABCA"))
+check = unique.backend.answer("check", AskCheck(model="unique", weights=weights, text="ABCA"))
 print(check.certificate.text)
 
 # %% [markdown]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from glassformer.errors import InputError
+
+Refuses = Callable[..., None]
+Output = Callable[..., Any]
+"""The fixtures of these names of the tests of commands."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Tokenizer
 
-from glassformer.generation.continuation import Continuation
+from glassformer.generation.decoding import Continuation
 
 
 class Script(Continuation):

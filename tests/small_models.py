@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
@@ -13,6 +17,8 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.training import TrainingConfig
+from glassformer.training.checkpoint import save_weights
 
 Model: TypeAlias = Encoder | Decoder | EncoderDecoder
 
@@ -79,3 +85,12 @@ def run(model: Model, batch: int, length: int) -> None:
         model.hidden(tokens)
     else:
         model(tokens)
+
+
+def write_run(directory: Path, model: nn.Module, where: str = "best", /, **description: Any) -> Path:
+    """A run directory as training leaves it."""
+    (directory / where).mkdir(parents=True, exist_ok=True)
+    save_weights(model, directory / where)
+    content = {"training": asdict(TrainingConfig()), "description": description}
+    (directory / "config.json").write_text(json.dumps(content))
+    return directory

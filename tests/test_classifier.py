@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from glassformer.classifier import Classifier, load_classifier, predict, save_classifier, token_effects
-from glassformer.data.subword import Tokenizer, train_subwords
+from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import refused
+from trained_subwords import train_subwords
 
 ROWS = [[2, 5], [2, 6, 3, 4], [2, 7, 5], [2], [2, 6, 6, 6, 6]]
 TEXTS = ["the film is great !", "a dull and awful plot", "not great , not awful"]
@@ -62,7 +63,7 @@ def test_the_others_stay_at_their_positions() -> None:
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_tokens_around_every_text_are_never_left_out(kind: str) -> None:
-    tokenizer = train_subwords(TEXTS, kind, 400)  # type: ignore[arg-type]
+    tokenizer = train_subwords(TEXTS, kind, 400)
     judge = classifier(tokenizer)
     found = token_effects(judge, "the film", 0)
     assert "".join(token for token, _ in found).replace("##", "").replace(" ", "") == "thefilm"

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from glassformer.explorer import messages, state
-from glassformer.explorer.api import CALLS
+from glassformer.explorer.backend import CALLS
 from glassformer.explorer.messages import Message, Refusal
 
 Mode = Literal["validation", "serialization"]

@@ -38,7 +38,7 @@ from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from glassformer.training import Batch, TrainingConfig, mix_seed, train
 from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, answers, train_in_context
-from glassformer.training.next_token import NextTokenTask
+from glassformer.training.sequence_tasks import NextTokenTask
 
 SEED = 0
 LONG = 4096
@@ -179,11 +179,12 @@ def make_lookup_facts(work: Path) -> None:
     """The lookup lab's slots among few names and numbers, with keys that stand in no fact."""
     model, _ = train_in_context(FACTS, SEED, work)
     model.half().float()
-    shares = {}
+    shares = []
     for facts in (4, 8, 24, 48):
         asked = sample(FACTS.data, 2000, MEASURING_SEED + 1, split="unseen", num_facts=facts)
-        shares[str(facts)] = float((answers(model, asked, FACTS) == asked.answer).double().mean())
-    _write("lookup-facts", model, {"accuracy": shares, "trained_facts": FACTS.data.max_facts})
+        share = float((answers(model, asked, FACTS) == asked.answer).double().mean())
+        shares.append(f"{100 * share:.4g} % of {facts}")
+    _write("lookup-facts", model, {"shares": ", ".join(shares), "trained_facts": FACTS.data.max_facts})
 
 
 def make_recurrence(work: Path) -> None:
@@ -198,14 +199,15 @@ def make_recurrence(work: Path) -> None:
         task = NextTokenTask(_fresh(data), held_out, metric="accuracy", balance_weight=0.01, evaluation_batch=at_once)
         train(model, task, config, work / str(length))
     model.cpu().eval().half().float()
-    measured: dict[str, Any] = {"accuracy": {}, "optimum": {}}
+    measured: dict[str, Any] = {"lengths": [], "right": [], "best": []}
     for length, count in ((RECURRENCE.seq_len, 1000), (LONG, 16)):
         data = replace(RECURRENCE, seq_len=length)
         tokens = fresh_batch(data, count, seed=SEED + 2, step=0).tokens
         with torch.no_grad():
             best = torch.cat([model(part[:, :-1]).argmax(-1) for part in tokens.split(8)])
-        measured["accuracy"][str(length)] = float((best == tokens[:, 1:]).double().mean())
-        measured["optimum"][str(length)] = float(optimal_accuracy(tokens, data).measured.mean())
+        measured["lengths"].append(length)
+        measured["right"].append(100 * float((best == tokens[:, 1:]).double().mean()))
+        measured["best"].append(100 * float(optimal_accuracy(tokens, data).measured.mean()))
     measured["samples"] = _samples(model)
     _write("recurrence", model, measured)
 
@@ -250,13 +252,11 @@ def make_induction(work: Path) -> None:
     scores = head_scores(model, tokens)
     (previous, *_), (induction, *_) = scores.top("previous", 1), scores.top("induction", 1)
     found = {(layer, head): copied(model, tokens, layer, head) for layer in range(2) for head in range(4)}
-    named = {f"{layer}.{head}": found.pop((layer, head)) for layer, head, _ in (previous, induction)}
-    measured = {
-        "accuracy": copied(model, tokens),
-        "previous": previous,
-        "induction": induction,
-        "without": named,
-        "others": list(found.values()),
+    measured: dict[str, Any] = {"right": 100 * copied(model, tokens)}
+    for kind, (layer, head, _) in (("previous", previous), ("induction", induction)):
+        measured |= {kind: f"{layer}.{head}", f"without_{kind}": 100 * found.pop((layer, head))}
+    measured |= {
+        "others": 100 * min(found.values()),
         "samples": ["GLASSFORMERGLASSF", "QWERTYQWER", "THECATSATONTHEMATTHEC"],
     }
     _write("induction", model, measured)

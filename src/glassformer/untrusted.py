@@ -1,13 +1,18 @@
-"""Reading untrusted files: sizes are checked before memory is taken, nothing is run, errors are one line."""
+"""Reading untrusted files: sizes are checked before memory is taken, errors are one line.
+
+Nothing is run, except a Python file when the user asks for it: such a file can do anything on this computer.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import runpy
 import stat
+import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -143,3 +148,33 @@ def status_of(path: Path) -> os.stat_result:
         if isinstance(error, FileNotFoundError) and os.path.islink(path):
             reason = "a broken link"
         raise InputError(f"{shown(path)} ({reason})", "an existing path", "Check the path.") from error
+
+
+def require_permission(path: Path, run_python: bool) -> None:
+    """Raise :class:`InputError` unless the Python file ``path`` may be run."""
+    got = f"{shown(path)}, a Python file, which can do anything on this computer"
+    fix = "Read it, and if you trust it, pass --run-python (in Python: run_python=True). JSON is never run."
+    require(run_python, got, "permission to run it", fix)
+
+
+def run_python_file(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Run a Python file of at most 1 MiB; what it defines, ``names`` among it."""
+    read_text(path, largest=1 << 20)
+    try:
+        made = runpy.run_path(str(path), run_name="glassformer_file")
+    except (Exception, SystemExit) as error:
+        raise error_in(path, error, "when it was run") from error
+    with in_file(path):
+        for name in names:
+            require(name in made, f"no {name}", ", ".join(names), f"Define {name}.")
+    return made
+
+
+def error_in(path: Path, error: BaseException, when: str) -> InputError:
+    """An error that a Python file raised, with the last line of the file that it came from."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines.append(error.lineno)
+    where = f", line {lines[-1]}" if lines else ""
+    what = one_line(f"{type(error).__name__}: {error}", 200)
+    return InputError(f"{shown(path)}{where}: {what} {when}", "a file that runs", "Correct the file.")

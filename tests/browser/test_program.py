@@ -56,7 +56,7 @@ def test_typing_changes_graph_heads_stream_and_outputs(
         assert page.locator('.positions i[data-right="true"]').count() == len(text)
         seen = variables(page)
         for node in graph(SORTED):
-            if node.kind in ("input", "function", "width", "aggregate"):
+            if node.part.kind in ("input", "function", "width", "aggregate"):
                 values = [str(value) for value in node.part(sequence)]  # type: ignore[operator]
                 assert seen[str(node.part)] == values
                 expect(part(page, str(node.part)).locator("code")).to_have_text(values[-1])

@@ -13,7 +13,7 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 from glassformer.explorer.loading.loaded_model import last_logits
-from glassformer.generation.sampling import next_token_distribution
+from glassformer.generation.sampling import SamplingRule
 
 from .conftest import Go
 
@@ -78,7 +78,7 @@ def test_what_stands_there_is_what_the_library_computes(
     loaded = backend.model("recurrence")
     with torch.no_grad():
         logits = last_logits(loaded, loaded.encode(TEXT)).double()
-    expected = next_token_distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    expected = SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(logits)
     kept = int((expected > 0).sum())
     expect(page.locator(".summary")).to_contain_text(f"{kept} of 7")
     for token, (_, after) in shown(page).items():

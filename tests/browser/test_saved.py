@@ -224,11 +224,11 @@ def test_its_model_reads_another_text_and_writes_on(
     expect(page.locator(".said")).to_have_text(run.said.headline)
     page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(9).click()
     settled(page)
+    screenshot(page, f"saved-computes-attention-{'light' if workers else 'dark'}")
     matrix = page.get_by_role("application")
     matrix.focus()
     for key in ("Escape", "ArrowDown", "ArrowDown", "ArrowDown"):
         matrix.press(key)
-    screenshot(page, f"saved-computes-attention-{'light' if workers else 'dark'}")
     answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=2, head=1))
     assert isinstance(answer, bytes)
     seen = float(page.locator(".readout .number").inner_text())

@@ -1,12 +1,95 @@
-"""Ways to damage a checkpoint, each of which must be noticed: its files and their headers, and then what they hold."""
+"""Ways to damage a copy of a checkpoint, each of which must be noticed in little time and memory.
+
+What is wrong in a directory otherwise is tested where it is checked.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from damaged_checkpoint import INDEX, NUMBERS, STRANGE, WEIGHTS, Damage, Damaged, Parts, Random, picked
-from damaged_contents import CONTENTS
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+NUMBERS: list[Any] = [-1, -(2**63), 2**31, 2**40, 2**62, 2**63, 2**64, 10**30]
+STRANGE: list[Any] = [1.5, "64", [], {}, [1], True, False, float("nan"), float("inf"), -float("inf"), 1e308, ""]
+SIZES = {
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_local_experts",
+    "num_experts",
+    "vocab_size",
+    "head_dim",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_layers",
+    "hidden_dim",
+    "ff_dim",
+    "num_heads",
+    "num_kv_heads",
+}
+Random = random.Random
+Damage = Callable[["Damaged", Random], "list[str] | None"]
+"""Does it and tells what the message must name; None where this checkpoint has nothing to damage so."""
+
+
+@dataclass
+class Damaged:
+    """A copy of a checkpoint, to be damaged. ``elsewhere`` is an intact one outside."""
+
+    directory: Path
+    elsewhere: Path
+
+    def weights(self, rng: Random) -> Path:
+        return rng.choice(sorted(self.directory.glob("*.safetensors")))
+
+    def config(self) -> dict[str, Any]:
+        return json.loads((self.directory / "config.json").read_text())
+
+    def set_config(self, config: Any) -> list[str]:
+        (self.directory / "config.json").write_text(json.dumps(config))
+        return ["config.json"]
+
+
+@dataclass
+class Parts:
+    """A safetensors file taken apart."""
+
+    file: Path
+    header: dict[str, Any]
+    body: bytes
+
+    @classmethod
+    def of(cls, file: Path) -> Parts:
+        raw = file.read_bytes()
+        end = 8 + int.from_bytes(raw[:8], "little")
+        return cls(file, json.loads(raw[8:end]), raw[end:])
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self.header if name != "__metadata__"]
+
+    def write(self, text: bytes | None = None) -> None:
+        text = json.dumps(self.header).encode() if text is None else text
+        self.file.write_bytes(len(text).to_bytes(8, "little") + text + self.body)
+
+    def remove(self, name: str) -> None:
+        begin, end = self.header.pop(name)["data_offsets"]
+        self.body = self.body[:begin] + self.body[end:]
+        for other in self.names:
+            offsets = self.header[other]["data_offsets"]
+            if offsets[0] >= end:
+                self.header[other]["data_offsets"] = [each - (end - begin) for each in offsets]
+
+
+def picked(damaged: Damaged, rng: Random) -> tuple[Parts, str]:
+    parts = Parts.of(damaged.weights(rng))
+    return parts, rng.choice(parts.names)
+
 
 # Whole files.
 
@@ -15,12 +98,6 @@ def truncated(damaged: Damaged, rng: Random) -> list[str]:
     file = damaged.weights(rng)
     raw = file.read_bytes()
     file.write_bytes(raw[: rng.choice([0, 1, 7, 8, 9, len(raw) - 1, rng.randrange(len(raw))])])
-    return [file.name]
-
-
-def prolonged(damaged: Damaged, rng: Random) -> list[str]:
-    file = damaged.weights(rng)
-    file.write_bytes(file.read_bytes() + rng.randbytes(rng.choice([1, 8, 1000])))
     return [file.name]
 
 
@@ -41,12 +118,6 @@ def sparse_giant(damaged: Damaged, rng: Random) -> list[str]:
         opened.truncate(2**42)
         opened.write((2 ** rng.choice([22, 30, 41])).to_bytes(8, "little"))
     return [file.name]
-
-
-def no_file(damaged: Damaged, rng: Random) -> list[str]:
-    file = rng.choice([damaged.weights(rng), damaged.directory / "config.json"])
-    file.unlink()
-    return [file.name] if not (damaged.directory / INDEX).exists() or file.name == "config.json" else ["no file"]
 
 
 def other_kind_of_file(damaged: Damaged, rng: Random) -> list[str]:
@@ -123,16 +194,6 @@ def strange_entry(damaged: Damaged, rng: Random) -> list[str]:
     return [parts.file.name, name]
 
 
-def wrong_dtype(damaged: Damaged, rng: Random) -> list[str]:
-    parts, name = picked(damaged, rng)
-    same_size = {"BF16": ["I16", "U16"], "F32": ["I32", "U32"], "U8": ["I8", "BOOL", "F8_E4M3", "F8_E8M0"]}
-    kind = parts.header[name]["dtype"]
-    others = ["F64", "C64", "I64", "F4", "F128", "bf16", "", "float32", "U128"]
-    parts.header[name]["dtype"] = rng.choice([*same_size[kind], *others])
-    parts.write()
-    return [parts.file.name, name]
-
-
 def absurd_shape(damaged: Damaged, rng: Random) -> list[str]:
     parts, name = picked(damaged, rng)
     shape = parts.header[name]["shape"]
@@ -188,23 +249,6 @@ def wrong_offsets(damaged: Damaged, rng: Random) -> list[str]:
     return [parts.file.name]
 
 
-def overlapping(damaged: Damaged, rng: Random) -> list[str] | None:
-    """Two tensors of one size at one place, and a body that is filled."""
-    parts, name = picked(damaged, rng)
-    begin, end = parts.header[name]["data_offsets"]
-    size = end - begin
-    others = [
-        n
-        for n in parts.names
-        if n != name and parts.header[n]["data_offsets"][1] - parts.header[n]["data_offsets"][0] == size
-    ]
-    if not others:
-        return None
-    parts.header[name]["data_offsets"] = list(parts.header[rng.choice(others)]["data_offsets"])
-    parts.write()
-    return [parts.file.name]
-
-
 def huge_tensor(damaged: Damaged, rng: Random) -> list[str]:
     """A tensor of terabytes that the file has room for, on no disk."""
     parts, name = picked(damaged, rng)
@@ -217,20 +261,87 @@ def huge_tensor(damaged: Damaged, rng: Random) -> list[str]:
     return [parts.file.name, name]
 
 
+# Which tensors there are.
+
+
+def missing_tensor(damaged: Damaged, rng: Random) -> list[str]:
+    parts, name = picked(damaged, rng)
+    parts.remove(name)
+    parts.write()
+    return [name]
+
+
+def renamed_tensor(damaged: Damaged, rng: Random) -> list[str]:
+    parts, name = picked(damaged, rng)
+    new = rng.choice([name + "x", name.upper(), "../" + name, "", "\0", name * 200, "é" + name])
+    parts.header[new] = parts.header.pop(name)
+    parts.write()
+    return [parts.file.name, name]
+
+
+def many_layers(damaged: Damaged, rng: Random) -> list[str] | None:
+    """Tensors of nothing, and as many layers, or fewer that still may belong to them."""
+    config = damaged.config()
+    if "num_hidden_layers" not in config or config.get("model_type") == "mixtral":
+        return None
+    count, layers = rng.choice([(20_000, 20_000), (2_000, 200)])
+    config.pop("layer_types", None)
+    damaged.set_config(config | {"num_hidden_layers": layers})
+    nothing = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+    _only(damaged, {f"{name}": nothing for name in range(count)}, {"one": 256})
+    return []
+
+
+def many_experts(damaged: Damaged, rng: Random) -> list[str] | None:
+    """One tensor of the released form's name that is as large as there are experts."""
+    config = damaged.config()
+    if config.get("model_type") != "mixtral":
+        return None
+    experts = rng.choice([2000, 10_000, 10**6])
+    damaged.set_config(config | {"num_hidden_layers": 50, "num_local_experts": experts})
+    _only(damaged, {}, {**{f"{name}": 1 for name in range(50)}, "x.block_sparse_moe.y": experts})
+    return ["config.json"]
+
+
+def _only(damaged: Damaged, header: dict[str, Any], sizes: dict[str, int]) -> None:
+    """Leave one file, with these tensors of bytes behind those of ``header``, which are of nothing."""
+    for file in [*damaged.directory.glob("*.safetensors"), damaged.directory / INDEX]:
+        file.unlink(missing_ok=True)
+    reached = 0
+    for name, size in sizes.items():
+        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [reached, reached + size]}
+        reached += size
+    Parts(damaged.directory / WEIGHTS, header, bytes(reached)).write(json.dumps(header, separators=(",", ":")).encode())
+
+
+# The configuration.
+
+
+def absurd_size(damaged: Damaged, rng: Random) -> list[str]:
+    config = damaged.config()
+    field = rng.choice(sorted(SIZES & config.keys()))
+    values = [
+        value for value in [*NUMBERS, *STRANGE, 0, config[field] + 1, config[field] * 2] if value != config[field]
+    ]
+    config[field] = rng.choice(values)
+    damaged.set_config(config)
+    return []
+
+
 DAMAGES: list[Damage] = [
     truncated,
-    prolonged,
     wrong_header_size,
     sparse_giant,
-    no_file,
     other_kind_of_file,
     link_outside,
     bad_json,
     strange_entry,
-    wrong_dtype,
     absurd_shape,
     wrong_offsets,
-    overlapping,
     huge_tensor,
-    *CONTENTS,
+    missing_tensor,
+    renamed_tensor,
+    many_layers,
+    many_experts,
+    absurd_size,
 ]

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damaged_checkpoint import Damage, Damaged
-from damages import DAMAGES
+from damages import DAMAGES, Damage, Damaged
 from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss

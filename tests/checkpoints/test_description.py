@@ -166,9 +166,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for changes, named in (
         ({"intermediate_size": 63}, r"w1\.weight of shape \[64, 32\] instead of \[63, 32\]"),
         ({"model_type": "bloom"}, "model_type 'bloom'"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
-        ({"num_attention_heads": 0}, "num_attention_heads = 0"),
-        ({"model_type": "gpt_oss"}, "missing"),
         ({"model_type": "bert", "hidden_act": "relu", "hidden_size": "wide"}, "hidden_size = 'wide'"),
     ):
         file.write_text(json.dumps(config | changes))

@@ -92,10 +92,6 @@ def test_a_tied_output_beside_packed_layers(tmp_path: Path) -> None:
     held = load_gguf(tmp_path / "a.gguf")
     assert isinstance(held.layers[0].ffn.down, BlockLinear)
     assert held.output.weight is held.embedding.weight
-
-
-def test_rows_that_no_blocks_fill_become_float16(tmp_path: Path) -> None:
-    write_gguf(Decoder(replace(PLAIN, hidden_dim=40)), tmp_path / "a.gguf", kind="Q8_0")
     kinds = {name: each.kind for name, each in read_gguf(tmp_path / "a.gguf").tensors.items()}
     assert (kinds["token_embd.weight"], kinds["blk.0.ffn_down.weight"], kinds["output_norm.weight"]) == (
         "F16",

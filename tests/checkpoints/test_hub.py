@@ -112,8 +112,6 @@ def test_weights_that_are_here_are_not_asked_for(on_the_hub: Path, monkeypatch: 
     ("tensor", "message"),
     [
         (TensorInfo("F99", [2], (0, 8)), "unknown dtype 'F99'"),
-        (TensorInfo("F32", [2], (0, 4)), "'a' with 4 bytes for the shape"),
-        (TensorInfo("F32", [1], (4, 8)), "'a' at 4 where"),
         (TensorInfo("F32", None, (0, 4)), "'a' without a shape"),
         (None, "headers of weights"),
     ],
@@ -133,34 +131,13 @@ def test_headers_of_the_hub_that_lie_are_refused(
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("places", "message"),
-    [
-        ({"a": "1.safetensors", "b": "2.safetensors"}, "'?a'? twice"),
-        ({"a": "1.safetensors", "c": "1.safetensors"}, "with c in 1.safetensors"),
-        ({"a": "../1.safetensors"}, "with a in '../1.safetensors'"),
-    ],
-)
-def test_an_index_of_the_hub_is_held_against_the_files(
-    places: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_of_the_hub_is_held_against_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = SafetensorsFileMetadata({}, {"a": TensorInfo("F32", [2], (0, 8))})
     monkeypatch.setattr(huggingface_hub, "parse_safetensors_file_metadata", lambda name, file: a)
+    places = {"a": "1.safetensors", "c": "1.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    with refused(message, error=CheckpointError):
+    with refused("with c in 1.safetensors", error=CheckpointError):
         hub_tensors("someone/x", tmp_path)
-
-
-def test_damaged_weights_that_are_here_are_told(on_the_hub: Path) -> None:
-    file = sorted(on_the_hub.glob("*.safetensors"))[0]
-    file.write_bytes(file.read_bytes()[:-1])
-    with refused(file.name, error=CheckpointError):
-        hub_tensors("someone/tiny", on_the_hub)
-
-
-def test_without_a_connection_there_are_no_headers(tmp_path: Path) -> None:
-    with refused("of which the hub gave no headers"):
-        hub_tensors("nobody/no-such-model", tmp_path)
 
 
 def test_minilm_is_the_package_where_it_is_installed_and_the_hubs_where_not(monkeypatch: pytest.MonkeyPatch) -> None:

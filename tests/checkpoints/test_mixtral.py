@@ -16,9 +16,8 @@ from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from glassformer.checkpoints.families.files import decoder_in_memory, in_family
-from glassformer.checkpoints.families.mixtral import MIXTRAL
+from glassformer.checkpoints.families.llama import MIXTRAL
 from glassformer.checkpoints.families.table import canonical
-from glassformer.errors import InputError
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
@@ -78,22 +77,6 @@ def largest_difference(decoder: Decoder, model: MixtralForCausalLM, tokens: Tens
     return (decoder.eval()(tokens) - model(tokens).logits).abs().max().item()
 
 
-@pytest.mark.parametrize("window", [None, 24])
-def test_the_logits_are_hugging_faces_with_our_weights(tmp_path: Path, window: int | None) -> None:
-    decoder = Decoder(dataclasses.replace(FORM, window=window))
-    model = peer_of(decoder, tmp_path)
-    tokens = torch.randint(512, (2, 100))
-    assert decoder(tokens).std() > 0.5
-    assert largest_difference(decoder, model, tokens) <= 1e-5
-
-
-def test_the_logits_are_hugging_faces_with_its_weights() -> None:
-    hf_config, _ = mixtral_from_decoder(Decoder(FORM))
-    model = peer(hf_config | {"initializer_range": 0.06})
-    decoder = decoder_from_mixtral(model.config.to_dict(), model.state_dict())
-    assert largest_difference(decoder, model, torch.randint(512, (2, 100))) <= 1e-5
-
-
 @pytest.mark.parametrize("windowed", [(), (0,), (1, 2), (0, 3)])
 def test_layer_types_are_ignored_as_by_hugging_face(windowed: tuple[int, ...]) -> None:
     """Its MixtralForCausalLM gives every layer the window, whatever ``layer_types`` says."""
@@ -104,18 +87,6 @@ def test_layer_types_are_ignored_as_by_hugging_face(windowed: tuple[int, ...]) -
     tokens = torch.randint(32, (2, 20))
     assert largest_difference(decoder, model, tokens) <= 1e-5
     assert (decoder.config.window, decoder.config.windowed_layers) == (4, "all")
-
-
-@torch.no_grad()
-def test_prefill_and_cached_steps_are_hugging_faces(tmp_path: Path) -> None:
-    decoder = Decoder(FORM).eval()
-    model = peer_of(decoder, tmp_path)
-    tokens = torch.randint(512, (2, 72))
-    cache, theirs = decoder.new_cache(2), None
-    for start, stop in [(0, 64), *((i, i + 1) for i in range(64, 72))]:
-        out = model(tokens[:, start:stop], past_key_values=theirs, use_cache=True)
-        theirs = out.past_key_values
-        assert (decoder(tokens[:, start:stop], cache=cache) - out.logits).abs().max() <= 1e-5
 
 
 def test_both_layouts_give_the_same_decoder(tmp_path: Path) -> None:
@@ -129,43 +100,6 @@ def test_both_layouts_give_the_same_decoder(tmp_path: Path) -> None:
         assert read.config == canonical(TINY)
         for name, weight in read.state_dict().items():
             assert torch.equal(weight, decoder.state_dict()[name]), name
-
-
-def test_tied_output(tmp_path: Path) -> None:
-    decoder = Decoder(dataclasses.replace(TINY, tied_output=True))
-    hf_config, tensors = mixtral_from_decoder(decoder)
-    assert "lm_head.weight" not in tensors
-    model = peer_of(decoder, tmp_path)
-    assert largest_difference(decoder, model, torch.randint(32, (2, 20))) <= 1e-5
-    in_memory = model.state_dict()
-    assert "lm_head.weight" in in_memory
-    for read in (decoder_from_mixtral(hf_config, tensors), decoder_from_mixtral(hf_config, in_memory)):
-        assert read.output.weight is read.embedding.weight
-        assert torch.equal(read.embedding.weight, decoder.embedding.weight)
-    with refused(r"differs from model\.embed_tokens"):
-        decoder_from_mixtral(hf_config, in_memory | {"lm_head.weight": torch.zeros(32, 16)})
-
-
-def test_key_weights_are_folded_and_layouts_rewritten(tmp_path: Path) -> None:
-    """What Mixtral has no place for, but can compute all the same."""
-    decoder = Decoder(dataclasses.replace(TINY, key_weights=True, rope_layout="interleaved"))
-    for block in decoder.layers:
-        torch.nn.init.normal_(block.attention.key_weights)
-    tokens = torch.randint(32, (2, 40))
-    assert largest_difference(decoder, peer_of(decoder, tmp_path), tokens) <= 1e-5
-    read = decoder_from_mixtral(*mixtral_from_decoder(decoder))
-    assert (read(tokens) - decoder(tokens)).abs().max() <= 1e-5
-
-
-def test_the_dtype_is_kept(tmp_path: Path) -> None:
-    hf_config, tensors = mixtral_from_decoder(Decoder(TINY).bfloat16())
-    read = decoder_from_mixtral(hf_config, tensors)
-    assert {p.dtype for p in read.parameters()} == {torch.bfloat16}
-    (tmp_path / "config.json").write_text(json.dumps(hf_config))
-    save_file(
-        {n: t.contiguous() for n, t in tensors.items()}, tmp_path / "model.safetensors", metadata={"format": "pt"}
-    )
-    assert MixtralForCausalLM.from_pretrained(tmp_path, dtype="auto").dtype == torch.bfloat16
 
 
 def test_defaults_are_hugging_faces() -> None:
@@ -192,25 +126,6 @@ def test_the_rotary_base_is_read_from_either_place(where: str) -> None:
     assert decoder_from_mixtral(hf_config, tensors).config.rope_base == 5000.0
 
 
-def test_every_fault_of_the_tensors_is_named_at_once() -> None:
-    hf_config, tensors = mixtral_from_decoder(Decoder(TINY))
-    del tensors["model.norm.weight"], tensors["model.layers.1.block_sparse_moe.experts.7.w2.weight"]
-    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(32)
-    tensors["model.layers.0.self_attn.sinks"] = torch.zeros(4)
-    tensors["lm_head.weight"] = torch.zeros(33, 16)
-    with pytest.raises(InputError) as caught:
-        decoder_from_mixtral(hf_config, tensors)
-    for part in (
-        "missing model.norm.weight",
-        "missing model.layers.1.block_sparse_moe.experts.7.w2.weight",
-        "unknown model.layers.0.self_attn.q_proj.bias",
-        "unknown model.layers.0.self_attn.sinks",
-        "lm_head.weight of shape [33, 16] instead of [32, 16]",
-    ):
-        assert part in caught.value.got
-    assert caught.value.got.count(",") == 4 + 2  # five faults, and a comma inside each of two shapes
-
-
 def test_faults_of_the_current_layout_are_named() -> None:
     hf_config, _ = mixtral_from_decoder(Decoder(TINY))
     tensors = peer(hf_config).state_dict()
@@ -218,31 +133,6 @@ def test_faults_of_the_current_layout_are_named() -> None:
     del tensors["model.layers.1.mlp.gate.weight"]
     with refused(r"missing .*1.mlp.gate.weight, .*gate_up_proj of shape \[8, 32, 16\]"):
         decoder_from_mixtral(hf_config, tensors)
-
-
-def test_no_tensors_at_all() -> None:
-    hf_config, _ = mixtral_from_decoder(Decoder(TINY))
-    with refused("num_layers = 2 with 0 tensors"):
-        decoder_from_mixtral(hf_config, {})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type = 'yarn'"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
-        ({"num_local_experts": None}, "num_local_experts = None"),
-        ({"num_attention_heads": 0}, "num_attention_heads = 0"),
-        ({"num_experts_per_tok": 9}, "top_k = 9 with num_experts = 8"),
-        ({"num_key_value_heads": 3}, "num_kv_heads = 3 with num_heads = 4"),
-    ],
-)
-@pytest.mark.usefixtures("without_type_checks")
-def test_configurations_that_are_refused(change: dict[str, Any], message: str) -> None:
-    hf_config, tensors = mixtral_from_decoder(Decoder(TINY))
-    with refused(message):
-        decoder_from_mixtral(hf_config | change, tensors)
 
 
 @pytest.mark.parametrize(

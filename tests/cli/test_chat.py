@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +17,39 @@ from tokenizers import Tokenizer
 
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli.commands import chat as command
-from glassformer.cli.conversation import Conversation
+from glassformer.cli.conversation import ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.main import main
-from glassformer.data.harmony import Message, ReplyReader, Setting, render
+from glassformer.data.harmony import Message, Piece, ReplyReader, Setting, render
 from glassformer.data.released_tokenizer import from_json, read_tokenizer
 from glassformer.generation import SamplingRule, generate
+from glassformer.generation.language_model import find_model
 from glassformer.layers.blocks import Block
+from refusals import Output, Refuses, refused
 from scripted import Script
 
 REPLY = "<|channel|>analysis<|message|>hm\nhm<|end|><|start|>assistant<|channel|>final<|message|>{}<|return|>"
 CALL = '<|channel|>commentary to=functions.x <|constrain|>json<|message|>{"a": 1}<|call|>'
 
 Talk = Callable[..., Conversation]
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
 def conversation(byte_engine: Tokenizer) -> Talk:
     """A conversation whose replies are given."""
 
-    def make(*replies: str) -> Conversation:
+    def make(*replies: str, room: int = 2000, **options: Any) -> Conversation:
         tokenizer = from_json(byte_engine.to_str())
-        stops = tuple(map(tokenizer.special, ("<|return|>", "<|call|>")))
-        return Conversation(Script(byte_engine, replies, room=2000), tokenizer, Setting(), stop_tokens=stops)
+        stops = tuple(map(tokenizer.special, ("<|return|>", "<|call|>", "<|endoftext|>")))
+        script = Script(byte_engine, replies, room)
+        return Conversation(script, tokenizer, Setting("low", "2025-06-28"), stop_tokens=stops, **options)
 
     return make
+
+
+def prompts(talk: Conversation) -> list[str]:
+    """What the model was given."""
+    return [talk._tokenizer.decode(prompt) for prompt in talk._continuation.prompts]
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -52,20 +63,8 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_answers_go_to_standard_output_alone(conversation: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    command.Screen(speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("Four.\n", "")
-
-
-def test_reasoning_is_shown_on_demand_beside_the_answer(conversation: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    command.Screen(show_reasoning=True, speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("Four.\n", "[analysis] hm\nhm\n")
-
-
 def test_a_terminal_shows_reasoning_dimmed(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_terminal(monkeypatch, "stderr")
     command.Screen(show_reasoning=True, speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
@@ -75,7 +74,7 @@ def test_a_terminal_shows_reasoning_dimmed(
 
 
 def test_a_terminal_shows_that_the_model_reasons_and_tidies_up(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_terminal(monkeypatch, "stderr")
     command.Screen(speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
@@ -88,20 +87,24 @@ def test_a_terminal_shows_that_the_model_reasons_and_tidies_up(
     assert capsys.readouterr().err == ""
 
 
-def test_calls_of_tools_are_told(conversation: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    command.Screen(speed=False).show(conversation(CALL), "x")
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", '[the model calls functions.x, which is not here: {"a": 1}]\n')
-
-
-def test_the_speed_is_said(conversation: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    command.Screen().show(conversation(REPLY.format("Four.")), "x")
+@pytest.mark.parametrize(
+    ("reply", "options", "expected"),
+    [
+        (REPLY.format("Four."), {}, ("Four.\n", "")),
+        (REPLY.format("Four."), {"show_reasoning": True}, ("Four.\n", "[analysis] hm\nhm\n")),
+        (CALL, {}, ("", '[the model calls functions.x, which is not here: {"a": 1}]\n')),
+    ],
+)
+def test_answers_go_to_standard_output_alone_and_the_rest_beside_it(
+    reply: str, options: dict[str, Any], expected: tuple[str, str], conversation: Talk, capsys: Capture
+) -> None:
+    command.Screen(speed=False, **options).show(conversation(reply), "2 + 2?")
+    assert capsys.readouterr() == expected
+    command.Screen(**options).show(conversation(reply), "2 + 2?")
     assert "tokens read in" in capsys.readouterr().err
 
 
-def test_a_conversation_from_a_pipe(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abcd"))
     typed(
         monkeypatch,
@@ -123,7 +126,7 @@ SLASHES = ["/usr/bin/env is missing", "/newer than that?", "/new york", "/effort
 
 
 def test_from_a_pipe_what_is_no_command_is_a_message(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abcdef"))
     typed(monkeypatch, "\n".join([*SLASHES, '"""/new"""']) + "\n")
@@ -134,7 +137,7 @@ def test_from_a_pipe_what_is_no_command_is_a_message(
 
 
 def test_on_a_terminal_what_is_nearly_a_command_is_not_sent(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abc"))
     typed(monkeypatch, "\n".join([*SLASHES, "/nwe", "/qiut", '"""/nwe"""']) + "\n")
@@ -159,7 +162,7 @@ def test_a_message_without_an_answer_is_told(
     answered: bool,
     conversation: Talk,
     tiny_gpt_oss: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(reply))
@@ -186,20 +189,21 @@ def test_the_end_of_the_input_ends_a_message_of_several_lines(
     assert talk.messages[0].content == "two\nlines"
 
 
-def test_ctrl_c_stops_the_reply_and_not_the_chat(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_and_a_full_context_do_not_stop_the_chat(
+    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = conversation("<|channel|>final<|message|>hal^C", REPLY.format("whole"))
-    typed(monkeypatch, "one\ntwo\n")
+    typed(monkeypatch, "one\n" + "x" * 2000 + "\ntwo\n")
     command.talk(talk, command.Screen(speed=False))
     said = capsys.readouterr()
     assert said.out.replace("\n", "") == "halwhole"
     assert "[the reply is cut: it was interrupted]" in said.err
+    assert "expected less than --context 2000" in said.err
     assert [message.content for message in talk.messages] == ["one", "hal", "two", "whole"]
 
 
 def test_ctrl_c_at_the_prompt_says_how_to_leave(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[Any] = [KeyboardInterrupt, "hello", EOFError]
 
@@ -219,19 +223,8 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(
     assert said.out.startswith("Hi\n")
 
 
-def test_a_full_context_is_told_and_the_chat_goes_on(
-    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    typed(monkeypatch, "x" * 2000 + "\nshort\n")
-    command.talk(conversation(REPLY.format("a")), command.Screen(speed=False))
-    said = capsys.readouterr()
-    assert said.out == "a\n"
-    assert "expected less than --context 2000" in said.err
-    assert said.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("effort", ["low", "high"])
-def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: Capture) -> None:
     flags = ["--message", "Hi", "--effort", effort, "--instructions", "Be brief.", "--max-new-tokens", "30"]
     status = main(["chat", str(tiny_gpt_oss), *flags, "--temperature", "0.7", "--seed", "4", "--device", "cpu"])
     said = capsys.readouterr()
@@ -252,11 +245,16 @@ def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: py
 
 
 def test_a_piped_conversation_reads_only_what_is_new(
-    tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_gpt_oss: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed(monkeypatch, "a\nb\n/new\nc\n")
-    assert main(["chat", str(tiny_gpt_oss), "--context", "500", "--max-new-tokens", "2", "--seed", "1"]) == 0
-    read = [int(line[1:].split()[0]) for line in capsys.readouterr().err.splitlines() if "tokens read" in line]
+    read = [
+        int(line[1:].split()[0])
+        for line in output(
+            ["chat", tiny_gpt_oss, "--context", "500", "--max-new-tokens", "2", "--seed", "1"]
+        ).err.splitlines()
+        if "tokens read" in line
+    ]
     assert len(read) == 3
     assert read[1] < 60 < 200 < read[0]
     # The system's message stands in every prompt, but what it was read with is gone.
@@ -270,32 +268,18 @@ def test_a_piped_conversation_reads_only_what_is_new(
         (["--device", "gpu", "--message", "x"], "device = 'gpu', which torch does not know"),
         (["--context", "1000000", "--message", "x"], "got --context 1000000; expected at most the"),
         (["--tokenizer", "missing.json"], "missing.json (No such file or directory)"),
+        (["--top-p", "2"], "top_p = 2.0"),
+        (["--effort", "extreme"], "--effort"),
+        (["--context", "0"], "context = 0"),
+        (["--max-new-tokens", "0"], "max_new_tokens = 0"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
-    flags: list[str], message: str, tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["chat", str(tiny_gpt_oss), *flags]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
-
-
-@pytest.mark.parametrize("flags", [["--effort", "extreme"], ["--context", "0"], ["--max-new-tokens", "0"]])
-def test_wrong_flags_are_told(flags: list[str], tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["chat", str(tiny_gpt_oss), *flags])
-    assert stopped.value.code == 2
-    assert flags[0] in capsys.readouterr().err or flags[0] != "--effort"
-
-
-def test_a_sampling_flag_out_of_range_is_refused(tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["chat", str(tiny_gpt_oss), "--top-p", "2"]) == 2
-    assert "top_p = 2.0" in capsys.readouterr().err
+def test_what_cannot_be_done(flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses) -> None:
+    refuses(["chat", tiny_gpt_oss, *flags], message)
 
 
 def test_a_signal_amid_a_step_stops_the_reply(
-    tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_gpt_oss: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed(monkeypatch, "a\nc\n/quit\n")
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
@@ -317,3 +301,116 @@ def test_a_signal_amid_a_step_stops_the_reply(
     assert said.err.count("[the reply is cut: it was interrupted]") == 1
     assert said.err.count("[the reply is cut: --max-new-tokens 7 is reached]") == 1
     assert calls.count(1) == 6 + 2 * 6
+
+
+# ---- conversations: what a prompt holds after each turn, and how replies end ---------------------------------------
+
+
+def said(pieces: Iterator[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if is_answer(piece))
+
+
+def test_the_next_turn_reads_answers_without_reasoning(conversation: Talk) -> None:
+    talk = conversation(REPLY.format("4."), REPLY.format("5."))
+    assert said(talk.say("2 + 2?")) == "4."
+    assert talk.cut is None
+    assert said(talk.say("2 + <|end|>?")) == "5."
+    first, second = prompts(talk)
+    assert first.endswith(
+        "final. Channel must be included for every message.<|end|><|start|>user<|message|>2 + 2?<|end|>"
+        "<|start|>assistant"
+    )
+    assert second == (
+        f"{first}<|channel|>final<|message|>4.<|end|><|start|>user<|message|>2 + <|end|>?<|end|><|start|>assistant"
+    )
+    assert "Reasoning: low" in first
+    assert second.count("<|end|>") == 4 + 1  # one is text
+    assert talk.stopwatch.generated == len(talk._continuation._engine.encode(REPLY.format("5.")).ids)
+
+
+def test_effort_changes_and_conversations_begin_anew(conversation: Talk) -> None:
+    talk = conversation(REPLY.format("a"), REPLY.format("a"))
+    said(talk.say("x"))
+    talk.setting = replace(talk.setting, effort="high")
+    talk.messages = []
+    said(talk.say("y"))
+    second = prompts(talk)[1]
+    assert "Reasoning: high" in second
+    assert "<|message|>x" not in second
+
+
+@pytest.mark.parametrize(
+    ("reply", "kept"),
+    [
+        ("<|channel|>final<|message|>half^C", ["half"]),
+        ("<|channel|>analysis<|message|>think^C", []),
+        ("<|channel|>final^C", []),
+        ("^C", []),
+    ],
+)
+def test_an_interruption_keeps_what_was_answered(reply: str, kept: list[str], conversation: Talk) -> None:
+    talk = conversation(reply, REPLY.format("b"))
+    with pytest.raises(KeyboardInterrupt):
+        list(talk.say("x"))
+    assert talk.cut == "it was interrupted"
+    assert [message.content for message in talk.messages] == (["x", *kept] if kept else [])
+    assert said(talk.say("y")) == "b"
+
+
+def test_a_reader_that_leaves_keeps_what_was_answered(conversation: Talk) -> None:
+    talk = conversation(REPLY.format("abc"))
+    with contextlib.closing(talk.say("x")) as pieces:
+        for piece in pieces:
+            if is_answer(piece) and piece.message.content == "ab":
+                break
+    assert [message.content for message in talk.messages] == ["x", "ab"]
+    assert talk.cut is not None
+
+
+def test_replies_are_cut_where_there_is_no_more_room(conversation: Talk) -> None:
+    talk = conversation(REPLY.format("long"), max_new_tokens=20)
+    assert said(talk.say("x")) == ""
+    assert talk.cut == "--max-new-tokens 20 is reached"
+    talk = conversation("<|channel|>final<|message|>" + "a" * 999, "", room=300)
+    answer = said(talk.say("x"))
+    assert set(answer) == {"a"}
+    assert talk.cut is not None
+    assert talk.cut.startswith("--context 300 is full")
+    before = list(talk.messages)
+    with refused(r"a conversation of \d+ tokens", expected="--context 300", fix="/new", error=ContextFull):
+        next(talk.say("y"))
+    assert talk.messages == before
+
+
+def test_other_stop_tokens_end_a_reply_too(conversation: Talk) -> None:
+    talk = conversation("<|channel|>final<|message|>so<|endoftext|>more")
+    pieces = list(talk.say("x"))
+    assert pieces[-1].ended
+    assert pieces[-1].message.content == "so"
+    assert talk.cut is None
+
+
+def test_calls_are_no_answers_and_are_forgotten(conversation: Talk) -> None:
+    reply = "<|channel|>commentary to=functions.x<|message|>{}<|call|>"
+    talk = conversation(reply)
+    pieces = list(talk.say("x"))
+    assert said(iter(pieces)) == ""
+    assert pieces[-1].message == Message("assistant", "{}", "commentary", "functions.x")
+    assert talk.messages == []
+
+
+def test_what_is_no_text_is_replaced(conversation: Talk) -> None:
+    talk = conversation(REPLY.format("a"))
+    said(talk.say("\udcff"))
+    assert "<|message|>\N{REPLACEMENT CHARACTER}<|end|>" in prompts(talk)[0]
+
+
+def test_only_gpt_osss_tokenizer_can_chat(tiny_gpt_oss: Path, bare_gpt_oss: Path, conversation: Talk) -> None:
+    tokenizer = conversation()._tokenizer
+    assert require_chat(find_model(str(tiny_gpt_oss))).specials == tokenizer.specials
+    with refused("without a tokenizer"):
+        require_chat(find_model(str(bare_gpt_oss)))
+    end, found = tokenizer.special("<|return|>"), replace(find_model(str(tiny_gpt_oss)), tokenizer=tokenizer)
+    with refused(rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
+        require_chat(replace(found, declared_ends=(7, 8)))
+    require_chat(replace(found, declared_ends=(7, end)))

@@ -14,11 +14,10 @@ from torch import nn
 
 from glassformer.classifier import Classifier, load_classifier, save_classifier, token_effects
 from glassformer.cli.commands import classify as command
-from glassformer.cli.main import main
 from glassformer.cli.main import run as run_command
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.models.encoder import Encoder, EncoderConfig
-from refusals import refused
+from refusals import Output, Refuses
 
 TEXTS = ("a great film", "a dull film", "")
 
@@ -146,34 +145,24 @@ def test_more_texts_than_are_read_at_once_keep_their_order(run: Path) -> None:
     assert [verdict.probabilities["positive"] for verdict in found] == pytest.approx(expected, abs=1e-6)
 
 
-def test_odd_texts_are_shown_on_one_harmless_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    odd = ("great\n\x1b[31m\tfilm \ud83d", "😀 \u200bunseen", "great " * 100_000)
-    assert classify("--run", str(run), *odd) == 0
-    printed = capsys.readouterr().out
-    assert "\x1b" not in printed
-    lines = [line for line in printed.splitlines() if not line.startswith("    ")]
-    assert lines[0].endswith("great \\x1b[31m film \\ud83d")
-    assert len(lines) == 3
-    assert max(len(line) for line in lines) < 130
-
-
 @pytest.mark.parametrize(
-    ("text", "label"),
+    ("text", "label", "ending"),
     [
-        ("", "negative  50.0 %  (empty)"),
-        ("great " * 100_000, "positive  "),
-        ("zzzqqq xylophone", "negative  50.0 %  zzzqqq xylophone"),
-        ("😀👍🏽", "negative  50.0 %  😀👍🏽"),
-        ("great\x07 \x1b[31m\u200b", "positive  "),
+        ("", "negative  50.0 %", "  (empty)"),
+        ("great " * 100_000, "positive  ", "..."),
+        ("zzzqqq xylophone", "negative  50.0 %", "  zzzqqq xylophone"),
+        ("😀👍🏽 \u200bunseen", "negative  50.0 %", "unseen"),
+        ("great\x07 \x1b[31m\tfilm \u200b", "positive  ", "\\x1b[31m film \\u200b"),
     ],
     ids=["empty", "long", "unknown", "emoji", "control"],
 )
-def test_odd_texts_get_the_same_answer_by_every_door(
+def test_odd_texts_get_the_same_harmless_line_from_every_source(
     run: Path,
     tmp_path: Path,
     text: str,
     label: str,
-    capsys: pytest.CaptureFixture[str],
+    ending: str,
+    output: Output,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = tmp_path / "texts.txt"
@@ -182,35 +171,19 @@ def test_odd_texts_get_the_same_answer_by_every_door(
     for arguments in ([text], ["--file", str(file)], []):
         for json_flag in ([], ["--json"]):
             monkeypatch.setattr(sys, "stdin", standard_input(f"{text}\n"))
-            assert main(["classify", "--run", str(run), *json_flag, *arguments]) == 0
-            printed.append(capsys.readouterr().out)
-    assert printed[0].startswith(label)
+            printed.append(output(["classify", "--run", run, *json_flag, *arguments]).out)
+    line, *effects = printed[0].splitlines()
+    assert line.startswith(label)
+    assert line.endswith(ending)
+    assert len(line) < 130
+    assert all(each.startswith("    ") for each in effects)
     assert "\x1b" not in printed[0]
     assert printed[0::2] == printed[:1] * 3
     assert printed[1::2] == printed[1:2] * 3
     assert json.loads(printed[1])["text"] == text
 
 
-def test_binary_files_are_one_line_and_status_2(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "texts.txt"
-    for content, message in (
-        (b"a film\n\x00\x01\n", "line 2: a NUL byte"),
-        ("a film\n".encode("utf-16"), "line 1: a NUL byte"),
-    ):
-        file.write_bytes(content)
-        for arguments, name in ((["--file", str(file)], str(file)), ([], "standard input")):
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-            assert main(["classify", "--run", str(run), *arguments]) == 2
-            error = capsys.readouterr().err
-            assert f"{name}, {message}" in error
-            assert error.count("\n") == 1
-
-
-def test_damaged_checkpoints_are_one_line_and_status_2(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_checkpoints_are_refused(run: Path, tmp_path: Path, refuses: Refuses) -> None:
     def truncate(directory: Path) -> None:
         weights = directory / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-9])
@@ -223,21 +196,14 @@ def test_damaged_checkpoints_are_one_line_and_status_2(
         nn.init.constant_(judge.encoder.embedding.weight, float("nan"))
         save_classifier(judge, directory)
 
-    for number, (damage, message) in enumerate(
-        (
-            (truncate, "expected a complete safetensors file"),
-            (rename, "config.json with model_type = 'gpt2'"),
-            (spoil, "infinite or NaN"),
-        )
+    for damage, message in (
+        (truncate, "expected a complete safetensors file"),
+        (rename, "config.json with model_type = 'gpt2'"),
+        (spoil, "infinite or NaN"),
     ):
-        directory = tmp_path / str(number)
-        shutil.copytree(run, directory)
-        damage(directory)
-        assert main(["classify", "--run", str(directory), "a film"]) == 2
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        assert message in shown.err
-        assert shown.err.count("\n") == 1
+        shutil.copytree(run, tmp_path / damage.__name__)
+        damage(tmp_path / damage.__name__)
+        refuses(["classify", "--run", tmp_path / damage.__name__, "a film"], message)
 
 
 def test_names_of_classes_do_not_steer_the_terminal(
@@ -245,34 +211,37 @@ def test_names_of_classes_do_not_steer_the_terminal(
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "classes.json").write_text(json.dumps(["no", "\x1b[31myes"]))
-    assert classify("--run", str(tmp_path / "run"), "a great film") == 0
-    assert capsys.readouterr().out.startswith("\\x1b[31myes  ")
+    assert classify("--run", str(tmp_path / "run"), "great\n\x1b[31m\tfilm \ud83d") == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith("\\x1b[31myes  ")
+    assert line.endswith("great \\x1b[31m film \\ud83d")
 
 
-def test_what_cannot_be_read_is_told(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    latin, empty = tmp_path / "latin.txt", tmp_path / "empty.txt"
-    latin.write_bytes("a naïve film".encode("latin-1"))
-    empty.touch()
-    cases = {
-        "latin.txt, line 1: byte 0xef .* not UTF-8": ["--file", str(latin)],
-        "no texts": ["--file", str(empty)],
-        "which cannot be read": ["--file", str(tmp_path)],
-    }
-    for message, arguments in cases.items():
-        with refused(message):
-            classify("--run", str(run), *arguments)
-    with refused("1 texts and --file"):
-        command.ClassifyFlags(run=run, texts=("a film",), file=latin)
-    with refused("tokens = -1"):
-        command.ClassifyFlags(run=run, tokens=-1)
-    with refused(r"tokenizer\.json"):
-        classify("--run", str(tmp_path), "a film")
-    monkeypatch.setattr(sys, "stdin", standard_input(""))
-    with refused("no texts"):
-        classify("--run", str(run))
-    monkeypatch.setattr(sys, "stdin", standard_input("a naïve film", "latin-1"))
-    with refused("standard input, line 1: byte 0xef"):
-        classify("--run", str(run))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a film\n\x00\x01\n", "{place}, line 2: a NUL byte"),
+        ("a film\n".encode("utf-16"), "{place}, line 1: a NUL byte"),
+        ("a naïve film".encode("latin-1"), "{place}, line 1: byte 0xef at place 5, which is not UTF-8"),
+        (b"", "no texts"),
+    ],
+)
+def test_texts_that_cannot_be_read_are_named(
+    content: bytes, message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_bytes(content)
+    refuses(["classify", "--run", run, "--file", file], message.format(place=file))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    refuses(["classify", "--run", run], message.format(place="standard input"))
+
+
+def test_what_is_missing_or_too_much_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    refuses(["classify", "--run", run, "--file", tmp_path], "which cannot be read")
+    refuses(["classify", "--run", run, "a film", "--file", tmp_path / "x"], "1 texts and --file")
+    refuses(["classify", "--run", run, "--tokens", "-1"], "tokens = -1")
+    refuses(["classify", "--run", tmp_path, "a film"], "tokenizer.json")
     monkeypatch.setattr(sys, "stdin", None)  # what Python makes of a closed one
-    with refused("no standard input"):
-        classify("--run", str(run))
+    refuses(["classify", "--run", run], "no standard input")

@@ -21,6 +21,7 @@ from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
+from refusals import Output, Refuses
 
 SMALL = replace(GPT_OSS_TINY, vocab_size=96, num_layers=2, num_experts=4)
 COURSE = {"vocab_size": 96, "n_layers": 2, "hidden_dim": 32, "ff_dim": 64, "num_heads": 2, "head_dim": 8}
@@ -119,17 +120,17 @@ def test_a_run_of_the_lab_is_read_by_transformers(to: str, tmp_path: Path) -> No
         assert torch.allclose(theirs(TOKENS).logits, model(TOKENS), atol=1e-4)
 
 
-def test_windows_on_some_layers_need_gpt_oss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_windows_on_some_layers_need_gpt_oss(tmp_path: Path, output: Output, refuses: Refuses) -> None:
     model = trained(tmp_path / "run", windows=True)
-    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "mixtral"]) == 2
-    assert "windowed_layers = 'odd'" in capsys.readouterr().err
-    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "huggingface"]) == 0
-    assert "windows on other than the even layers" in capsys.readouterr().out
+    refuses(["convert", tmp_path / "run", tmp_path / "out", "--to", "mixtral"], "windowed_layers = 'odd'")
+    assert (
+        "windows on other than the even layers"
+        in output(["convert", tmp_path / "run", tmp_path / "out", "--to", "huggingface"]).out
+    )
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     with torch.no_grad():
         assert torch.allclose(theirs(TOKENS).logits, model(TOKENS), atol=1e-4)
-    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "other"), "--to", "openai"]) == 2
-    assert "windowed_layers = 'odd'" in capsys.readouterr().err
+    refuses(["convert", tmp_path / "run", tmp_path / "other", "--to", "openai"], "windowed_layers = 'odd'")
     assert not (tmp_path / "other").exists()
 
 
@@ -145,19 +146,17 @@ def test_a_run_of_the_command(tmp_path: Path) -> None:
         assert torch.allclose(logits(tmp_path / "out"), model(TOKENS), atol=1e-5)
 
 
-def test_what_has_no_equivalent_is_refused(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "mixtral"]) == 2
-    told = capsys.readouterr().err
+def test_what_has_no_equivalent_is_refused(released: Path, tmp_path: Path, output: Output) -> None:
+    told = output(["convert", released, tmp_path / "out", "--to", "mixtral"], 2).err
     assert "sinks = True, attention_bias = True, ff_bias = True" in told
     assert "expert_format = 'mxfp4'" in told
     assert not (tmp_path / "out").exists()
 
 
-def test_packing_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packing_a_run(tmp_path: Path, refuses: Refuses) -> None:
     trained(tmp_path / "run")
     run = str(tmp_path / "run")
-    assert main(["convert", run, str(tmp_path / "a"), "--to", "mixtral", "--experts", "mxfp4"]) == 2
-    assert "expert_format = 'mxfp4'" in capsys.readouterr().err
+    refuses(["convert", run, tmp_path / "a", "--to", "mixtral", "--experts", "mxfp4"], "expert_format = 'mxfp4'")
     for to in ("glassformer", "gpt_oss"):
         flags = ["--to", to, "--experts", "mxfp4", "--replace"]
         assert main(["convert", run, str(tmp_path / "a"), *flags]) == 0
@@ -192,11 +191,10 @@ def test_packed_experts_in_our_own_layout_as_numbers(
             assert torch.equal(logits(out), unpacked(TOKENS))
 
 
-def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, refuses: Refuses) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    assert main(["convert", str(released), str(out), "--to", "openai"]) == 2
-    assert "Pass --replace" in capsys.readouterr().err
+    refuses(["convert", released, out, "--to", "openai"], "Pass --replace")
     assert list(out.iterdir()) == []
     assert main(["convert", str(released), str(out), "--to", "openai", "--replace"]) == 0
     before = logits(released)
@@ -205,10 +203,9 @@ def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, capsys:
     assert not (released / "nothing").exists()
 
 
-def test_damaged_sources_are_named(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_sources_are_named(released: Path, tmp_path: Path, refuses: Refuses) -> None:
     (released / "model.safetensors").write_bytes(b"12345678")
-    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "openai"]) == 2
-    assert "model.safetensors, which cannot be read" in capsys.readouterr().err
+    refuses(["convert", released, tmp_path / "out", "--to", "openai"], "model.safetensors, which cannot be read")
     assert not (tmp_path / "out").exists()
 
 
@@ -242,20 +239,18 @@ def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) 
     assert second.chat_template.tokens(message, second.tokenizer) == [261, *second.tokenizer.encode("Hi")]
 
 
-def test_nfc_is_said_to_be_lost(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nfc_is_said_to_be_lost(llama: Path, tmp_path: Path, output: Output) -> None:
     for normalizer, said in ((None, False), ({"type": "NFC"}, True)):
         content = json.loads((llama / "tokenizer.json").read_text()) | {"normalizer": normalizer}
         (llama / "tokenizer.json").write_text(json.dumps(content))
-        assert main(["convert", str(llama), str(tmp_path / f"{said}.gguf")]) == 0
-        assert ("NFC" in capsys.readouterr().out) == said
+        assert ("NFC" in output(["convert", llama, tmp_path / f"{said}.gguf"]).out) == said
 
 
 def test_a_tokenizer_that_gguf_cannot_hold_is_refused(
-    llama: Path, byte_engine: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    llama: Path, byte_engine: Tokenizer, tmp_path: Path, refuses: Refuses
 ) -> None:
     byte_engine.save(str(llama / "tokenizer.json"))  # it does not split at all
-    assert main(["convert", str(llama), str(tmp_path / "out.gguf")]) == 2
-    assert "tokenizer.ggml.pre" in capsys.readouterr().err
+    refuses(["convert", llama, tmp_path / "out.gguf"], "tokenizer.ggml.pre")
     assert not (tmp_path / "out.gguf").exists()
 
 

@@ -24,6 +24,7 @@ from glassformer.explorer.messages import MOST_CHARACTERS
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head
+from refusals import Output, Refuses
 
 
 @pytest.fixture(autouse=True)
@@ -94,16 +95,13 @@ def test_without_a_name_the_first_model_that_fits_is_shown(arguments: list[str],
     assert parse_qs(urlsplit(served.address).fragment)["model"] == [model]
 
 
-def test_names_of_files_do_not_steer_the_terminal(
-    served: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_names_of_files_do_not_steer_the_terminal(served: Served, output: Output, tmp_path: Path) -> None:
     evil = tmp_path / "runs" / "ev\x1b[31mil\nx"
     evil.mkdir(parents=True)
     (evil / "config.json").write_text("{", encoding="utf-8")
     (evil / "head.json").write_text("{", encoding="utf-8")
     assert main(["explore", "--no-browser", "--port", "0"]) == 0
-    assert main(["explore", str(evil / "head.json")]) == 2
-    said = capsys.readouterr().err
+    said = output(["explore", evil / "head.json"], 2).err
     assert "\x1b" not in said
     assert said.count("\n") >= 2
     assert all(line.startswith("glassformer: ") for line in said.splitlines())
@@ -123,14 +121,12 @@ def test_runs_that_lie_about_are_offered_and_broken_ones_told(
     assert said.startswith("glassformer: warning: skipped elsewhere/broken")
 
 
-def test_the_page_is_written_to_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["explore", "identity", "--save", "page.html", "--text", "ABC"]) == 0
-    assert capsys.readouterr().out == "page: page.html\n"
+def test_the_page_is_written_to_one_file(output: Output, refuses: Refuses, tmp_path: Path) -> None:
+    assert output(["explore", "identity", "--save", "page.html", "--text", "ABC"]).out == "page: page.html\n"
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert re.findall(r"""\b(?:src|href)=["'](?!data:|#)""", page[: page.index("<script")]) == []
-    assert main(["explore", "identity", "--save", "page.html"]) == 2
-    assert "page.html, which is there already" in capsys.readouterr().err
+    refuses(["explore", "identity", "--save", "page.html"], "page.html, which is there already")
     assert main(["explore", "unique", "--save", "page.html", "--overwrite"]) == 0
     assert (tmp_path / "page.html").read_text(encoding="utf-8") != page
 
@@ -149,28 +145,21 @@ def test_the_page_is_written_to_one_file(capsys: pytest.CaptureFixture[str], tmp
         (["identity", "--save", "."], "which is there already"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(
-    arguments: list[str], words: str, served: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_what_cannot_be_shown(
+    arguments: list[str], words: str, served: Served, refuses: Refuses, tmp_path: Path
 ) -> None:
-    assert main(["explore", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert words in said
+    refuses(["explore", *arguments], words)
     assert list(tmp_path.iterdir()) == []
     assert served.backend is None
 
 
-def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     for missing in ("uvicorn", "fastapi"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, missing, None)
             without.delitem(sys.modules, "glassformer.explorer.server")
             without.delattr(glassformer.explorer, "server")
-            assert main(["explore"]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        assert f"no module {missing}" in said
-        assert "pip install 'glassformer[explore]'" in said
+            refuses(["explore"], f"no module {missing}", "pip install 'glassformer[explore]'")
 
 
 def test_saving_needs_no_web_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

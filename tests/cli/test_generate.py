@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from glassformer.labs.gpt_oss.experiments.models import train_model
 from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.training import TrainingConfig, load_weights
-from refusals import refused
+from refusals import Output, Refuses, refused
 
 TINY = [
     *("--model.num-layers", "1", "--model.hidden-dim", "16", "--model.ff-dim", "32"),
@@ -61,10 +60,9 @@ def continuation(run: Path, prompt: list[int], count: int, rule: SamplingRule) -
 
 
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
-def test_a_text_goes_on_as_it_was_learned(text_run: Path, stream: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_goes_on_as_it_was_learned(text_run: Path, stream: str, output: Output) -> None:
     arguments = ["--run", str(text_run), "--prompt", "naïve", "--max-new-tokens", "20", "--temperature", "0", stream]
-    assert main(["generate", *arguments]) == 0
-    assert capsys.readouterr().out == "naïve café! naïve café\n"
+    assert output(["generate", *arguments]).out == "naïve café! naïve café\n"
 
 
 def test_numbers_go_on_as_numbers(recurrence_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,42 +72,16 @@ def test_numbers_go_on_as_numbers(recurrence_run: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
 
 
-def test_a_run_takes_a_device_and_numbers_of_any_length(
-    recurrence_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["generate", "--run", str(recurrence_run), "--max-new-tokens", "3", "--prompt"]
-    assert main([*command, "1 2 3", "--device", "cpu", "--speculate", "999999999"]) == 0
-    capsys.readouterr()
-    for flags, said in (
-        (["1", "--device", "x"], "'x'"),
-        (["9" * 5000], "the prompt '999"),
-        (["1", "--stop", "9" * 5000], "--stop 9"),
-    ):
-        assert main([*command, *flags]) == 2
-        assert said in capsys.readouterr().err
+def test_a_run_takes_a_device_and_any_length_of_drafts(recurrence_run: Path) -> None:
+    flags = ["--max-new-tokens", "3", "--prompt", "1 2 3", "--device", "cpu", "--speculate", "999999999"]
+    assert main(["generate", "--run", str(recurrence_run), *flags]) == 0
 
 
-def test_seeds_repeat_and_differ(recurrence_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = []
-    for seed in (["--seed", "1"], ["--seed", "1"], ["--seed", "2"], []):
-        assert main(["generate", "--run", str(recurrence_run), "--prompt", "0", "--max-new-tokens", "40", *seed]) == 0
-        texts.append(capsys.readouterr().out)
+def test_seeds_repeat_and_differ(recurrence_run: Path, output: Output) -> None:
+    begin = ["generate", "--run", recurrence_run, "--prompt", "0", "--max-new-tokens", "40"]
+    texts = [output([*begin, *seed]).out for seed in (["--seed", "1"], ["--seed", "1"], ["--seed", "2"], [])]
     assert texts[0] == texts[1]
     assert len(set(texts)) == 3
-
-
-def test_the_best_model_speaks_and_before_it_the_latest(recurrence_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(recurrence_run, run)
-    older = run / "checkpoints" / "step-00000007"
-    (run / "best").rename(older)
-    flags = command.GenerateFlags(run=run, prompt="0", max_new_tokens=3)
-    assert "".join(command.run(flags)).startswith("0 ")
-    for name in ("step-00000020", "step-00000007"):
-        assert (run / "checkpoints" / name).is_dir()
-        shutil.rmtree(run / "checkpoints" / name)
-    with refused("without weights yet", fix=r"glassformer train --run .* --resume"):
-        command.run(flags)
 
 
 def test_pieces_come_as_soon_as_their_tokens(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,70 +116,27 @@ def test_characters_appear_when_they_are_whole(content: bytes, pieces: list[str]
         ("recurrence", ["--prompt", "1 7"], "the prompt '1 7'; expected whole numbers from 0 to 6"),
         ("recurrence", ["--prompt", "-1"], "whole numbers from 0 to 6"),
         ("recurrence", ["--prompt", "one"], '--prompt "1 2 3"'),
+        ("recurrence", ["--prompt", "1", "--device", "x"], "'x'"),
+        ("recurrence", ["--prompt", "9" * 5000], "the prompt '999"),
+        ("recurrence", ["--prompt", "1", "--stop", "9" * 5000], "--stop 9"),
         ("text", ["--prompt", "x", "--max-new-tokens", "65"], "max_seq_len = 64"),
         ("nowhere", ["--prompt", "x"], "holds no run"),
+        ("nowhere", ["--prompt", "x", "--top-p", "2"], "top_p = 2"),
+        ("nowhere", ["--prompt", "x", "--top-k", "0"], "top_k = 0"),
+        ("nowhere", ["--prompt", "x", "--temperature", "-1"], "temperature = -1"),
+        ("nowhere", [], "--prompt"),
+        ("nowhere", ["--prompt", "x", "--temprature", "1"], "--temperature"),
+        ("nowhere", ["--prompt", "x", "--tokens", "1"], "--max-new-tokens"),
+        ("nowhere", ["--prompt", "x", "--max-new-tokens", "0"], "at least 1"),
+        ("nowhere", ["--prompt", "x", "--model", "b"], "--run and --model"),
+        ("nowhere", ["--prompt", "x", "--tokenizer", "bytes"], "--tokenizer with --run"),
     ],
 )
-def test_what_cannot_be_continued_is_one_line(
-    run: str,
-    flags: list[str],
-    message: str,
-    text_run: Path,
-    recurrence_run: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_what_cannot_be_continued(
+    run: str, flags: list[str], message: str, text_run: Path, recurrence_run: Path, refuses: Refuses
 ) -> None:
     runs = {"text": text_run, "recurrence": recurrence_run, "nowhere": text_run / "nowhere"}
-    assert main(["generate", "--run", str(runs[run]), *flags]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
-
-
-@pytest.mark.parametrize(
-    ("flags", "helpful"),
-    [
-        ([], "--prompt"),
-        (["--prompt", "x", "--temprature", "1"], "--temperature"),
-        (["--prompt", "x", "--tokens", "1"], "--max-new-tokens"),
-        (["--prompt", "x", "--max-new-tokens", "0"], "at least 1"),
-    ],
-)
-def test_wrong_flags_name_the_right_ones(
-    flags: list[str], helpful: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit) as stopped:
-        main(["generate", "--run", "nowhere", *flags])
-    assert stopped.value.code == 2
-    assert helpful in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("flag", "value"), [("--top-p", "2"), ("--top-k", "0"), ("--temperature", "-1")])
-def test_sampling_flags_out_of_range_are_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--run", "nowhere", "--prompt", "x", flag, value]) == 2
-    assert f"{flag.removeprefix('--').replace('-', '_')} = {value}" in capsys.readouterr().err
-
-
-def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit) as stopped:
-        main(["generate", "--help"])
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
-    flags = (
-        "run",
-        "prompt",
-        "max-new-tokens",
-        "temperature",
-        "top-k",
-        "top-p",
-        "seed",
-        "stream",
-        "no-stream",
-        "compile",
-    )
-    assert all(f"--{flag}" in shown for flag in flags)
-    assert "--no-compile" not in shown
+    refuses(["generate", "--run", runs[run], *flags], message)
 
 
 def test_speculation_is_asked_for_and_gives_the_same_text(
@@ -254,7 +183,9 @@ def released_continuation(directory: Path, prompt: list[int], count: int, stops:
     return generate(load_decoder(directory).eval(), [prompt], count, stop_tokens=stops)[0]
 
 
-def test_a_released_model_goes_on_as_in_python(tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_released_model_goes_on_as_in_python(
+    tiny_gpt_oss: Path, output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--model", str(tiny_gpt_oss), "--prompt", "Hé <|end|>", "--max-new-tokens", "12", "--temperature", "0"]
     assert main(["generate", *flags, "--device", "cpu"]) == 0
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
@@ -264,13 +195,12 @@ def test_a_released_model_goes_on_as_in_python(tiny_gpt_oss: Path, capsys: pytes
     said = capsys.readouterr()
     assert said.out == tokenizer.decode([*prompt, *expected]) + "\n"
     assert said.err.startswith("11 tokens read in ")
-    assert main(["generate", *flags, "--no-speed"]) == 0
-    assert capsys.readouterr() == (said.out, "")
+    assert output(["generate", *flags, "--no-speed"]) == (said.out, "")
 
 
 @pytest.mark.parametrize("name", ["number", "word"])
 def test_stop_tokens_end_the_text_and_are_not_shown(
-    name: str, tiny_gpt_oss: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tiny_gpt_oss: Path, tmp_path: Path, output: Output
 ) -> None:
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     prompt = tokenizer.encode("Hi")
@@ -287,30 +217,29 @@ def test_stop_tokens_end_the_text_and_are_not_shown(
         told = str(stop)
     named.write_text(json.dumps(content))
     flags = ["--model", str(tiny_gpt_oss), "--tokenizer", str(named), "--prompt", "Hi", "--temperature", "0"]
-    assert main(["generate", *flags, "--max-new-tokens", "12", "--stop", told]) == 0
-    shown = capsys.readouterr().out
+    shown = output(["generate", *flags, "--max-new-tokens", "12", "--stop", told]).out
     assert shown == tokenizer.decode([*prompt, *free[: free.index(stop)]]) + "\n"
 
 
 @pytest.mark.parametrize(("kind", "prompt", "tokens"), [("bytes", "Hé", [72, 195, 169]), ("numbers", "7 8", [7, 8])])
 def test_a_model_without_a_tokenizer_reads_bytes_or_numbers(
-    kind: str, prompt: str, tokens: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, prompt: str, tokens: list[int], tmp_path: Path, output: Output, refuses: Refuses
 ) -> None:
     write_random_gpt_oss(tmp_path / "model", replace(GPT_OSS_TINY, vocab_size=200, num_layers=1))
     flags = ["--model", str(tmp_path / "model"), "--tokenizer", kind, "--prompt", prompt, "--temperature", "0"]
     expected = released_continuation(tmp_path / "model", tokens, 6, [])
-    assert main(["generate", *flags, "--max-new-tokens", "6"]) == 0
-    out = capsys.readouterr().out.removesuffix("\n")
+    out = output(["generate", *flags, "--max-new-tokens", "6"]).out.removesuffix("\n")
     if kind == "numbers":
         assert [int(number) for number in out.split()] == [*tokens, *expected]
     else:
         assert out == bytes([*tokens, *expected]).decode(errors="replace")
         flags[flags.index("--prompt") + 1] = "日"
-        assert main(["generate", *flags]) == 2
-        assert "the byte 230 for a model of vocab_size = 200" in capsys.readouterr().err
+        refuses(["generate", *flags], "the byte 230 for a model of vocab_size = 200")
 
 
-def test_a_run_of_the_lab_speaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_the_lab_speaks(
+    tmp_path: Path, output: Output, refuses: Refuses, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipes = {"Muon": TrainingConfig(steps=2, batch_size=8, warmup_steps=0)}
     settings = replace(LAB.settings, num_train=64, num_test=8, recipes=recipes)
     model, _ = train_model(Run(tmp_path / "lab", settings, 0, SimpleNamespace()), "base")
@@ -318,27 +247,13 @@ def test_a_run_of_the_lab_speaks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     load_weights(model, run / "best")
     expected = generate(model, [[1, 2]], 5)[0]
     capsys.readouterr()
-    assert main(["generate", "--run", str(run), "--prompt", "1 2", "--max-new-tokens", "5", "--temperature", "0"]) == 0
-    assert capsys.readouterr().out == " ".join(map(str, [1, 2, *expected])) + "\n"
-    assert main(["generate", "--run", str(tmp_path / "lab"), "--prompt", "1 2"]) == 2
-    assert "a lab of several runs; expected one of its runs" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "neither --run nor --model"),
-        (["--run", "a", "--model", "b"], "--run and --model"),
-        (["--run", "a", "--tokenizer", "bytes"], "--tokenizer with --run"),
-    ],
-)
-def test_one_of_run_and_model_is_asked_for(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit):
-        main(["generate", "--prompt", "x", *flags])
-    assert message in capsys.readouterr().err
+    assert (
+        output(["generate", "--run", run, "--prompt", "1 2", "--max-new-tokens", "5", "--temperature", "0"]).out
+        == " ".join(map(str, [1, 2, *expected])) + "\n"
+    )
+    refuses(
+        ["generate", "--run", tmp_path / "lab", "--prompt", "1 2"], "a lab of several runs; expected one of its runs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -353,15 +268,12 @@ def test_one_of_run_and_model_is_asked_for(
         (["--prompt", "x", "--max-new-tokens", "601"], "max_seq_len = 600"),
     ],
 )
-def test_what_a_released_model_cannot_continue_is_one_line(
-    flags: list[str], message: str, tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]
+def test_what_a_released_model_cannot_continue(
+    flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses
 ) -> None:
-    assert main(["generate", "--model", str(tiny_gpt_oss), *flags]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    refuses(["generate", "--model", tiny_gpt_oss, *flags], message)
 
 
-def test_without_a_tokenizer_the_way_out_is_told(bare_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--model", str(bare_gpt_oss), "--prompt", "x"]) == 2
-    assert "pass --tokenizer" in capsys.readouterr().err
+def test_without_a_tokenizer_or_a_model_the_way_out_is_told(bare_gpt_oss: Path, refuses: Refuses) -> None:
+    refuses(["generate", "--model", bare_gpt_oss, "--prompt", "x"], "pass --tokenizer")
+    refuses(["generate", "--prompt", "x"], "neither --run nor --model")

@@ -17,6 +17,7 @@ from glassformer.kernels import native
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
+from refusals import Output, Refuses
 
 DENSE = DecoderConfig(vocab_size=50, num_layers=6, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, window=9)
 
@@ -47,10 +48,9 @@ def test_gpt_oss(layout: str, whose: str, tmp_path: Path, capsys: pytest.Capture
         assert expected in shown
 
 
-def test_json_has_it_all_in_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_it_all_in_numbers(tmp_path: Path, output: Output) -> None:
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
-    assert main(["info", str(tmp_path / "model"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(output(["info", tmp_path / "model", "--json"]).out)
     assert (told["family"], told["layout"], told["experts"], told["files"]) == ("gpt-oss", "Hugging Face", "mxfp4", 1)
     assert told["parameters"]["total"] == 1_017_504
     assert told["parameters"]["active_per_token"] == 352_928
@@ -88,21 +88,18 @@ def test_an_encoder_has_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not any(line.startswith("cache") for line in shown)
 
 
-def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run(tmp_path: Path, output: Output) -> None:
     described = json.dumps(description(DENSE, {"kind": "text"}))
     (tmp_path / "best").mkdir()
     (tmp_path / "config.json").write_text(f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}')
     decoder = Decoder(DENSE)
     save_weights(decoder, tmp_path / "best")
-    assert main(["info", str(tmp_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(output(["info", tmp_path, "--json"]).out)
     assert told["parameters"]["total"] == sum(weight.numel() for weight in decoder.parameters())
     assert told["windows"] == [None, 9] * 3
 
 
-def test_a_model_of_the_hub_stays_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_of_the_hub_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output) -> None:
     write_random_gpt_oss(tmp_path / "there", GPT_OSS_TINY)
     stored = stored_tensors(tmp_path / "there")
     (tmp_path / "here").mkdir()
@@ -114,8 +111,7 @@ def test_a_model_of_the_hub_stays_there(
 
     monkeypatch.setattr(info, "find_directory", find)
     monkeypatch.setattr(info, "hub_tensors", lambda source, directory: stored)
-    assert main(["info", "someone/tiny", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["parameters"]["total"] == 1_017_504
+    assert json.loads(output(["info", "someone/tiny", "--json"]).out)["parameters"]["total"] == 1_017_504
 
 
 def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
@@ -142,7 +138,7 @@ def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_packed_experts_ask_for_the_kernel(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output: Output, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[None] = []
 
@@ -152,8 +148,7 @@ def test_only_packed_experts_ask_for_the_kernel(
 
     monkeypatch.setattr(native, "look", look)
     Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
-    assert main(["info", str(tmp_path / "own"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["machine"]["without_kernel"] is None
+    assert json.loads(output(["info", tmp_path / "own", "--json"]).out)["machine"]["without_kernel"] is None
     assert asked == []
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     assert main(["info", str(tmp_path / "model")]) == 0
@@ -168,11 +163,9 @@ def test_layers_of_the_released_size_are_listed_shortly(tmp_path: Path, capsys: 
     assert "windows 128 tokens in layers 0, 2, ..., 22" in lines(capsys)
 
 
-def test_what_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", str(tmp_path)]) == 2
-    assert "config.json" in capsys.readouterr().err
+def test_what_is_no_model(tmp_path: Path, refuses: Refuses) -> None:
+    refuses(["info", tmp_path], "config.json")
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     file = tmp_path / "model" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    assert main(["info", str(tmp_path / "model")]) == 2
-    assert "model.safetensors, which cannot be read" in capsys.readouterr().err
+    refuses(["info", tmp_path / "model"], "model.safetensors, which cannot be read")

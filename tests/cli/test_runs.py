@@ -1,36 +1,67 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-from glassformer.cli.runs import description, read_run
+from glassformer.cli.runs import description, find_run, read_run
 from glassformer.kernels.options import Clamp
+from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
-from glassformer.models import DecoderConfig
+from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
+from glassformer.training.checkpoint import save_weights
 from refusals import refused
 
 MODEL = DecoderConfig(
-    7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn()
+    20, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn()
 )
 TRAINING = TrainingConfig(steps=5, betas=(0.5, 0.9))
+COURSE = {"vocab_size": 20, "n_layers": 2, "hidden_dim": 16, "ff_dim": 24, "num_heads": 2, "head_dim": 8}
+WINDOWED = {"use_sliding_window_alternating": True, "window_size": 3, "use_moe": True, "num_experts": 4}
 
 
-def store(directory: Path, described: object, training: str | None = None) -> None:
-    text = f'{{"training": {training or TRAINING.to_json()}, "description": {json.dumps(described)}}}'
+def begun(directory: Path, described: object) -> Path:
+    """A run with a configuration and no weights."""
+    text = f'{{"training": {TRAINING.to_json()}, "description": {json.dumps(described)}}}'
     (directory / "config.json").write_text(text)
+    return directory
+
+
+def kept(model: Decoder, place: Path) -> None:
+    place.mkdir(parents=True)
+    save_weights(model, place)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    store(tmp_path, description(MODEL, {"kind": "recurrence"}, seed=3))
-    stored = read_run(tmp_path)
+    stored = read_run(begun(tmp_path, description(MODEL, {"kind": "recurrence"}, seed=3)))
     assert (stored.model, stored.training) == (MODEL, TRAINING)
     assert (stored.data, stored.options) == ({"kind": "recurrence"}, {"seed": 3})
 
 
-def test_a_place_without_a_run_says_how_to_make_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["course", "own"])
+def test_the_best_model_is_loaded_and_before_it_the_last_checkpoint(kind: str, tmp_path: Path) -> None:
+    models = [Transformer(**COURSE, **WINDOWED).decoder() if kind == "course" else Decoder(MODEL) for _ in range(3)]
+    of_course = {"model": COURSE | WINDOWED, "fresh": True, "seed": 0}
+    run = read_run(begun(tmp_path, of_course if kind == "course" else description(MODEL, {"kind": "recurrence"})))
+    with refused("without weights yet", fix=r"glassformer train --run .* --resume"):
+        run.load()
+    for model, place in zip(models, ("best", "checkpoints/step-00000010", "checkpoints/step-00000020"), strict=True):
+        kept(model, tmp_path / place)
+    assert run.model == models[0].config
+    tokens = torch.randint(20, (2, 12))
+    assert torch.equal(run.load().eval()(tokens), models[0].eval()(tokens))
+    shutil.rmtree(tmp_path / "best")
+    assert run.weights.name == "step-00000020"
+
+
+def test_other_directories_are_no_runs(tmp_path: Path) -> None:
+    assert find_run(tmp_path) is None
+    (tmp_path / "config.json").write_text('{"model_type": "gpt_oss"}')
+    assert find_run(tmp_path) is None
     with refused("holds no run", fix="glassformer train --data FILE --run DIR"):
         read_run(tmp_path)
 
@@ -41,21 +72,21 @@ def test_a_place_without_a_run_says_how_to_make_one(tmp_path: Path) -> None:
         None,
         [],
         {},
+        {"model": {"a": 1}},
+        {"model": {**COURSE, "depth": 3}},
         {"model": {"n_layers": 4}, "data": {"kind": "text"}},
-        {"model": json.loads(MODEL.to_json())},
-        {"model": json.loads(MODEL.to_json()), "data": {"kind": "images"}},
         {"model": json.loads(MODEL.to_json()), "data": 3},
+        {"model": json.loads(MODEL.to_json()), "data": {}},
         {"model": {**json.loads(MODEL.to_json()), "num_heads": 0}, "data": {"kind": "text"}},
     ],
 )
 def test_runs_of_something_else_are_refused(tmp_path: Path, described: object) -> None:
-    store(tmp_path, described)
-    with refused(r"config\.json, which does not describe a decoder and its data"):
-        read_run(tmp_path)
+    with refused(r"config\.json, which describes no decoder and its data"):
+        read_run(begun(tmp_path, described))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"description": {}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"training": 3, "description": {}}'])
 def test_a_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with refused(r"config\.json, which does not describe"):
+    with refused(r"config\.json"):
         read_run(tmp_path)

@@ -119,23 +119,3 @@ def test_names_and_default_lengths(tmp_path: Path) -> None:
     assert (recurrence.seq_len, recurrence.vocab_size) == (64, 7)
     assert recurrence.optimal_accuracy == pytest.approx(0.884, abs=0.004)
     assert open_data("recurrence", 5, 0).evaluation.shape == (1000, 6)
-
-
-@pytest.mark.parametrize(
-    ("content", "got", "expected", "fix"),
-    [
-        (None, "cannot be read", None, None),
-        (b"", "0 bytes", None, None),
-        (b"x" * 2569, "2,569 bytes", "at least 2,570 bytes", "--seq-len"),
-    ],
-)
-def test_files_that_cannot_serve_are_refused(
-    tmp_path: Path, content: bytes | None, got: str, expected: str | None, fix: str | None
-) -> None:
-    path = tmp_path / "missing.txt" if content is None else text_file(tmp_path, content)
-    with refused(got, expected=expected, fix=fix):
-        open_data(str(path), None, 0)
-    with refused("which is a directory"):
-        open_data(str(tmp_path), None, 0)
-    with refused("seq_len = 0"):
-        open_data(str(path), 0, 0)

@@ -143,14 +143,10 @@ def test_bad_input_is_refused() -> None:
     config = RecurrenceConfig(vocab_size=3)
     with refused("tokens between 0 and 3"):
         optimal_predictions(torch.tensor([[0, 3]]), config)
-    with refused("sequences of 1 token"):
+    with refused(r"shape \(1, 0\)"):
         optimal_accuracy(torch.tensor([[0]]), config)
     with refused(expected="enumerated"):
         optimal_predictions(torch.tensor([[0, 3]]), RecurrenceConfig(vocab_size=50))
     everything = torch.tensor(list(itertools.product(range(3), repeat=4)))
     with refused("all 81 generators excluded"):
         optimal_predictions(torch.tensor([[0, 1]]), config, Generators(everything[:, :2], everything[:, 2:]))
-    with refused("float32"):
-        optimal_predictions(torch.zeros(2, 3), config)
-    with refused(r"shape \(3,\)"):
-        optimal_predictions(torch.zeros(3, dtype=torch.int64), config)

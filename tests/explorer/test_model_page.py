@@ -5,6 +5,7 @@ import builtins
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import glassformer
 from glassformer import explore
 from glassformer.errors import InputError
+from glassformer.explorer import messages as m
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel
+from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.explorer.model_page import ModelPage
 from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
 from refusals import refused
+from small_models import decoder
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -45,11 +48,7 @@ def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 
 
 def small_decoder() -> Decoder:
-    torch.manual_seed(0)
-    config = DecoderConfig(
-        vocab_size=7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, num_experts=2, max_seq_len=32
-    )
-    return Decoder(config)
+    return decoder(vocab_size=7, num_layers=1, num_experts=2, max_seq_len=32)
 
 
 def test_a_state_is_written_read_and_changed(small_backend: Backend) -> None:
@@ -94,9 +93,12 @@ def test_a_notebook_is_given_the_widget_and_a_picture(small_backend: Backend) ->
 
 def test_a_text_that_is_refused_has_no_picture(small_backend: Backend) -> None:
     pytest.importorskip("anywidget")
-    data, _ = ModelPage(small_backend, {"model": "decoder", "text": "words"})._repr_mimebundle_()
+    page = ModelPage(small_backend, {"model": "decoder", "text": "words"})
+    data, _ = page._repr_mimebundle_()
     assert WIDGET in data
     assert "image/png" not in data
+    with refused(expected="numbers between spaces"):
+        page.figure()
 
 
 def test_without_anywidget_there_is_the_picture(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,11 +144,6 @@ def test_it_serves_what_is_shown(
     assert capsys.readouterr().out.strip() == served[1]
 
 
-def test_it_saves_what_is_shown(small_backend: Backend, tmp_path: Path) -> None:
-    path = ModelPage(small_backend, {"model": "decoder", "head": 1}).save(tmp_path / "page.html")
-    assert '"head":"1"' in path.read_text(encoding="utf-8")
-
-
 def test_a_model_that_is_handed_over() -> None:
     seen = explore(small_decoder(), "1 2 3 4", head=1)
     assert (seen.state["text"], seen.state["head"]) == ("1 2 3 4", 1)
@@ -155,7 +152,6 @@ def test_a_model_that_is_handed_over() -> None:
 
 def test_a_designed_head_that_is_handed_over(by_name: dict[str, LoadedModel]) -> None:
     head = by_name["unique"]
-    assert isinstance(head, LoadedHead)
     seen = explore(head, "AB")
     assert (seen.state["model"], seen.state["text"], seen.state["view"]) == ("unique", "AB", "design")
 
@@ -208,7 +204,7 @@ def test_a_place_that_cannot_be_written_to_is_told(small_backend: Backend, tmp_p
         ({"model": ""}, "a model without a name"),
         ({"model": "sentiment", "text": "a\ud800"}, "text = "),
         ({"model": "sentiment", "text": "x" * 70_000}, "text = "),
-        ({"model": "sentiment", "text": [3, 4]}, "tokens for sentiment"),
+        ({"model": "sentiment", "text": [3, 4]}, "tokens of .sentiment."),
         ({"model": "sentiment", "text": {}}, "text of type dict"),
         ({"model": "sentiment", "source": ["x"]}, "a source for"),
         ({"model": "lookup-facts", "source": {"emma": 4}}, "source of type dict"),
@@ -222,6 +218,47 @@ def test_a_place_that_cannot_be_written_to_is_told(small_backend: Backend, tmp_p
 def test_what_cannot_be_explored(arguments: dict[str, Any], message: str, without_type_checks: None) -> None:
     with refused(anywhere=message):
         glassformer.explore(**arguments)
+
+
+def drawn(figure: Figure) -> np.ndarray:
+    return np.asarray(figure.axes[0].images[0].get_array())
+
+
+def test_it_shows_the_chosen_head(small_backend: Backend, check_readable: Callable[[Figure], None]) -> None:
+    text = "1 2 3 4 5 6"
+    figure = ModelPage(small_backend, {"model": "decoder", "text": text, "layer": 1, "head": 1}).figure()
+    run = small_backend.answer("run", m.Ask(model="decoder", text=text))
+    tile = small_backend.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1))
+    np.testing.assert_array_equal(drawn(figure), np.frombuffer(tile, "<f4").reshape(6, 6))
+    assert "layer 1, head 1" in figure.get_suptitle() + figure.axes[0].get_title()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == run.tokens
+    check_readable(figure)
+
+
+def test_cross_attention_has_the_source_across(
+    small_backend: Backend, check_readable: Callable[[Figure], None]
+) -> None:
+    figure = ModelPage(small_backend, {"model": "lookup", "text": "4", "part": "cross"}).figure()
+    assert drawn(figure).shape[1] == 5
+    check_readable(figure)
+
+
+def test_a_long_text_is_drawn_in_overview(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, check_readable: Callable[[Figure], None]
+) -> None:
+    monkeypatch.setattr("glassformer.explorer.model_page.EXACT_TOKENS", 20)
+    figure = ModelPage(small_backend, {"model": "decoder", "text": " ".join(["1 2 3"] * 15)}).figure()
+    assert drawn(figure).shape == (12, 12)
+    check_readable(figure)
+
+
+def test_absent_layers_and_heads_are_the_last(small_backend: Backend) -> None:
+    last, beyond = (
+        drawn(ModelPage(small_backend, {"model": "decoder", "layer": place, "head": place}).figure())
+        for place in (1, 9)
+    )
+    np.testing.assert_array_equal(beyond, last)
 
 
 def test_nothing_is_imported_before_it_is_asked_for() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +14,16 @@ from torch import nn
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import NOT_FINITE
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel, Turn
+from glassformer.explorer.loading.loaded_model import LoadedModel, Turn
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.model_page import ModelPage
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.state import from_words
 from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import refused
+from small_models import decoder, encoder
 
-SIZES: dict[str, Any] = {"num_layers": 2, "hidden_dim": 8, "ff_dim": 8, "num_heads": 2}
+SIZES: dict[str, Any] = {"vocab_size": 11, "num_layers": 2, "num_heads": 2, "max_seq_len": 16}
 
 
 def _spoilt(model: nn.Module, which: str = "") -> nn.Module:
@@ -37,7 +36,7 @@ def _spoilt(model: nn.Module, which: str = "") -> nn.Module:
 
 
 def _decoder(**more: Any) -> Decoder:
-    return Decoder(DecoderConfig(11, **SIZES, head_dim=4, max_seq_len=16, **more))
+    return decoder(**SIZES, **more)
 
 
 def _gpt2() -> nn.Module:
@@ -48,7 +47,7 @@ def _gpt2() -> nn.Module:
 
 
 def _run(backend: Backend, **more: Any) -> m.Run:
-    return cast(m.Run, backend.answer("run", m.Ask(**more)))
+    return backend.answer("run", m.Ask(**more))
 
 
 @pytest.mark.parametrize("kind", ["decoder", "mixture", "gpt2", "encoder"])
@@ -57,17 +56,17 @@ def test_all_of_it(kind: str) -> None:
         "decoder": lambda: _decoder(sinks=True),
         "mixture": lambda: _decoder(num_experts=3),
         "gpt2": _gpt2,
-        "encoder": lambda: Encoder(EncoderConfig(11, **SIZES, max_seq_len=16, num_classes=3)),
+        "encoder": lambda: encoder(**SIZES),
     }[kind]()
     backend = Backend([wrap_model(_spoilt(model), [1, 2, 3, 4, 5])])
     run = _run(backend, model="given", text="1 2 3 4 5")
     assert run.said == m.Said(headline=NOT_FINITE)
-    tile = cast(bytes, backend.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1)))
+    tile = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1))
     weights = np.frombuffer(tile, "<f4").reshape(5, 5)
     seen = np.tri(5, dtype=bool) if run.attentions[0].causal else np.ones((5, 5), bool)
     assert np.isnan(weights[seen]).all()
     backend.answer("rows", m.AskRows(run=run.run, part="self", query=2))
-    measures = cast(m.Measures, backend.answer("measures", m.AskMeasures(run=run.run, part="self")))
+    measures = backend.answer("measures", m.AskMeasures(run=run.run, part="self"))
     assert measures.entropy == measures.distance == 2 * [2 * [None]]
     assert measures.sink in (None, 2 * [2 * [None]])
     assert measures.thumbnails == 2 * [2 * [[]]]
@@ -92,7 +91,7 @@ def test_where_it_begins_can_be_seen() -> None:
     for name, loaded in (("whole", whole), ("spoilt", wrap_model(_spoilt(model, "layers.1.attention"), [1, 2, 3]))):
         backend = Backend([loaded])
         run = _run(backend, model="given", text="1 2 3")
-        seen[name] = cast(m.Measures, backend.answer("measures", m.AskMeasures(run=run.run, part="self")))
+        seen[name] = backend.answer("measures", m.AskMeasures(run=run.run, part="self"))
     assert seen["spoilt"].entropy == [seen["whole"].entropy[0], [None, None]]
     assert seen["spoilt"].thumbnails[0] == seen["whole"].thumbnails[0]
 
@@ -101,23 +100,21 @@ def test_logits_alone() -> None:
     """Some tokens may be forbidden by -inf, and that is no fault."""
     for value, said in ((-torch.inf, "next: "), (torch.inf, NOT_FINITE), (torch.nan, NOT_FINITE)):
         model = _decoder()
-        cast(Any, model).output.register_forward_hook(
-            lambda _, __, out, value=value: out.index_fill(-1, torch.tensor([3]), value)
-        )
+        model.output.register_forward_hook(lambda _, __, out, value=value: out.index_fill(-1, torch.tensor([3]), value))
         run = _run(Backend([wrap_model(model, [1, 2])]), model="given", text="1 2")
         assert run.said.headline.startswith(said)
 
 
 def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
     sound = by_name["lookup"]
-    assert isinstance(sound, LoadedEncoderDecoder)
     spoilt = replace(sound, model=_spoilt(deepcopy(sound.model)), lock=Turn())
     backend = Backend([spoilt])
     run = _run(backend, model="lookup", text="4 5")
     assert run.said == m.Said(headline=NOT_FINITE)
     assert [each.queries for each in run.attentions] == [5, 2, 2]
-    with refused("not finite"):
-        backend.answer("scramble", m.AskScramble(model="lookup", text="4", source=["1", "2"]))
+    for order in (None, [1, 0]):
+        with refused("finite"):
+            backend.answer("scramble", m.AskScramble(model="lookup", text="4", source=["1", "2"], order=order))
     # Sound for its first token, and then no more.
     calls = []
 
@@ -126,7 +123,7 @@ def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
         return out if out.shape[1] < 3 else out * torch.nan
 
     model = deepcopy(sound.model)
-    cast(Any, model).output.register_forward_hook(later)
+    model.output.register_forward_hook(later)
     run = _run(Backend([replace(sound, model=model, max_new_tokens=3, lock=Turn())]), model="lookup", text="4 5")
     assert len(run.said.words) == 1
     assert run.said.headline == f"{run.said.words[0]}, then {NOT_FINITE}"

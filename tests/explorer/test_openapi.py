@@ -9,8 +9,7 @@ import jsonschema
 import pytest
 
 import glassformer
-from glassformer.explorer.api import CALLS
-from glassformer.explorer.backend import Backend
+from glassformer.explorer.backend import CALLS, Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.messages import Message
 from glassformer.explorer.server import REFUSALS, create_api

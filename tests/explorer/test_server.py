@@ -22,8 +22,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from glassformer.explorer import PAGE
 from glassformer.explorer.answers import attention
-from glassformer.explorer.api import CALLS, abandoned
-from glassformer.explorer.backend import Backend
+from glassformer.explorer.api import abandoned
+from glassformer.explorer.backend import CALLS, Backend
 from glassformer.explorer.guards import Guard, hosts_of
 from glassformer.explorer.messages import Message
 from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_api, listen, make_server
@@ -87,6 +87,7 @@ def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, s
         response = client.post(f"/api/{name}", json=request)
         answer = small_backend.answer(name, CALLS[name].asked.model_validate(request))
         assert response.status_code == 200, response.text
+        assert isinstance(answer, CALLS[name].answered)
         assert response.headers["cache-control"] == "no-store"
         if isinstance(answer, bytes):
             assert response.headers["content-type"] == "application/octet-stream"
@@ -106,18 +107,12 @@ def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, s
         ("/api/run", {"model": "nobody", "text": "1"}, 404, "nobody"),
         ("/api/weights", {"run": "r1", "part": "self", "layer": 0, "head": 0}, 404, "r1"),
         ("/api/nothing", {}, 404, "POST /api/nothing"),
-        ("/api/run/", {"model": "decoder", "text": "1"}, 404, "/api/run/"),
         ("/explorer.js", {}, 405, "POST /explorer.js"),
         ("/api/run", {"model": "decoder", "text": "x"}, 422, "'x'"),
         ("/api/head", {"model": "decoder"}, 422, "decoder"),
         ("/api/run", {"model": "decoder"}, 400, "text"),
-        ("/api/run", {"model": "decoder", "text": 1}, 400, "string"),
-        ("/api/run", {"model": "decoder", "text": "1", "more": 1}, 400, "more"),
         ("/api/run", [], 400, "object"),
         ("/api/run", {"model": "../x", "text": "1"}, 400, "pattern"),
-        ("/api/run", {"model": "decoder\n", "text": "1"}, 400, "pattern"),
-        ("/api/next", {"model": "decoder", "text": "1", "temperature": "1"}, 400, "number"),
-        ("/api/next", {"model": "decoder", "text": "1", "top_k": True}, 400, "integer"),
         ("/api/next", {"model": "decoder", "text": "1", "top_k": 1.5}, 400, "integer"),
     ],
 )
@@ -171,40 +166,14 @@ def test_a_file_that_is_known_is_not_sent_again(client: TestClient) -> None:
     for path in ("/", "/favicon.ico", *(f"/{file.name}" for file in PAGE.iterdir())):
         first = client.get(path)
         assert first.headers["cache-control"] == "no-cache"
-        tag = first.headers["etag"]
-        for known in (tag, f"W/{tag}", f'"other", {tag}'):
-            again = client.get(path, headers={"if-none-match": known})
-            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
-        assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
-        assert client.head(path).headers["content-length"] == str(len(first.content))
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/index.htm", "/messages.py", "/../server.py", "/%2e%2e/server.py", "/page/index.html", "/docs"],
-)
-def test_nothing_else_is_given(path: str, client: TestClient) -> None:
-    assert client.get(path).status_code == 404
+        again = client.get(path, headers={"if-none-match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
 
 
 def test_there_are_no_websockets(client: TestClient) -> None:
     for path in ("/", "/api/run"):
         with pytest.raises(WebSocketDisconnect), client.websocket_connect(path):
             pass
-
-
-def test_the_description_is_given(client: TestClient) -> None:
-    described = client.get("/api/openapi.json").json()
-    assert set(described["paths"]) == {f"/api/{name}" for name in CALLS}
-
-
-def test_sixteen_at_once_get_what_one_gets(client: TestClient, small_server: int) -> None:
-    asked = all_asked(client)
-    alone = [post(small_server, *each) for each in asked]
-    assert {status for status, _ in alone} == {200}
-    with ThreadPoolExecutor(16) as pool:
-        together = list(pool.map(lambda each: post(small_server, *each), asked * 8))
-    assert together == alone * 8
 
 
 class Slow:
@@ -317,24 +286,22 @@ def test_a_taken_port_gives_way_to_the_next(small_backend: Backend) -> None:
     second = listen(taken)
     assert second.getsockname()[0] == HOST
     assert taken < second.getsockname()[1] <= taken + 20
-    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_backend, second).config.app.hosts  # type: ignore[union-attr]
+    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_backend, second).config.app.hosts
     first.close()
     second.close()
 
 
-@pytest.mark.parametrize("port", [-1, 1 << 16])
-def test_a_port_that_there_is_not(port: int) -> None:
-    with refused(expected="0 to 65535"):
-        listen(port)
+def test_a_port_that_there_is_not() -> None:
+    for port in (-1, 1 << 16):
+        with refused(expected="0 to 65535"):
+            listen(port)
 
 
 @pytest.mark.parametrize(
     ("port", "numbers", "said"),
     [
         (8017, [98], "port 8017, which like the 19 after it is in use"),
-        (65530, [98], "port 65530, which like the 5 after it is in use"),
         (65535, [98], "port 65535, which is in use"),
-        (80, [13], "port 80, which like the 19 after it is reserved by the system"),
         (1020, [13, 98], "port 1020, which like the 19 after it is in use or reserved by the system"),
         (0, [98], "port 0, which is in use"),
     ],

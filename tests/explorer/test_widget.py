@@ -33,25 +33,18 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 def test_an_answer_in_json(small_backend: Backend) -> None:
     asked = m.Ask(model="decoder", text="1 2 3")
     expected = small_backend.answer("run", asked)
-    assert isinstance(expected, m.Run)
     assert reply(small_backend, ask("run", model="decoder", text="1 2 3")) == (
         {"id": "7", "answer": expected.model_dump(mode="json")},
         [],
     )
 
 
-def test_numbers_come_as_a_buffer(small_backend: Backend) -> None:
+def test_numbers_come_as_a_buffer_and_a_page_as_text(small_backend: Backend) -> None:
     run = small_backend.answer("run", m.Ask(model="decoder", text="1 2 3"))
-    assert isinstance(run, m.Run)
     asked = {"run": run.run, "part": "self", "layer": 0, "head": 1}
     expected = small_backend.answer("weights", m.AskTile(**asked))
     assert reply(small_backend, ask("weights", **asked)) == ({"id": "7"}, [expected])
-
-
-def test_a_page_comes_as_text(small_backend: Backend) -> None:
-    answered = reply(small_backend, ask("page", state={"model": "identity"}))
-    assert answered is not None
-    assert answered[0]["answer"].startswith("<!doctype html>")
+    assert reply(small_backend, ask("page", state={"model": "identity"}))[0]["answer"].startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(
@@ -60,18 +53,12 @@ def test_a_page_comes_as_text(small_backend: Backend) -> None:
         (ask("run", model="nobody", text=""), "the model 'nobody'"),
         (ask("run", model="decoder", text="99"), "a larger number"),
         (ask("steal"), "the call 'steal'"),
-        (ask("run", model="decoder"), "text: Field required"),
-        (ask("run", model="decoder", text="1", path="/etc"), "path: Extra inputs are not permitted"),
-        (ask("next", model="decoder", text="1", temperature="hot"), "temperature: Input should be a valid number"),
         (ask("next", model="decoder", text="1", temperature="1"), "temperature: Input should be a valid number"),
-        (ask("next", model="decoder", text="1", temperature=float("nan")), "temperature: Input should be a finite"),
-        (ask("run", model="decoder", text="\ud800"), "text: Input should be a valid string"),
         (ask("run", model="decoder", text=b"1"), "text: Input should be a valid string"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(small_backend: Backend, message: dict[str, Any], got: str) -> None:
     answered = reply(small_backend, message)
-    assert answered is not None
     content, buffers = answered
     assert content["id"] == "7"
     assert content["refusal"]["got"].startswith(got)
@@ -130,8 +117,6 @@ def test_a_name_that_nothing_has_is_told_apart(small_backend: Backend) -> None:
         reply(small_backend, question)
         for question in (ask("experts", run="r" + "0" * 20), ask("run", model="decoder", text="99"))
     )
-    assert lost is not None
-    assert refused is not None
     assert (lost[0].get("unknown"), refused[0].get("unknown")) == (True, None)
 
 

@@ -20,23 +20,8 @@ from glassformer.figures.style import new_figure
 from refusals import refused
 
 WORDS = [
-    "<CLS>",
-    "it",
-    "is",
-    "not",
-    "good",
-    ",",
-    "but",
-    "its",
-    "cast",
-    "makes",
-    "it",
-    "worth",
-    "$",
-    "5",
-    "or",
-    "$",
-    "10",
+    *("<CLS>", "it", "is", "not", "good", ",", "but", "its", "cast", "makes", "it", "worth"),
+    *("$", "5", "or", "$", "10"),
 ]
 
 

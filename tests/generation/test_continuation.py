@@ -9,10 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.generation import SamplingRule, generate
-from glassformer.generation.continuation import Continuation
+from glassformer.generation import SamplingRule, decoding, generate
+from glassformer.generation.decoding import Continuation
 from glassformer.models import Decoder, DecoderConfig
-from refusals import refused
 
 VOCAB = 11
 
@@ -34,16 +33,6 @@ def make_model(window: int | None = 3, max_seq_len: int = 64) -> Decoder:
     return Decoder(config).double()
 
 
-def counted(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each forward pass reads."""
-    lengths: list[int] = []
-    step = Decoder.hidden
-    monkeypatch.setattr(
-        Decoder, "hidden", lambda self, tokens, **more: (lengths.append(tokens.shape[1]), step(self, tokens, **more))[1]
-    )
-    return lengths
-
-
 @pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
@@ -59,37 +48,37 @@ def test_every_reply_is_that_to_the_whole_prompt(
     window: int | None, prefill: int, turns: list[tuple[bool, list[int], int]]
 ) -> None:
     model = make_model(window, 128)
-    continuation = Continuation(model, 100, prefill=prefill)
+    continuation = Continuation(model, 100)
     prompt: list[int] = []
     for anew, more, count in turns:
         prompt = more if anew else prompt + more
         expected = generate(model, [prompt], count)[0]
-        assert list(continuation.reply(prompt, count)) == expected
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(decoding, "PREFILL", prefill)
+            assert list(continuation.reply(prompt, count)) == expected
 
 
-def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model()
-    lengths = counted(model, monkeypatch)
-    continuation = Continuation(model, prefill=4)
+def test_only_what_is_new_is_read(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "PREFILL", 4)
+    continuation = Continuation(make_model())
     first = [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert continuation.unread(first) == 9
-    list(continuation.reply(first, 3))
-    assert lengths == [4, 4, 1, 1, 1]
-    del lengths[:]
     second = [*first, 10, 0, 1]
-    assert continuation.unread(second) == 3
-    list(continuation.reply(second, 2))
-    assert lengths == [3, 1]
-    del lengths[:]
-    assert continuation.unread(second) == 0
-    list(continuation.reply(second, 2))
-    assert lengths == [1]
+    for prompt, count, unread, lengths in (
+        (first, 3, 9, [4, 4, 1, 1, 1]),
+        (second, 2, 3, [3, 1]),
+        (second, 2, 0, [1]),
+    ):
+        del passes[:]
+        assert continuation.unread(prompt) == unread
+        list(continuation.reply(prompt, count))
+        assert passes == lengths
     assert continuation.unread(first) == 9
 
 
 def test_a_reply_that_breaks_off_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
-    continuation = Continuation(model, prefill=2)
+    monkeypatch.setattr(decoding, "PREFILL", 2)
+    continuation = Continuation(model)
     begin = [1, 2, 3, 4]
     left: Iterator[int] = continuation.reply(begin)
     assert [next(left) for _ in range(7)] == generate(model, [begin], 7)[0]
@@ -130,29 +119,3 @@ def test_one_seed_serves_all_replies() -> None:
         replies.append([list(continuation.reply([1, 2], 12)) for _ in range(2)])
     assert replies[0] == replies[1]
     assert replies[0][0] != replies[0][1]
-
-
-def test_each_block_keeps_its_mode() -> None:
-    model = make_model().train()
-    model.layers[0].eval()
-    modes = [each.training for each in model.modules()]
-    for _ in Continuation(model).reply([1], 3):
-        assert [each.training for each in model.modules()] == modes
-
-
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ([], "an empty prompt"),
-        ([1] * 9, "a prompt of 9 tokens"),
-        ([VOCAB], "tokens from 11 to 11"),
-    ],
-)
-def test_what_cannot_be_continued_is_refused(prompt: list[int], message: str) -> None:
-    with refused(message):
-        next(Continuation(make_model(), 8).reply(prompt))
-
-
-def test_more_room_than_the_model_has_is_refused() -> None:
-    with refused(expected="at most the model's 64"):
-        Continuation(make_model(), 65)

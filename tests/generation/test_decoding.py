@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.errors import InputError
 from glassformer.generation import SamplingRule, generate, stream
 from glassformer.generation.compiled import step
+from glassformer.generation.decoding import Continuation
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
@@ -31,39 +31,23 @@ def model(**changes) -> Decoder:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_cached_texts_equal_uncached_ones_and_each_text_is_what_it_would_be_alone(variant):
+def test_cached_texts_equal_uncached_ones_and_each_text_is_what_it_would_be_alone(variant, uncached):
     decoder = model(**VARIANTS[variant])
     cached = generate(decoder, PROMPTS, 20)
-    assert cached == generate(decoder, PROMPTS, 20, use_cache=False)
+    assert cached == uncached(decoder, PROMPTS, 20)
     assert cached == [generate(decoder, [prompt], 20)[0] for prompt in PROMPTS]
     assert [len(text) for text in cached] == [20, 20, 20]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4, 5, 6, 7]], [[1, 2, 3, 4, 5, 6]]])
-def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts, monkeypatch):
+def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts, monkeypatch, passes, uncached):
     decoder = model(**VARIANTS[variant])
-    expected = generate(decoder, prompts, 12, use_cache=False)
+    expected = uncached(decoder, prompts, 12)
     monkeypatch.setattr(sys.modules["glassformer.generation.decoding"], "PREFILL", 3)
-    lengths = []
-    hidden = Decoder.hidden
-
-    def watched(self, tokens, **more):
-        lengths.append(tokens.shape[1])
-        return hidden(self, tokens, **more)
-
-    monkeypatch.setattr(Decoder, "hidden", watched)
+    del passes[:]
     assert generate(decoder, prompts, 12) == expected
-    longest = max(map(len, prompts))
-    assert lengths == [3, 3, *([1] if longest == 7 else []), *[1] * 11]
-
-
-def test_greedy_text_follows_the_argmax_of_the_whole_text_at_every_step():
-    decoder = model().eval()
-    prompt = torch.tensor([[3, 1, 4]])
-    text = generate(decoder, prompt, 12)[0]
-    whole = torch.cat([prompt, torch.tensor([text])], dim=1)
-    assert decoder(whole)[0, 2:-1].argmax(-1).tolist() == text
+    assert passes == [3, 3, *([1] if max(map(len, prompts)) == 7 else []), *[1] * 11]
 
 
 @pytest.fixture(scope="module")
@@ -151,42 +135,66 @@ def test_the_model_keeps_its_mode_and_dropout_stays_out():
     assert decoder.training
 
 
-@pytest.mark.parametrize("options", [{}, {"use_cache": False}])
-def test_each_block_keeps_its_mode(options):
-    decoder = model().train()
+WAYS = {
+    "cached": lambda decoder, prompt: stream(decoder, [prompt, [8]], 3),
+    "speculating": lambda decoder, prompt: stream(decoder, [prompt], 9, speculate=3),
+    "a reply": lambda decoder, prompt: Continuation(decoder).reply(prompt, 3),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_block_keeps_its_mode(way):
+    decoder = model(dropout=0.5).train()
     decoder.layers[1].eval()
     modes = [each.training for each in decoder.modules()]
-    for _ in stream(decoder, PROMPTS, 3, **options):
+    for _ in WAYS[way](decoder, [1, 2, 1, 2]):
         assert [each.training for each in decoder.modules()] == modes
-    with pytest.raises(InputError):
-        generate(decoder, [[99]], 2, **options)
+    with refused("tokens from"):
+        list(WAYS[way](decoder, [99]))
     assert [each.training for each in decoder.modules()] == modes
 
 
 @pytest.mark.parametrize(
-    ("prompts", "new", "message"),
+    ("prompts", "new", "options", "message"),
     [
-        ([[]], 3, "at least one prompt"),
-        ([], 3, "at least one prompt"),
-        ([[1], []], 3, "lengths"),
-        ([[1, 2, 99]], 3, r"\[0, 61\)"),
-        ([[1, -1]], 3, r"\[0, 61\)"),
-        ([[1]], 0, "max_new_tokens"),
-        ([[1] * 2000], 100, "max_seq_len"),
-        ([[1.5]], 2, "token ids"),
-        (torch.zeros(1, 0, dtype=torch.long), 2, "at least one"),
-        (torch.zeros(1, 2), 2, "whole numbers"),
+        ([[]], 3, {}, "at least one prompt"),
+        ([], 3, {}, "at least one prompt"),
+        ([[1], []], 3, {}, "lengths"),
+        ([[1, 2, 99]], 3, {}, r"\[0, 61\)"),
+        ([[1, -1]], 3, {}, r"\[0, 61\)"),
+        ([[1]], 0, {}, "max_new_tokens"),
+        ([[1] * 2000], 100, {}, "max_seq_len"),
+        ([[1.5]], 2, {}, "token ids"),
+        (torch.zeros(1, 0, dtype=torch.long), 2, {}, "at least one"),
+        (torch.zeros(1, 2), 2, {}, "whole numbers"),
+        ([1, 2, 3], 2, {}, r"\[prompt\]"),
+        ("abc", 2, {}, r"\[prompt\]"),
+        (torch.tensor([1, 2]), 2, {}, r"\[prompt\]"),
+        (torch.ones(1, 3, dtype=torch.bool), 2, {}, r"\[prompt\]"),
+        ([[1, 2]], 3, {"speculate": -1}, "speculate = -1"),
+        ([[1, 2], [3]], 3, {"speculate": 2}, "2 texts"),
+        ([[1, 2]], 3, {"speculate": 2, "compile": True}, "compile"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_bad_input_is_named(prompts, new, message):
+def test_bad_input_is_named(prompts, new, options, message):
     with refused(anywhere=message):
-        generate(model(), prompts, new)
+        generate(model(), prompts, new, **options)
 
 
-def test_compiling_needs_the_cache():
-    with refused("compile"):
-        generate(model(), PROMPTS, 3, use_cache=False, compile=True)
+@pytest.mark.parametrize(
+    ("room", "options", "prompt", "message"),
+    [
+        (8, {}, [], "an empty prompt"),
+        (8, {}, [1] * 9, "a prompt of 9 tokens"),
+        (8, {}, [61], "tokens from 61 to 61"),
+        (65, {}, [1], "at most the model's 64"),
+        (8, {"speculate": -1}, [1], "speculate = -1"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(room, options, prompt, message):
+    with refused(anywhere=message):
+        next(Continuation(model(max_seq_len=64), room, **options).reply(prompt))
 
 
 def test_the_longest_text_that_fits_is_generated():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -375,18 +375,6 @@ def agrees(library: Library, patch: pytest.MonkeyPatch) -> None:
 # ---- what takes the ordinary way ------------------------------------------------------------------------------------
 
 
-def after_five(model: Decoder, patch: pytest.MonkeyPatch, change: Callable[[Decoder], Any]) -> tuple[list[int], Tensor]:
-    """Five steps, the change, five more: which were native, and the logits of the last."""
-    tokens = drawn(2, 10)
-    step = DecodingStep(model, model.new_cache(2, 10))
-    with counted(patch) as counts:
-        read(step, tokens[:, :5], [1] * 5)
-        assert counts == [1] * 5
-        with change(model) or nullcontext():
-            logits = read(step, tokens[:, 5:], [1] * 5)
-        return counts[5:], logits
-
-
 class Doubled(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return 2 * weight
@@ -456,46 +444,38 @@ ORDINARY: dict[str, Callable[[Decoder], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ORDINARY)
-@pytest.mark.filterwarnings("ignore")
-def test_what_could_tell_the_difference_takes_the_ordinary_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = decoder(BASE)
-    natively, got = after_five(model, monkeypatch, ORDINARY[name])
-    monkeypatch.setenv(native.SWITCH, "1")
-    again = decoder(BASE)
-    tokens, step = drawn(2, 10), DecodingStep(again, again.new_cache(2, 10))
-    read(step, tokens[:, :5], [1] * 5)
-    with ORDINARY[name](again) or nullcontext():
-        expected = read(step, tokens[:, 5:], [1] * 5)
-    assert natively == []
-    if name != "autocast":  # which rounds
-        assert relative(got, expected) < 1e-5
-
-
 CHANGES: dict[str, Callable[[Decoder], Any]] = {
     "in place": lambda model: model.layers[0].attention.value.weight.data.mul_(2),
     "data": lambda model: setattr(model.final_norm.weight, "data", 3 * model.final_norm.weight.data),
     "parameter": lambda model: setattr(model.output, "weight", nn.Parameter(-model.output.weight.data)),
     "sinks": lambda model: setattr(model.layers[1].attention, "sinks", nn.Parameter(torch.ones(4))),
+    "first sinks": lambda model: setattr(model.layers[1].attention, "sinks", nn.Parameter(torch.ones(4))),
     "state": lambda model: model.load_state_dict(decoder(MIXTURE, seed=1).state_dict(), assign=True),
     "module": lambda model: setattr(model.layers, "1", decoder(MIXTURE, seed=2).layers[1]),
     "training": lambda model: model.train(),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_changed_weights_are_used_from_the_next_step_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(model: Decoder) -> None:
-        CHANGES[name](model)
-
-    natively, got = after_five(decoder(MIXTURE), monkeypatch, change)
-    assert natively == [1] * 5
-    monkeypatch.setenv(native.SWITCH, "1")
-    model, tokens = decoder(MIXTURE), drawn(2, 10)
-    step = DecodingStep(model, model.new_cache(2, 10))
-    read(step, tokens[:, :5], [1] * 5)
-    change(model)
-    assert relative(got, read(step, tokens[:, 5:], [1] * 5)) < 1e-5
+@pytest.mark.parametrize("name", [*ORDINARY, *CHANGES])
+@pytest.mark.filterwarnings("ignore")
+def test_a_changed_model_is_used_from_the_next_step_on_in_the_ordinary_way_if_something_could_tell(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, config = (ORDINARY | CHANGES)[name], BASE if name in (*ORDINARY, "first sinks") else MIXTURE
+    tokens, counts, logits = drawn(2, 10), [], []
+    for switch in ("0", "1"):
+        monkeypatch.setenv(native.SWITCH, switch)
+        model = decoder(config)
+        step = DecodingStep(model, model.new_cache(2, 10))
+        with counted(monkeypatch) as steps:
+            read(step, tokens[:, :5], [1] * 5)
+            scope = change(model)
+            with scope if isinstance(scope, AbstractContextManager) else nullcontext():
+                logits.append(read(step, tokens[:, 5:], [1] * 5))
+        counts.append(steps)
+    assert counts == [[1] * (5 if name in ORDINARY else 10), []]
+    if name != "autocast":  # which rounds
+        assert relative(*logits) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
@@ -560,13 +540,15 @@ def test_nan_and_infinity_spread_as_in_the_forward_pass(place: str) -> None:
         assert torch.equal(got.isfinite(), expected.isfinite())
 
 
-def test_greedy_texts_of_float32_models_are_those_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_texts_of_float32_models_are_those_without_a_cache(
+    monkeypatch: pytest.MonkeyPatch, uncached: Callable[..., list[list[int]]]
+) -> None:
     model = decoder(MIXTURE)
     prompts = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
     with counted(monkeypatch) as counts:
         texts = generate(model, prompts, 30)
     assert counts == [1] * 29
-    assert texts == generate(model, prompts, 30, use_cache=False)
+    assert texts == uncached(model, prompts, 30)
 
 
 def test_a_model_that_nothing_can_change_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.generation import sampling
-from glassformer.generation.sampling import SamplingRule, next_token_distribution, sample
+from glassformer.generation.sampling import SamplingRule, _draw
 from refusals import refused
 
 NAN, INF = float("nan"), float("inf")
@@ -55,7 +54,7 @@ tokens_logits = st.lists(
 def test_distribution_is_the_definition(
     logits: list[float], temperature: float, top_k: int | None, top_p: float
 ) -> None:
-    result = next_token_distribution(doubles(logits), temperature=temperature, top_k=top_k, top_p=top_p)
+    result = SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(doubles(logits))
     expected = doubles(reference(logits, temperature, top_k, top_p))
     torch.testing.assert_close(result, expected, atol=1e-12, rtol=1e-9)
     # Below the normal float64 numbers, exp may round to zero or not.
@@ -70,7 +69,7 @@ def test_nucleus_is_the_smallest_that_reaches_top_p_exactly_at_its_border(
     # Whole weights make every border a fraction, so which sets reach it is decided in whole numbers.
     total = sum(weights)
     share = data.draw(st.integers(1, total))
-    result = next_token_distribution(doubles(weights).log(), top_p=share / total)
+    result = SamplingRule(top_p=share / total).distribution(doubles(weights).log())
     kept = int((result > 0).sum())
     ranked = sorted(weights, reverse=True)
     assert sum(ranked[:kept]) >= share
@@ -81,7 +80,7 @@ def test_nucleus_is_the_smallest_that_reaches_top_p_exactly_at_its_border(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_ten_equal_tokens_split_at_every_tenth(dtype: torch.dtype) -> None:
     for tenths in range(1, 11):
-        result = next_token_distribution(torch.ones(10, dtype=dtype), top_p=tenths / 10)
+        result = SamplingRule(top_p=tenths / 10).distribution(torch.ones(10, dtype=dtype))
         assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         expected = torch.tensor([1 / tenths] * tenths + [0.0] * (10 - tenths), dtype=result.dtype)
         torch.testing.assert_close(result, expected)
@@ -89,59 +88,39 @@ def test_ten_equal_tokens_split_at_every_tenth(dtype: torch.dtype) -> None:
 
 def test_ties_go_to_the_lowest_tokens() -> None:
     logits = torch.tensor([1.0, 2.0, 2.0, 2.0])
-    assert next_token_distribution(logits, temperature=0.0).tolist() == [0, 1, 0, 0]
-    assert next_token_distribution(logits, top_p=0.0).tolist() == [0, 1, 0, 0]
-    assert next_token_distribution(logits, top_k=2).tolist() == [0, 0.5, 0.5, 0]
-    assert next_token_distribution(torch.zeros(5000), top_k=100).nonzero().squeeze(-1).tolist() == list(range(100))
-
-
-def test_full_distribution_is_the_softmax() -> None:
-    logits = torch.randn(3, 4, 50, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(next_token_distribution(logits), logits.softmax(-1))
-    torch.testing.assert_close(next_token_distribution(logits, temperature=2.0), (logits / 2).softmax(-1))
-    torch.testing.assert_close(next_token_distribution(logits, top_k=1000), logits.softmax(-1))
-
-
-def test_improbable_tokens_survive_a_full_top_p() -> None:
-    logits = torch.tensor([0.0, -40.0, -60.0])
-    assert (next_token_distribution(logits) > 0).all()
-    assert (next_token_distribution(logits, top_k=3) > 0).all()
-
-
-def test_top_p_applies_to_what_top_k_left() -> None:
-    # Of 4, 3, 2, 1 tenths, top_k = 2 leaves 4/7 and 3/7; 4/7 alone reaches a half.
-    logits = torch.tensor([1.0, 2.0, 3.0, 4.0]).log()
-    assert next_token_distribution(logits, top_k=2, top_p=0.5).tolist() == [0, 0, 0, 1]
-    assert (next_token_distribution(logits, top_p=0.5) > 0).tolist() == [False, False, True, True]
+    assert SamplingRule(temperature=0.0).distribution(logits).tolist() == [0, 1, 0, 0]
+    assert SamplingRule(top_p=0.0).distribution(logits).tolist() == [0, 1, 0, 0]
+    assert SamplingRule(top_k=2).distribution(logits).tolist() == [0, 0.5, 0.5, 0]
+    assert SamplingRule(top_k=100).distribution(torch.zeros(5000)).nonzero().squeeze(-1).tolist() == list(range(100))
 
 
 def test_rows_are_independent() -> None:
     logits = torch.randn(2, 3, 11, generator=torch.Generator().manual_seed(1))
-    together = next_token_distribution(logits, temperature=0.7, top_k=6, top_p=0.8)
+    together = SamplingRule(temperature=0.7, top_k=6, top_p=0.8).distribution(logits)
     for index in [(row, column) for row in range(2) for column in range(3)]:
-        alone = next_token_distribution(logits[index], temperature=0.7, top_k=6, top_p=0.8)
+        alone = SamplingRule(temperature=0.7, top_k=6, top_p=0.8).distribution(logits[index])
         assert torch.equal(together[index], alone)
 
 
 @pytest.mark.parametrize("temperature", [1e-310, 1e-45, 1e-8])
 def test_tiny_temperatures_approach_greedy(temperature: float) -> None:
     logits = torch.tensor([[1e30, 3.0, -INF], [1.0, 2.0, 0.0]])
-    assert next_token_distribution(logits, temperature=temperature).tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert SamplingRule(temperature=temperature).distribution(logits).tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
 def test_the_worked_examples_of_the_course() -> None:
     batch = torch.tensor([[[1.0, 3.0, 2.0], [1.0, 4.0, 8.0]], [[8.0, 4.0, 1.0], [3.0, 1.0, 2.0]]])
     expected = torch.tensor([[[0.0, 0.7311, 0.2689], [0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0], [0.7311, 0.0, 0.2689]]])
-    torch.testing.assert_close(next_token_distribution(batch, top_p=0.7), expected, atol=1e-4, rtol=0)
-    hot = next_token_distribution(torch.tensor([1.0, 3.0, 2.0]), temperature=3.0)
+    torch.testing.assert_close(SamplingRule(top_p=0.7).distribution(batch), expected, atol=1e-4, rtol=0)
+    hot = SamplingRule(temperature=3.0).distribution(torch.tensor([1.0, 3.0, 2.0]))
     torch.testing.assert_close(hot, torch.tensor([0.2302, 0.4484, 0.3213]), atol=1e-4, rtol=0)
-    cold = next_token_distribution(torch.tensor([1.0, 3.0, 2.0]), temperature=1 / 3, top_p=0.94)
+    cold = SamplingRule(temperature=1 / 3, top_p=0.94).distribution(torch.tensor([1.0, 3.0, 2.0]))
     assert cold.tolist() == [0, 1, 0]
 
 
-def test_sample_draws_with_the_given_probabilities() -> None:
+def test_tokens_are_drawn_with_their_probabilities() -> None:
     probabilities = torch.tensor([0.0, 0.5, 0.0, 0.2, 0.3, 0.0])
-    drawn = sample(probabilities.expand(50_000, 6), torch.Generator().manual_seed(0))
+    drawn = SamplingRule().choose(probabilities.log().expand(50_000, 6), torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=6).double()
     assert counts[probabilities == 0].tolist() == [0, 0, 0]
     expected = 50_000 * probabilities[probabilities > 0].double()
@@ -154,16 +133,16 @@ def test_extreme_draws_never_hit_an_impossible_token(
     uniform: float, token: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "rand", lambda shape, **options: torch.full(shape, uniform, dtype=torch.float64))
-    assert sample(torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0])).item() == token
-    assert sample(torch.tensor([0.0, 0.75, 0.0, 2.25, 0.0])).item() == token
+    assert _draw(torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]), None).item() == token
+    assert _draw(torch.tensor([0.0, 0.75, 0.0, 2.25, 0.0]), None).item() == token
 
 
-def test_sample_keeps_the_leading_shape_and_accepts_unscaled_rows() -> None:
-    weights = torch.zeros(2, 3, 5)
-    weights[..., 4] = 17.0
-    assert sample(weights).tolist() == [[4, 4, 4], [4, 4, 4]]
-    assert sample(weights[0, 0]).shape == ()
-    assert sample(weights[:0]).shape == (0, 3)
+def test_a_choice_has_the_leading_shape() -> None:
+    logits = torch.full((2, 3, 5), -INF)
+    logits[..., 4] = 17.0
+    assert SamplingRule().choose(logits).tolist() == [[4, 4, 4], [4, 4, 4]]
+    assert SamplingRule().choose(logits[0, 0]).shape == ()
+    assert SamplingRule().choose(logits[:0]).shape == (0, 3)
 
 
 def test_sample_repeats_with_the_seed() -> None:
@@ -193,9 +172,9 @@ def test_greedy_rules_take_the_argmax_and_draw_nothing(rule: SamplingRule) -> No
 def test_choose_draws_from_the_distribution() -> None:
     rule = SamplingRule(temperature=0.8, top_k=5, top_p=0.9, seed=3)
     logits = torch.randn(200, 20, generator=torch.Generator().manual_seed(0))
-    distribution = next_token_distribution(logits, temperature=0.8, top_k=5, top_p=0.9)
+    distribution = SamplingRule(temperature=0.8, top_k=5, top_p=0.9).distribution(logits)
     chosen = rule.choose(logits, rule.generator())
-    assert torch.equal(chosen, sample(distribution, rule.generator()))
+    assert torch.equal(chosen, _draw(distribution, rule.generator()))
     assert (distribution.gather(-1, chosen[:, None]) > 0).all()
     assert len(chosen.unique()) > 1
 
@@ -220,9 +199,6 @@ def test_choose_draws_from_the_distribution() -> None:
 def test_impossible_rules_are_refused(arguments: dict[str, object], message: str) -> None:
     with refused(message):
         SamplingRule(**arguments)  # type: ignore[arg-type]
-    if "seed" not in arguments:
-        with refused(message):
-            next_token_distribution(torch.zeros(3), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rule", [SamplingRule(), SamplingRule(temperature=0.0), SamplingRule(top_k=2, top_p=0.5)])
@@ -243,22 +219,16 @@ def test_unusable_logits_are_refused(rule: SamplingRule, row: list[float], messa
         rule.distribution(logits)
 
 
-@pytest.mark.parametrize("row", [[0.5, -0.1, 0.6], [0.0, 0.0, 0.0], [0.5, NAN, 0.5], [INF, 0.0, 0.0]])
-def test_sample_refuses_what_is_no_distribution(row: list[float]) -> None:
-    with refused("negative, NaN, infinite or zero"):
-        sample(torch.tensor([[0.2, 0.3, 0.5], row]))
-
-
 @pytest.mark.usefixtures("without_type_checks")
 def test_rows_without_tokens_and_wrong_dtypes_are_refused() -> None:
     with refused(r"shape \(2, 0\)"):
-        next_token_distribution(torch.zeros(2, 0))
+        SamplingRule().distribution(torch.zeros(2, 0))
     with refused("int64"):
-        sample(torch.ones(3, dtype=torch.int64))
+        SamplingRule().choose(torch.ones(3, dtype=torch.int64))
     with refused(r"shape \(\)"):
-        sample(torch.tensor(1.0))
+        SamplingRule().choose(torch.tensor(1.0))
 
 
 def test_generator_of_another_device_is_refused() -> None:
-    with refused("a generator on cpu with values on meta"):
-        sampling._require_one_device(torch.zeros(2, device="meta"), torch.Generator())
+    with refused("a generator on cpu with logits on meta"):
+        SamplingRule().choose(torch.zeros(2, device="meta"), torch.Generator())

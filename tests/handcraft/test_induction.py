@@ -11,8 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.handcraft.induction import InductionCertificate, build_induction, induction_target, verify_induction
-from glassformer.handcraft.rotary_head import RotaryHead, distance_gap
+from glassformer.handcraft.induction import (
+    InductionCertificate,
+    RotaryHead,
+    build_induction,
+    distance_gap,
+    induction_target,
+    verify_induction,
+)
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.capture import capture
@@ -134,16 +140,16 @@ def test_margins_that_are_none_are_refused() -> None:
 
 @torch.no_grad()
 def test_relations_are_cosines_of_the_distance() -> None:
-    config = DecoderConfig(vocab_size=4, num_layers=1, hidden_dim=8, ff_dim=0, num_heads=2, head_dim=16, norm_eps=1e-12)
+    config = DecoderConfig(vocab_size=4, num_layers=1, hidden_dim=8, ff_dim=0, num_heads=1, head_dim=16, norm_eps=1e-12)
     model = Decoder(config).double()
     stream = torch.ones(8, dtype=torch.double)
     model.embedding.weight.copy_(stream.expand(4, -1))
-    head = RotaryHead(model, 0, 1)
+    head = RotaryHead(model, 0)
     head.at_distance(2, 3.0, range(3), 0)
     head.latest(5.0, 3, 0)
     head.match(range(2), range(4, 6), 1.5, [4, 5])
     head.attend_to(7, 0.5, 6, 0)
-    with capture(model, what="scores", heads=1) as seen:
+    with capture(model, what="scores") as seen:
         model(torch.zeros(1, 6, dtype=torch.int64))
     scores: Tensor = seen.last("scores")["layers.0.attention"][0, 0]
     theta = head.frequencies

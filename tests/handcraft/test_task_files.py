@@ -170,12 +170,7 @@ def test_a_table_that_cannot_be_used(change: dict[str, Any], words: list[str], t
         ('"AB"', "not an object"),
         ("{}", "without letters"),
         ('{"letters": "AB"}', "no examples"),
-        ('{"letters": "AB", "letters": "ABC", "examples": []}', "'letters' twice"),
         ('{"letters": "AB", "examples": [{"input": "A", "output": [NaN]}]}', "the number 'NaN'"),
-        ('{"letters": "AB", "examples": [{"input": "A", "output": [1e999]}]}', "the number '1e999'"),
-        ('{"letters": "AB", "examples": [{"in', "invalid JSON"),
-        ("[" * 50_000, "nested too deeply"),
-        ("", "empty"),
     ],
     ids=lambda value: value[:60],
 )

@@ -23,46 +23,6 @@ def choose(tokens: int, experts: int, top_k: int) -> tuple[Tensor, Tensor]:
     return weights, indices
 
 
-def definition(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    for token in range(len(x)):
-        for weight, e in zip(weights[token], indices[token].tolist(), strict=True):
-            gate, up, down, *biases = (None if part is None else part[e] for part in experts[:6])
-            a, b = F.linear(x[token], gate, biases[0]), F.linear(x[token], up, biases[1])
-            if experts.clamp is None:
-                inside = F.silu(a) * b
-            else:
-                alpha, limit = experts.clamp.alpha, experts.clamp.limit
-                a, b = a.clamp(max=limit), b.clamp(-limit, limit)
-                inside = a * torch.sigmoid(alpha * a) * (b + 1)
-            out[token] += weight * F.linear(inside, down, biases[2])
-    return out
-
-
-@pytest.mark.parametrize("clamp", [None, Clamp(limit=0.5)])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("tokens", "top_k"), [(1, 1), (1, 6), (2, 2), (3, 2), (40, 3)])
-def test_few_tokens_and_many_are_mixed_alike(tokens: int, top_k: int, bias: bool, clamp: Clamp | None) -> None:
-    """Without gradients a single token visits its experts one by one; otherwise all run in a grouped product."""
-    experts = make(bias=bias, clamp=clamp)
-    x, (weights, indices) = torch.randn(tokens, 8), choose(tokens, 6, top_k)
-    expected = definition(experts, x, weights, indices)
-    torch.testing.assert_close(mix_experts(experts, x, weights, indices), expected, rtol=1e-5, atol=1e-5)
-    with torch.no_grad():
-        torch.testing.assert_close(mix_experts(experts, x, weights, indices), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("hidden", "ff"), [(6, 12), (8, 10), (1, 1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_widths_that_the_grouped_kernel_does_not_take(hidden: int, ff: int, dtype: torch.dtype) -> None:
-    experts = make(hidden=hidden, ff=ff)
-    x, (weights, indices) = torch.randn(20, hidden), choose(20, 6, 2)
-    low = Experts(*(part.to(dtype) for part in experts[:3]))
-    out = mix_experts(low, x.to(dtype), weights.to(dtype), indices)
-    tolerance = 1e-1 if dtype == torch.bfloat16 else 1e-5
-    torch.testing.assert_close(out.float(), definition(experts, x, weights, indices), rtol=tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize("clamp", [None, Clamp()])
 def test_what_a_compiler_sees_is_the_same(clamp: Clamp | None, monkeypatch: pytest.MonkeyPatch) -> None:
     experts = make(bias=True, clamp=clamp)
@@ -70,7 +30,7 @@ def test_what_a_compiler_sees_is_the_same(clamp: Clamp | None, monkeypatch: pyte
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with torch.no_grad():
         out = mix_experts(experts, x, weights, indices)
-    torch.testing.assert_close(out, definition(experts, x, weights, indices), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, kernel.definition(experts, x, weights, indices), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("clamp", [None, Clamp()])
@@ -80,7 +40,7 @@ def test_the_operator_for_compiled_graphs(clamp: Clamp | None) -> None:
     alpha, limit = (None, None) if clamp is None else (clamp.alpha, clamp.limit)
     arguments = (x, weights, indices, *experts[:6], alpha, limit)
     torch.library.opcheck(kernel._mix_op, arguments, test_utils=("test_schema", "test_faketensor"))
-    expected = definition(experts, x, weights, indices)
+    expected = kernel.definition(experts, x, weights, indices)
     torch.testing.assert_close(kernel._mix_op(*arguments), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -137,11 +97,23 @@ def test_bfloat16_on_both_kinds_of_processor(slow: bool, least: int, monkeypatch
         assert float((got - wanted).square().mean().sqrt()) <= limit
 
 
-def test_the_grouped_product_of_other_devices() -> None:
-    experts, x, (weights, indices) = make(bias=True), torch.randn(40, 8), choose(40, 6, 3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("hidden", "ff"), [(8, 12), (16, 16), (6, 12), (8, 10), (1, 1)])
+def test_the_grouped_product_of_other_devices(hidden: int, ff: int, dtype: torch.dtype) -> None:
+    """Of widths that the grouped kernel takes and of others, with the gradients of the definition."""
+    experts, (weights, indices) = make(hidden=hidden, ff=ff, bias=True), choose(40, 6, 3)
+    leaves = [each.to(dtype).requires_grad_() for each in (torch.randn(40, hidden), weights, *experts[:6])]
     expert, order = indices.flatten().sort(stable=True)
-    out = kernel._mix_grouped(experts, x, weights, expert, order, order.argsort())
-    torch.testing.assert_close(out, definition(experts, x, weights, indices), rtol=1e-5, atol=1e-5)
+    near = 1e-1 if dtype == torch.bfloat16 else 1e-5
+    got, expected = (
+        [out, *torch.autograd.grad(out.square().sum(), leaves)]
+        for out in (
+            kernel._mix_grouped(Experts(*leaves[2:]), *leaves[:2], expert, order, order.argsort()),
+            kernel.definition(Experts(*leaves[2:]), *leaves[:2], indices),
+        )
+    )
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=near, atol=near * max(1.0, float(other.abs().max())))
 
 
 @pytest.mark.usefixtures("library")
@@ -156,7 +128,7 @@ def test_onednn_gets_multiples_of_64_rows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(kernel, "slow_mkl", lambda: True)
     monkeypatch.setattr(kernel, "by_onednn", by_onednn)
     experts, x, (weights, indices) = make(), torch.randn(300, 8), choose(300, 6, 2)
-    expected = definition(experts, x, weights, indices)
+    expected = kernel.definition(experts, x, weights, indices)
     with torch.device("meta"):  # the default device is not the tensors'
         got = mix_experts(experts, x, weights, indices)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)

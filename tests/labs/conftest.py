@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from glassformer.labs.run import Lab, read, render
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "labs"
 
@@ -17,7 +24,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(scope="session")
-def published() -> Path:
-    """The directory of the labs' published results, one directory each."""
-    return PUBLISHED
+@cache
+def _published(directory: str) -> tuple[Lab, Any]:
+    lab: Lab = importlib.import_module(f"glassformer.labs.{directory}").LAB
+    return lab, read(PUBLISHED / lab.name / "results.json", lab.results)
+
+
+@pytest.fixture
+def results(request: pytest.FixtureRequest) -> Any:
+    """The published results of the lab in whose directory of tests the test is."""
+    return _published(request.path.parent.name)[1]
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[..., str]:
+    """The report on these results with other values of some fields."""
+    lab, results = _published(request.path.parent.name)
+    return lambda **changes: render(lab, replace(results, **changes))

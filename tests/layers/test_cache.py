@@ -96,11 +96,6 @@ def test_a_windowed_layer_takes_no_more_memory_than_its_window() -> None:
     assert LayerCache(2, 3, 4, 1000).keys.shape == (2, 3, 1000, 4)
 
 
-def test_dtype() -> None:
-    cache = LayerCache(1, 1, 2, 4, dtype=torch.bfloat16)
-    assert cache.append(*(torch.ones(1, 1, 1, 2, dtype=torch.bfloat16),) * 2)[0].dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize("window", [None, 3])
 def test_reset_forgets(window: int | None) -> None:
     k, v = numbered(8)

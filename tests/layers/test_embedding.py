@@ -25,7 +25,10 @@ def test_tokens_that_fit_pass(tokens: Tensor) -> None:
         (GOOD[0], 0, r"tokens of shape \[3\]", r"\[batch, position\]"),
         (GOOD[:0], 0, r"tokens of shape \[0, 3\]", "at least one of each"),
         (GOOD[:, :0], 0, r"tokens of shape \[2, 0\]", "at least one of each"),
+        (GOOD[None], 0, r"tokens of shape \[1, 2, 3\]", r"\[batch, position\]"),
         (GOOD.float(), 0, "torch.float32", "int64"),
+        (GOOD.bool(), 0, "torch.bool", "int64"),
+        (GOOD.to(torch.uint8), 0, "torch.uint8", "int64"),
         (GOOD, 1, "4 positions", "max_seq_len = 3"),
     ],
 )

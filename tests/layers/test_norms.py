@@ -23,6 +23,7 @@ def test_it_is_torchs(batch: list[int], hidden_dim: int, dtype: torch.dtype, eps
         ours.weight.copy_(torch.randn(hidden_dim, generator=draw))
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(*batch, hidden_dim, dtype=dtype, generator=draw, requires_grad=True)
+    before = x.detach().clone()
     upstream = torch.randn(*batch, hidden_dim, dtype=dtype, generator=draw)
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2}[dtype]
     got, expected = ours(x), theirs(x)
@@ -34,18 +35,6 @@ def test_it_is_torchs(batch: list[int], hidden_dim: int, dtype: torch.dtype, eps
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * max(1.0, other.abs().max().item()))
     with torch.no_grad():
         torch.testing.assert_close(ours(x), expected, rtol=tolerance, atol=tolerance)
-
-
-def test_gradcheck() -> None:
-    norm = RMSNorm(5, 1e-3).double()
-    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(norm, x)
-
-
-def test_the_input_stays_as_it_is() -> None:
-    x = torch.randn(3, 4)
-    before = x.clone()
-    RMSNorm(4)(x)
     assert torch.equal(x, before)
 
 

@@ -188,21 +188,9 @@ def test_under_autocast_it_is_near() -> None:
     model = make(**GPT_OSS)
     tokens = torch.randint(32, (2, 20))
     exact = model(tokens)
-    with torch.autocast("cpu", torch.bfloat16):
-        low = model(tokens)
-        cached = in_chunks(model, tokens, [10, 1, 9])
-    assert (low.float() - exact).abs().mean() < 0.1 * exact.std()
-    assert (cached.float() - exact).abs().mean() < 0.1 * exact.std()
-
-
-@torch.no_grad()
-def test_a_single_text_under_autocast() -> None:
-    model = make(**GPT_OSS)
-    tokens = torch.randint(32, (1, 12))
-    exact = model(tokens)
-    with torch.autocast("cpu", torch.bfloat16):
-        low = in_chunks(model, tokens, [9, 1, 1, 1])
-    assert (low.float() - exact).abs().mean() < 0.1 * exact.std()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        for low in (model(tokens), in_chunks(model, tokens, [10, 1, 9]), in_chunks(model, tokens[:1], [17, 1, 1, 1])):
+            assert (low.float() - exact[: len(low)]).abs().mean() < 0.1 * exact.std()
 
 
 def test_int32_tokens_are_tokens() -> None:
@@ -215,16 +203,6 @@ def test_the_hidden_state_is_what_the_output_reads() -> None:
     model = make()
     tokens = torch.randint(32, (2, 20))
     assert torch.equal(model.output(model.hidden(tokens)), model(tokens))
-
-
-def test_longer_than_the_first_rotary_table() -> None:
-    model = make(num_layers=1, max_seq_len=5000)
-    tokens = torch.randint(32, (1, 4200))
-    cache = model.new_cache(1)
-    with torch.no_grad():
-        model(tokens[:, :4190], cache=cache)
-        tail = model(tokens[:, 4190:], cache=cache)
-        assert (tail - model(tokens)[:, 4190:]).abs().max() <= 1e-5
 
 
 # Initialisation and parameters
@@ -296,39 +274,19 @@ def test_tied_weights_are_one() -> None:
 # Calls that cannot be
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        (torch.zeros(3, dtype=torch.long), r"tokens of shape \[3\]"),
-        (torch.zeros(2, 3, 4, dtype=torch.long), r"tokens of shape \[2, 3, 4\]"),
-        (torch.zeros(2, 0, dtype=torch.long), r"tokens of shape \[2, 0\]"),
-        (torch.zeros(0, 3, dtype=torch.long), r"tokens of shape \[0, 3\]"),
-        (torch.zeros(2, 3), r"tokens of dtype torch\.float32"),
-        (torch.zeros(2, 3, dtype=torch.bool), r"tokens of dtype torch\.bool"),
-        (torch.zeros(2, 3, dtype=torch.uint8), r"tokens of dtype torch\.uint8"),
-        (torch.tensor([[1, 32]]), r"tokens from 1 to 32"),
-        (torch.tensor([[-1, 5]]), r"tokens from -1 to 5"),
-        (torch.zeros(1, 65, dtype=torch.long), "65 positions"),
-    ],
-)
 @pytest.mark.usefixtures("without_type_checks")
-def test_bad_tokens_are_refused(tokens: Tensor, message: str) -> None:
-    model = make()
-    for door in (model, model.hidden):
-        with refused(message):
-            door(tokens)
-
-
-@pytest.mark.usefixtures("without_type_checks")
-def test_bad_padding_is_refused() -> None:
-    tokens = torch.zeros(2, 3, dtype=torch.long)
-    with refused(r"key_padding of shape \[2, 4\]", expected=r"\[2, 3\]"):
-        make()(tokens, key_padding=torch.ones(2, 4, dtype=torch.bool))
-    with refused(r"key_padding of .* dtype torch\.int64"):
-        make()(tokens, key_padding=torch.ones(2, 3, dtype=torch.long))
-    model = make()
-    with refused(r"key_padding of .* dtype torch\.int64"):
-        model(tokens, key_padding=torch.ones(2, 3, dtype=torch.long), cache=model.new_cache(2))
+def test_bad_tokens_and_masks_are_refused() -> None:
+    model, good = make(), torch.zeros(2, 3, dtype=torch.long)
+    for call in (model, model.hidden):
+        with refused(r"tokens of shape \[3\]"):
+            call(good[0])
+        with refused("tokens from 1 to 32"):
+            call(torch.tensor([[1, 32]]))
+        with refused("65 positions"):
+            call(torch.zeros(1, 65, dtype=torch.long))
+        for cache in (None, model.new_cache(2)):
+            with refused(r"key_padding of .* dtype torch\.int64"):
+                call(good, key_padding=good, cache=cache)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -414,18 +372,6 @@ def test_shapes_alone(change: dict[str, Any]) -> None:
     logits = Decoder(config).to("meta")(torch.zeros(2, 5, dtype=torch.int64, device="meta"))
     assert logits.is_meta
     assert logits.shape == (2, 5, 11)
-
-
-def test_a_long_text_in_inference_mode_leaves_training_possible() -> None:
-    """Whatever it computes is not stored: an inference tensor in the model would end training."""
-    config = DecoderConfig(
-        vocab_size=8, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, max_seq_len=5000, window=4
-    )
-    model = Decoder(config)
-    with torch.inference_mode():
-        model(torch.zeros(1, 4200, dtype=torch.long))
-    model(torch.zeros(1, 20, dtype=torch.long)).sum().backward()
-    assert list(model.buffers()) == []
 
 
 @pytest.mark.parametrize("form", FORMS)

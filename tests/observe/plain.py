@@ -6,7 +6,8 @@ rotation, masks, softmax, sinks, routing, the residual stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -386,3 +387,27 @@ def first_arguments(model: nn.Module, block: nn.Module, *args: Any, **kwargs: An
     finally:
         hook.remove()
     return found[0]
+
+
+@contextmanager
+def replaced(module: nn.Module, of_input: bool, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """A plain hook, which replaces a module's input or output."""
+
+    def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        if args:
+            return (function(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": function(kwargs["hidden_states"])}
+
+    def after(_: nn.Module, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (function(output[0]), *output[1:])
+        return function(output)
+
+    if of_input:
+        handle = module.register_forward_pre_hook(before, with_kwargs=True)
+    else:
+        handle = module.register_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import torch
+from plain import replaced
 from torch import Tensor, nn
 from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, transformers
 
@@ -190,8 +191,8 @@ def _carry(chance: Random, case: Case) -> None:
     points = find_hook_points(case.model)
     names = {id(module): name for name, module in case.model.named_modules()}
     for point in points:
-        if point.role == "attention" and point.merged is not None and chance.random() < 0.15:
-            name, merged = names.get(id(point.merged)), point.merged
+        if point.role == "attention" and point.out_proj is not None and chance.random() < 0.15:
+            name, merged = names.get(id(point.out_proj)), point.out_proj
             weight = getattr(merged, "weight", None)
             if name is None or weight is None:
                 continue
@@ -208,7 +209,7 @@ def _carry(chance: Random, case: Case) -> None:
     case.model.eval()
     for _ in range(chance.choice([0, 0, 0, 1, 2])):
         point = chance.choice([each for each in find_hook_points(case.model) if each.role != "embedding"])
-        module = chance.choice([each for each in (point.module, point.merged, point.between) if each is not None])
+        module = chance.choice([each for each in (point.module, point.out_proj, point.between) if each is not None])
         sort = chance.choice(["add", "scale", "position", "row", "input"])
         case.told.append(f"hook {sort} at {names.get(id(module), type(module).__name__)}")
         if sort == "input":
@@ -236,7 +237,7 @@ def _hook(sort: str) -> Callable[..., Any]:
 
 def place_of(point: HookPoint, site: str) -> tuple[nn.Module | None, bool]:
     """The module that a site of the stream is read at, and whether that is its input."""
-    module = {"attention": point.added, "heads": point.merged}.get(site, point.module)
+    module = {"attention": point.residual_writer, "heads": point.out_proj}.get(site, point.module)
     return module, site in ("residual_before", "heads")
 
 
@@ -322,30 +323,6 @@ def _at(site: str, point: HookPoint, examples: Any, queries: Any, heads: Any, fu
         return new.transpose(1, 2).flatten(2) if site == "heads" else new
 
     return changed
-
-
-@contextmanager
-def replaced(module: nn.Module, of_input: bool, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """A plain hook."""
-
-    def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        if args:
-            return (function(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": function(kwargs["hidden_states"])}
-
-    def after(_: nn.Module, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (function(output[0]), *output[1:])
-        return function(output)
-
-    if of_input:
-        handle = module.register_forward_pre_hook(before, with_kwargs=True)
-    else:
-        handle = module.register_forward_hook(after)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def run(case: Case, texts: Mapping[str, Tensor]) -> Tensor:

@@ -4,7 +4,9 @@ import subprocess
 import sys
 import threading
 from contextlib import nullcontext
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,9 +15,9 @@ from glassformer.generation import generate, greedy_decode
 from glassformer.layers import attention
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.positions import RotaryEmbedding, rotate
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.capture import capture
+from glassformer.observe.captured import Captured, Record
 from refusals import refused
 
 NAMES = ("encoder_layers.0.attention", "decoder_layers.0.self_attention", "decoder_layers.0.cross_attention")
@@ -42,73 +44,7 @@ def batch() -> tuple[Tensor, Tensor]:
     return source, target
 
 
-def eager(
-    module: GroupedQueryAttention, x: Tensor, source: Tensor, allowed: Tensor, rotary: RotaryEmbedding | None
-) -> Tensor:
-    """Scores and softmax written out for every head, from the module's inputs."""
-    heads, width = module.num_heads, module.head_dim
-    groups = heads // module.num_kv_heads
-    q, k = (
-        projection(each).unflatten(-1, (-1, width)).transpose(1, 2)
-        for projection, each in ((module.query, x), (module.key, source))
-    )
-    if rotary is not None:
-        q, k = (rotate(each, rotary.rotation(each.shape[2])) for each in (q, k))
-    rows = []
-    for head in range(heads):
-        scores = q[:, head] @ k[:, head // groups].mT / width**0.5
-        if module.key_weights is not None:
-            scores = scores * module.key_weights[head]
-        terms = scores.exp() * allowed
-        total = terms.sum(-1, keepdim=True) + (0 if module.sinks is None else module.sinks[head].exp())
-        rows.append(torch.where(total > 0, terms / total, 0.0))
-    return torch.stack(rows, 1)
-
-
 # What is seen
-
-
-@torch.no_grad()
-def test_weights_of_an_encoder_decoder_are_those_of_an_eager_computation() -> None:
-    model, (source, target) = lookup_model(), batch()
-    real = source != 0
-    entered: dict[str, Tensor] = {}
-    for name in NAMES:
-        model.get_submodule(name).register_forward_pre_hook(
-            lambda _, inputs, name=name: entered.update({name: inputs[0]})
-        )
-    with capture(model) as seen:
-        model(source, target)
-    memory = model.encode(source)
-    causal = torch.ones(4, 4).tril()[None]
-    for name, read, allowed in zip(
-        NAMES, (None, None, memory), (real[:, None].float(), causal, real[:, None].float()), strict=True
-    ):
-        module = model.get_submodule(name)
-        assert isinstance(module, GroupedQueryAttention)
-        expected = eager(module, entered[name], entered[name] if read is None else read, allowed, None)
-        assert (seen.weights[name] - expected).abs().max() <= 1e-6
-    assert list(seen.weights) == list(NAMES)
-    assert seen.weights[NAMES[2]][2].abs().max() == 0  # a source of padding alone
-
-
-@torch.no_grad()
-def test_weights_of_a_decoder_with_groups_windows_key_weights_and_sinks() -> None:
-    model = decoder()
-    tokens = torch.randint(20, (2, 11))
-    real = torch.arange(11) >= torch.tensor([[3], [0]])
-    entered: list[Tensor] = []
-    for layer in model.layers:
-        layer.attention.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
-    with capture(model) as seen:
-        model(tokens, key_padding=real)
-    position, key = torch.arange(11)[:, None], torch.arange(11)
-    for index, layer in enumerate(model.layers):
-        window = model.config.layer_window(index) or 11
-        allowed = (key <= position) & (key > position - window) & real[:, None]
-        expected = eager(layer.attention, entered[index], entered[index], allowed.float(), model.rotary)
-        assert (seen.weights[f"layers.{index}.attention"] - expected).abs().max() <= 1e-6
-    assert {model.config.layer_window(index) for index in (0, 1)} == {None, 3}
 
 
 @pytest.mark.parametrize("window", [None, 3])
@@ -122,7 +58,7 @@ def test_steps_with_a_cache_are_rows_of_the_whole(window: int | None) -> None:
         module(x)
         for part in x.split([4, 1, 1, 1, 2, 1], dim=1):
             module(part, cache=cache)
-    whole, *steps = seen.calls["only"]
+    whole, *steps = (record.values for record in seen.of("weights")["only"])
     stop = 0
     for step in steps:
         start, stop = stop, stop + step.shape[2]
@@ -138,70 +74,45 @@ def test_every_call_is_kept_in_order() -> None:
         assert seen.weights == {}
         tokens = greedy_decode(model, source, 5, 1)
     assert tokens.shape == (3, 5)
-    assert {name: len(calls) for name, calls in seen.calls.items()} == dict(zip(NAMES, (1, 5, 5), strict=True))
-    assert [each.shape[-1] for each in seen.calls[NAMES[1]]] == [1, 2, 3, 4, 5]
-    assert seen.weights[NAMES[2]] is seen.calls[NAMES[2]][-1]
+    assert {name: len(calls) for name, calls in seen.of("weights").items()} == dict(zip(NAMES, (1, 5, 5), strict=True))
+    assert [each.values.shape[-1] for each in seen.of("weights")[NAMES[1]]] == [1, 2, 3, 4, 5]
+    assert seen.weights[NAMES[2]] is seen.of("weights")[NAMES[2]][-1].values
 
 
 # What watching changes: nothing
 
 
-@pytest.mark.parametrize("grad", ["inference", "no_grad", "grad"])
-def test_outputs_gradients_and_random_numbers_are_bit_identical(grad: str) -> None:
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("grad", ["inference", "no_grad", "grad", "kept"])
+def test_outputs_gradients_and_random_numbers_are_bit_identical(grad: str, training: bool) -> None:
     texts = torch.randint(1, 20, (2, 9))
     texts[1, 6:] = 0
     source, target = batch()
-    encoder = Encoder(EncoderConfig(20, 2, 16, 24, 2, num_classes=3, attention_dropout=0.3))
-    runs = [
-        (lookup_model(dropout=0.3).train(), lambda model: model(source, target)),
-        (encoder, lambda model: model(texts)),
-        (decoder(), lambda model: model(texts)),
-    ]
-    context = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "grad": torch.enable_grad}[grad]
-    for model, run in runs:
-        results = []
-        for watched in (False, True):
-            torch.manual_seed(1)
-            model.zero_grad()
-            with context():
-                if watched:
-                    with capture(model) as seen:
-                        logits = run(model)
-                else:
-                    logits = run(model)
-            gradients = []
-            if grad == "grad":
-                logits.square().sum().backward()
-                gradients = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
-                assert gradients
-            results.append([logits, torch.rand(3), *gradients])
-        assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
-        assert not any(weights.requires_grad for weights in seen.weights.values())
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_keeping_gradients_changes_none(training: bool) -> None:
-    texts = torch.randint(1, 20, (2, 9))
-    source, target = batch()
-    dropout = 0.3 if training else 0.0
-    encoder = Encoder(EncoderConfig(20, 2, 16, 24, 2, num_classes=3, dropout=dropout))
+    kept: dict[str, Any] = {"what": ("weights", "scores", "q", "k", "v", "residual", "ffn"), "retain_grad": True}
+    dropout: dict[str, Any] = {"dropout" if grad == "kept" else "attention_dropout": 0.3}
+    encoder = Encoder(EncoderConfig(20, 2, 16, 24, 2, num_classes=3, **dropout))
+    context = {"inference": torch.inference_mode, "no_grad": torch.no_grad}.get(grad, torch.enable_grad)
     for model, run in (
-        (lookup_model(dropout=dropout), lambda model: model(source, target)),
+        (lookup_model(dropout=0.3), lambda model: model(source, target)),
         (encoder, lambda model: model(texts)),
         (decoder(), lambda model: model(texts)),
     ):
         model.train(training)
         results = []
-        for watched in (False, True):
+        for watching in (nullcontext(), capture(model, **(kept if grad == "kept" else {}))):
             torch.manual_seed(1)
             model.zero_grad()
-            kinds = ("weights", "scores", "q", "k", "v", "residual", "ffn")
-            with capture(model, what=kinds, retain_grad=True) if watched else nullcontext():
+            with context(), watching as seen:
                 logits = run(model)
-            logits.square().sum().backward()
-            gradients = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+            gradients = []
+            if grad in ("grad", "kept"):
+                logits.square().sum().backward()
+                gradients = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+                assert gradients
             results.append([logits, torch.rand(3), *gradients])
         assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+        assert seen is not None
+        assert not any(weights.requires_grad for weights in seen.weights.values())
 
 
 def test_generation_is_the_same() -> None:
@@ -209,7 +120,7 @@ def test_generation_is_the_same() -> None:
     with capture(model) as seen:
         watched = generate(model, [[3, 4, 5], [6]], 8)
     assert watched == generate(model, [[3, 4, 5], [6]], 8)
-    assert [len(calls) for calls in seen.calls.values()] == [8, 8]
+    assert [len(calls) for calls in seen.of("weights").values()] == [8, 8]
 
 
 def attached(model: nn.Module) -> int:
@@ -232,11 +143,11 @@ def test_nothing_stays_attached_whatever_happens() -> None:
         with capture(model, [NAMES[0]]) as inner:
             model(source, target)
     assert attached(model) == 0
-    assert {name: len(calls) for name, calls in outer.calls.items()} == dict.fromkeys(NAMES, 2)
-    assert list(inner.calls) == [NAMES[0]]
+    assert {name: len(calls) for name, calls in outer.of("weights").items()} == dict.fromkeys(NAMES, 2)
+    assert list(inner.weights) == [NAMES[0]]
     assert torch.equal(inner.weights[NAMES[0]], outer.weights[NAMES[0]])
     model(source, target)
-    assert len(outer.calls[NAMES[0]]) == 2
+    assert len(outer.of("weights")[NAMES[0]]) == 2
 
 
 def fail(*_: object) -> None:
@@ -250,7 +161,7 @@ def test_other_models_and_other_threads_are_not_seen() -> None:
         thread = threading.Thread(target=lambda: model(source, target))
         thread.start()
         thread.join()
-    assert seen.calls == {}
+    assert seen.records == []
 
 
 def test_a_hook_that_fails_before_leaves_no_trace() -> None:
@@ -261,7 +172,7 @@ def test_a_hook_that_fails_before_leaves_no_trace() -> None:
             model(source, target)
         handle.remove()
         model(source, target)
-    assert {name: len(calls) for name, calls in seen.calls.items()} == dict(zip(NAMES, (2, 1, 1), strict=True))
+    assert {name: len(calls) for name, calls in seen.of("weights").items()} == dict(zip(NAMES, (2, 1, 1), strict=True))
     assert attached(model) == 0
 
 
@@ -275,7 +186,7 @@ def test_threads_that_watch_the_same_model_see_their_own_calls() -> None:
         with torch.no_grad(), capture(model, layers=1) as seen:
             for _ in range(20):
                 model(texts[length])
-        (found[length],) = seen.calls.values()
+        found[length] = [record.values for record in seen.records]
 
     for length in texts:
         look(length)
@@ -296,6 +207,7 @@ import pytest, torch
 from glassformer.generation import compiled
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
+from glassformer.observe.captured import Captured, Record
 model = Decoder(DecoderConfig(20, 2, 24, 16, 4, 8, 2, window=3, sinks=True, num_experts=4, max_seq_len=32)).eval()
 tokens = torch.randint(20, (2, 9))
 with torch.no_grad(), capture(model, what=("weights", "router", "residual")) as plain:
@@ -355,24 +267,45 @@ def test_what_is_compiled_runs_uncompiled_and_is_seen() -> None:
 # Whom to watch
 
 
-def test_modules_are_chosen_by_name_or_by_rule() -> None:
-    model, (source, target) = lookup_model(), batch()
-    for chosen in ([NAMES[2]], lambda name, module: not module.pattern.causal and name.startswith("decoder")):
-        with capture(model, chosen) as seen:
-            model(source, target)
-        assert list(seen.weights) == [NAMES[2]]
+# What it gives
+
+
+def record(**changes: object) -> Record:
+    fields = {
+        "what": "weights",
+        "name": "layers.0.attention",
+        "layer": 0,
+        "call": 0,
+        "values": torch.rand(2, 2, 3, 4),
+        "heads": (0, 3),
+        "queries": (1, 2, 4),
+        "keys": range(1, 5),
+    }
+    return Record(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_the_last_of_each_module_and_all_of_them() -> None:
+    one, other, again = record(), record(name="layers.1.attention"), record(call=1)
+    seen = Captured([one, other, again, record(what="q", values=torch.rand(2, 2, 3, 8), keys=None)])
+    assert seen.of("weights") == {"layers.0.attention": [one, again], "layers.1.attention": [other]}
+    assert seen.weights["layers.0.attention"] is again.values
+    assert one.axes == ("batch", "head", "query", "key")
+    assert np.array_equal(seen.numpy("weights")["layers.1.attention"], other.values.numpy())
+    assert list(seen.last("q")) == ["layers.0.attention"]
+    assert seen.last("scores") == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64])
+def test_values_become_arrays_of_the_same_numbers(dtype: torch.dtype) -> None:
+    values = torch.arange(24).view(2, 3, 4).to(dtype)
+    array = record(what="residual", values=values, heads=None, keys=None).numpy()
+    assert array.tolist() == values.tolist()
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_impossible_choices_are_refused() -> None:
-    model = lookup_model()
-    for watched, chosen, message in [
-        (nn.Linear(2, 2), None, "Linear, none of whose modules calls an attention that can be captured"),
-        (model, ["encoder_layers.1"], r"modules \['encoder_layers.1'\]"),
-        (model, [], "a selection of no module"),
-        (model, lambda name, module: False, "a selection of no module"),
-        (model, NAMES[0], "modules = 'encoder_layers.0.attention'"),
-    ]:
-        with refused(message), capture(watched, chosen):
-            pass
-        assert attached(model) == 0
+def test_what_a_record_or_capture_lacks_is_refused() -> None:
+    seen = Captured([record()])
+    with refused("keeps no gradient"):
+        _ = seen.records[0].grad
+    with refused("nothing", expected="one of weights"):
+        seen.of("nothing")

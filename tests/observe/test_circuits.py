@@ -62,7 +62,7 @@ def test_circuits_give_the_scores_and_what_heads_add(kind: str) -> None:
     )
     point = next(each for each in find_hook_points(model) if each.role == "attention" and each.layer == 1)
     x = normalised(stream, kind)
-    projection = require_linear(point.merged, "it", heads.shape[1] * heads.shape[3])
+    projection = require_linear(point.out_proj, "it", heads.shape[1] * heads.shape[3])
     added = torch.stack([added_by_heads(projection, heads[:, :, at]) for at in range(4)], 2)
     if kind == "gpt2":  # what is along the mean is read by no one
         added = added - added.mean(-1, keepdim=True)

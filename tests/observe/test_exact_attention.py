@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.kernels.pattern import Pattern
+from glassformer.kernels.attention import weights_of_scores
+from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.layers.attention import Attended, attend
 from glassformer.observe import exact_attention
 from glassformer.observe.cost import peak_bytes
-from glassformer.observe.exact_attention import exact_rows, seen_keys
+from glassformer.observe.exact_attention import attention_weights, exact_rows, seen_keys
+from refusals import refused
 
 
 @st.composite
@@ -97,6 +100,18 @@ def test_rows_are_those_of_a_plain_loop(data: st.DataObject) -> None:
                     assert abs(float(rows.sinks[b, h, i]) - sink) <= 1e-6
 
 
+@given(case=attentions())
+@settings(max_examples=30, deadline=None)
+def test_weights_without_a_mask_are_these_rows(case: Attended) -> None:
+    case = replace(case, mask=None)
+    options = {"scale": case.scale, "key_weights": case.key_weights, "sinks": case.sinks}
+    found = attention_weights(case.q, case.k, case.pattern, **options)
+    rows = exact_rows(case, range(case.q.shape[1]), range(case.q.shape[2]), ("weights",))
+    assert rows.weights is not None
+    torch.testing.assert_close(found[..., rows.first : rows.first + rows.weights.shape[3]], rows.weights)
+    torch.testing.assert_close(found.sum(-1), rows.weights.sum(-1))
+
+
 @pytest.mark.parametrize("window", [None, 3, 40])
 def test_blocks_make_no_difference(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = torch.randn(2, 4, 70, 8), torch.randn(2, 2, 70, 8), torch.randn(2, 2, 70, 8)
@@ -140,3 +155,61 @@ def test_narrow_numbers_are_taken_as_they_are() -> None:
     assert weights is not None
     assert weights.dtype == torch.float32
     assert (weights - expected).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("pattern", [Pattern(), CAUSAL, Pattern(causal=True, window=3)])
+@pytest.mark.parametrize("sunk", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_key_weights_and_sinks_are_those_of_the_attention(weighted: bool, sunk: bool, pattern: Pattern) -> None:
+    q, k, v = torch.randn(2, 6, 9, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)
+    padded = Pattern(pattern.causal, pattern.window, torch.arange(9) >= torch.tensor([[2], [0]]))
+    options = {"key_weights": torch.randn(6) if weighted else None, "sinks": torch.randn(6) if sunk else None}
+    options["scale"] = 0.5 if weighted else None
+    for each in (pattern, padded):
+        weights = attention_weights(q, k, each, **options)
+        mixed = weights @ v.repeat_interleave(2, dim=1)
+        torch.testing.assert_close(mixed, attend(q, k, v, each, **options), atol=1e-6, rtol=1e-5)
+        assert sunk or ((weights.sum(-1) - 1).abs() < 1e-5).logical_or(weights.sum(-1) == 0).all()
+
+
+def test_a_query_that_sees_nothing_has_zeros_and_a_gradient_without_nan() -> None:
+    q, k = torch.randn(2, 1, 3, 4, requires_grad=True), torch.randn(2, 1, 3, 4)
+    real = torch.tensor([[False, False, False], [True, False, True]])
+    weights = attention_weights(q, k, Pattern(key_padding=real))
+    assert weights[0].abs().max() == 0
+    torch.testing.assert_close(weights[1].sum(-1), torch.ones(1, 3))
+    weights.square().sum().backward()
+    assert q.grad is not None
+    assert bool(q.grad.isfinite().all())
+    assert q.grad[1].abs().max() > 0
+
+
+def test_half_precision_is_widened() -> None:
+    q, k = torch.randn(1, 1, 3, 4).bfloat16(), torch.randn(1, 1, 3, 4).bfloat16()
+    found = attention_weights(q, k)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, attention_weights(q.float(), k.float()))
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    q = torch.randn(1, 4, 3, 8)
+    with refused(expected="head_dim"):
+        attention_weights(q, torch.randn(1, 4, 3, 6))
+    with refused(fix="Split heads"):
+        attention_weights(q[0], q[0])
+    with refused(expected="divide the query heads"):
+        attention_weights(q, torch.randn(1, 3, 3, 8))
+    for name in ("key_weights", "sinks"):
+        with refused(rf"{name} of shape \[3\]", expected=r"one number per query head, \[4\]"):
+            attention_weights(q, q, **{name: torch.ones(3)})
+    with refused("key_padding of shape"):
+        attention_weights(q, q, Pattern(key_padding=torch.ones(1, 5, dtype=torch.bool)))
+
+
+def test_the_softmax_of_scores_is_over_what_is_allowed() -> None:
+    scores = torch.tensor([[0.0, 1.0, 5.0], [2.0, 2.0, 2.0]], dtype=torch.float64)
+    allowed = torch.tensor([[True, True, False], [False, False, False]])
+    share = 1 / (1 + math.e)
+    expected = torch.tensor([[share, 1 - share, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(weights_of_scores(scores, allowed), expected, atol=1e-15, rtol=0)

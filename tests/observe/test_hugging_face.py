@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers_models import FAMILIES, RELATIVES, bert, gpt2, llama, mixtral
+from transformers_models import FAMILIES, bert, gpt2, llama, mixtral
 
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture
@@ -53,20 +53,6 @@ def test_weights_are_those_that_eager_attention_returns(family: str, padded: boo
     assert list(seen.weights) == [ATTENTIONS[family].format(layer) for layer in (0, 1)]
 
 
-@pytest.mark.parametrize("family", RELATIVES)
-@torch.no_grad()
-def test_relatives_of_the_families_are_seen(family: str) -> None:
-    model: Any = RELATIVES[family]()
-    tokens, _ = batch()
-    model.set_attn_implementation("eager")
-    expected = model(tokens, output_attentions=True).attentions
-    model.set_attn_implementation("sdpa")
-    with capture(model) as seen:
-        model(tokens)
-    for mine, weights in zip(seen.weights.values(), expected, strict=True):
-        assert (mine - weights).abs().max() <= 1e-6
-
-
 @torch.no_grad()
 def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries_and_keys() -> None:
     model = llama().to(torch.bfloat16)
@@ -96,65 +82,35 @@ def test_chosen_heads_and_queries_are_those_of_the_whole(family: str) -> None:
     torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mixtral"])
-def test_generation_gives_one_row_a_step(family: str) -> None:
-    model: Any = FAMILIES[family]()
+@pytest.mark.parametrize(
+    ("family", "changes", "options", "queries"),
+    [
+        *[(family, {}, {}, -1) for family in ("gpt2", "llama", "mixtral")],
+        ("llama", {}, {"cache_implementation": "static", "disable_compile": True}, -1),
+        ("mixtral", {"sliding_window": 4}, {}, None),
+    ],
+)
+@torch.no_grad()
+def test_generation_gives_one_row_a_step(family: str, changes: Any, options: Any, queries: Any) -> None:
+    model: Any = FAMILIES[family](**changes)
     tokens, _ = batch()
-    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, **options}
     plain = model.generate(tokens, **options)
-    with capture(model, queries=-1, what=("weights", "k", "residual")) as seen:
+    with capture(model, queries=queries, what=("weights", "k", "residual")) as seen:
         assert torch.equal(model.generate(tokens, **options), plain)
-    with torch.no_grad(), capture(model, what=("weights", "k", "residual")) as whole:
+    with capture(model, what=("weights", "k", "residual")) as whole:
         model(plain)
     for name, steps in seen.of("weights").items():
-        for step, record in enumerate(steps):
-            assert record.queries == (8 + step,)
-            assert record.keys == range(9 + step)
-            expected = whole.weights[name][:, :, 8 + step : 9 + step, : 9 + step]
+        assert [record.queries[-1:] for record in steps] == [(8,), (9,), (10,), (11,)]
+        for record in steps:
+            assert changes or record.keys == range(record.queries[0] + 1)
+            expected = whole.weights[name][:, :, list(record.queries)][..., list(record.keys)]
             torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-6)
         made = torch.cat([record.values for record in seen.of("k")[name]], 2)
         torch.testing.assert_close(made, whole.last("k")[name][:, :, :12], rtol=1e-5, atol=1e-6)
     for name, steps in seen.of("residual").items():
-        expected = whole.last("residual")[name][:, 8:12]
+        expected = whole.last("residual")[name][:, 8 if queries == -1 else 0 : 12]
         torch.testing.assert_close(torch.cat([step.values for step in steps], 1), expected, rtol=1e-5, atol=1e-6)
-
-
-@torch.no_grad()
-def test_a_cache_of_fixed_size_gives_the_rows_of_what_is_filled() -> None:
-    model: Any = llama()
-    tokens, _ = batch()
-    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "cache_implementation": "static"}
-    options["disable_compile"] = True
-    plain = model.generate(tokens, **options)
-    with capture(model, queries=-1) as seen:
-        assert torch.equal(model.generate(tokens, **options), plain)
-    with capture(model) as whole:
-        model(plain)
-    for name, steps in seen.of("weights").items():
-        assert [record.queries for record in steps] == [(8,), (9,), (10,), (11,)]
-        for record in steps:
-            assert record.keys is not None
-            assert record.queries is not None
-            expected = whole.weights[name][:, :, list(record.queries)][..., list(record.keys)]
-            torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-6)
-
-
-@torch.no_grad()
-def test_a_window_of_the_cache_keeps_the_numbers_of_positions() -> None:
-    model: Any = mixtral(sliding_window=4)
-    tokens, _ = batch()
-    plain = model.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0)
-    with capture(model, layers=0) as seen:
-        model.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0)
-    with capture(model, layers=0) as whole:
-        model(plain)
-    (all_rows,) = whole.weights.values()
-    for record in seen.records:
-        assert record.keys is not None
-        assert record.queries is not None
-        expected = all_rows[:, :, list(record.queries)][..., list(record.keys)]
-        torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-6)
-    assert seen.records[-1].queries == (11,)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sweep_cases import of_class
 from torch import Tensor, nn
-from transformers_models import FAMILIES, exact, llama
+from transformers_models import FAMILIES, exact, llama, logits_of, metric
 
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import patch, put, scale, zero
@@ -30,15 +30,6 @@ MODULES: dict[str, tuple[Any, dict[str, str]]] = {
         {"attention_input": "attention", "ffn_input": "mlp", "neurons": "mlp.dense_4h_to_h"},
     ),
 }
-
-
-def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    out: Any = model(tokens)
-    return out if isinstance(out, Tensor) else next(iter(out.values()))
-
-
-def metric(logits: Tensor) -> Tensor:
-    return logits[:, -1, 1] - logits[:, -1, 0]
 
 
 @torch.no_grad()

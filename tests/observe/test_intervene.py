@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers_models import EXPERTS
 
 from glassformer.generation import generate
 from glassformer.handcraft.single_head import SingleHead
@@ -37,7 +38,6 @@ from refusals import refused
 from small_models import MODELS, decoder, encoder, encoder_decoder
 
 STREAMS = ("embedding", "residual_before", "residual_between", "residual", "logits")
-EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
 
 
 def texts(rows: int = 2, length: int = 7) -> Tensor:
@@ -115,59 +115,6 @@ def test_its_own_values_change_nothing(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("heads", [0, (1, 3), slice(None)])
-def test_removed_heads_are_columns_of_the_output_matrix(heads: Any) -> None:
-    model, tokens = learned(**EXPERTS), texts()
-    other = learned(**EXPERTS)
-    other.load_state_dict(model.state_dict())
-    matrix = other.layers[2].attention.output.weight
-    matrix.unflatten(1, (4, 6))[:, [heads] if isinstance(heads, int) else heads] = 0
-    with intervene(model, zero("heads", layers=2, heads=heads)):
-        torch.testing.assert_close(model(tokens), other(tokens), rtol=1e-12, atol=1e-12)
-
-
-@torch.no_grad()
-def test_a_query_without_any_key_reads_nothing() -> None:
-    model, tokens = encoder().double().eval(), texts()
-    with intervene(model, forbid(queries=2)), capture(model, what="heads") as seen:
-        run(model, tokens)
-    for values in seen.last("heads").values():
-        assert not values[:, :, 2].any()
-        assert values[:, :, 1].all()
-
-
-@torch.no_grad()
-def test_removed_sinks_are_a_model_without_them() -> None:
-    model, tokens = learned(**EXPERTS), texts()
-    with capture(model, what="sinks") as before:
-        model(tokens)
-    assert all(values.min() > 0 for values in before.last("sinks").values())
-    plain = learned(**{**EXPERTS, "sinks": False})
-    plain.load_state_dict({name: each for name, each in model.state_dict().items() if "sinks" not in name})
-    with intervene(model, remove_sinks()):
-        torch.testing.assert_close(model(tokens), plain(tokens), rtol=1e-12, atol=1e-12)
-    with intervene(model, remove_sinks(layers=1, heads=2)), capture(model, what="sinks") as seen:
-        model(tokens)
-    shares = seen.last("sinks")["layers.1.attention"]
-    assert not shares[:, 2].any()
-    assert shares[:, [0, 1, 3]].all()
-
-
-@torch.no_grad()
-def test_a_forced_pattern() -> None:
-    model, tokens = learned(**EXPERTS), texts()
-    uniform = torch.ones(7, 7, dtype=torch.double).tril() / torch.arange(1, 8)[:, None]
-    with (
-        intervene(model, put("weights", uniform, layers=0, heads=1)),
-        capture(model, what=("weights", "heads", "v")) as seen,
-    ):
-        model(tokens)
-    name = "layers.0.attention"
-    torch.testing.assert_close(seen.weights[name][:, 1], uniform.expand(2, 7, 7))
-    torch.testing.assert_close(seen.last("heads")[name][:, 1], uniform @ seen.last("v")[name][:, 0])
-
-
-@torch.no_grad()
 def test_some_heads_of_a_change_are_captured_as_changed() -> None:
     model, tokens = learned(**EXPERTS), texts()
     edit = change("weights", lambda weights: weights.flip(1), layers=0, heads=(1, 3))
@@ -184,22 +131,17 @@ def test_some_heads_of_a_change_are_captured_as_changed() -> None:
 def test_experts() -> None:
     model, tokens = learned(**EXPERTS), texts()
     name = "layers.1.ffn"
-    with capture(model, what=("experts", "choices", "shares", "ffn"), layers=1) as plain:
+    with capture(model, what="choices", layers=1) as plain:
         model(tokens)
-    choices, shares, outputs = (plain.last(kind)[name] for kind in ("choices", "shares", "experts"))
+    choices = plain.last("choices")[name]
     expert = int(choices[0, 3, 0])
-    left = shares * (choices != expert)
-    expected = (left[..., None] * outputs).sum(2)
-    with intervene(model, zero("experts", layers=1, experts=expert)), capture(model, what="ffn", layers=1) as seen:
-        model(tokens)
-    torch.testing.assert_close(seen.last("ffn")[name], expected, rtol=1e-12, atol=1e-12)
     with (  # the mixture's output is edited after its experts, whichever block is inside
         intervene(model, put("ffn", 0.25, layers=1)),
         intervene(model, zero("experts", layers=1, experts=expert)),
         capture(model, what="ffn", layers=1) as seen,
     ):
         model(tokens)
-    torch.testing.assert_close(seen.last("ffn")[name], torch.full_like(expected, 0.25), rtol=0, atol=0)
+    assert (seen.last("ffn")[name] == 0.25).all()
     without = zero("router", layers=1, experts=expert, queries=3)
     with intervene(model, without), capture(model, what=("choices", "router"), layers=1) as seen:
         model(tokens)

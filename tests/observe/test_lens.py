@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers_models import FAMILIES, RELATIVES, gpt_oss
+from torch import nn
+from transformers_models import FAMILIES, RELATIVES, gpt_oss, logits_of
 
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.quantized.packed_experts import PackedMixture
@@ -49,11 +49,6 @@ def made(name: str) -> tuple[nn.Module, float]:
     if name in ("packed", "mixtral", "gpt-oss"):  # their experts have no float64
         return model, 1e-5
     return model.double(), 1e-6 if name in ("llama", "mistral", "qwen2") else 1e-10  # whose norms compute in float32
-
-
-def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    out: Any = model(tokens)
-    return out if isinstance(out, Tensor) else out.logits
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import FAMILIES
+from transformers_models import EXPERTS, FAMILIES, metric, pair
 
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, patch
@@ -16,19 +16,7 @@ from glassformer.observe.paths import Receiver, Sender, path_patch
 from refusals import refused
 from small_models import decoder, encoder
 
-EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
 HELD = ("attention", "ffn")
-
-
-def metric(logits: Tensor) -> Tensor:
-    return logits[:, -1, 1] - logits[:, -1, 0]
-
-
-def pair() -> tuple[Tensor, Tensor]:
-    clean = torch.randint(2, 20, (2, 6))
-    corrupted = clean.clone()
-    corrupted[:, 2] = 1
-    return clean, corrupted
 
 
 def output(model: nn.Module, tokens: Tensor) -> Tensor:

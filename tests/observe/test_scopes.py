@@ -6,14 +6,13 @@ import asyncio
 import copy
 import io
 import threading
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import FAMILIES
+from transformers_models import FAMILIES, logits_of
 
-from glassformer.generation.continuation import Continuation
+from glassformer.generation.decoding import Continuation
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, scale, zero
 from glassformer.observe.intervene import intervene
@@ -25,11 +24,6 @@ EDITS = (zero("heads", layers=1, heads=0), scale("weights", 0.5, layers=0), add(
 
 def small(kind: str = "decoder") -> nn.Module:
     return (decoder() if kind == "decoder" else FAMILIES[kind]()).double().eval()
-
-
-def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    out: Any = model(tokens)
-    return out if isinstance(out, Tensor) else out.logits
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import FAMILIES, RELATIVES, gpt_oss
+from transformers_models import EXPERTS, FAMILIES, RELATIVES, gpt_oss, logits_of, metric, pair
 
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.capture import capture
@@ -21,28 +21,26 @@ from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
 
 DENSE = [site for site in SWEPT if site not in ("experts", "neurons")]
-EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
+
+
+MAKERS: dict[str, Any] = {
+    "decoder": decoder,
+    "experts": lambda: decoder(**EXPERTS),
+    "encoder": encoder,
+    "pre-norm": lambda: encoder(norm_first=True),
+    **FAMILIES,
+    **RELATIVES,
+    "gpt-oss": lambda: gpt_oss(initializer_range=0.2),
+}
+
+
+def made(kind: str) -> Any:
+    model = MAKERS[kind]().eval()
+    return model if kind == "gpt-oss" else model.double()  # whose experts have no kernel for float64
 
 
 def slow(*kinds: str) -> list[Any]:
     return [pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
-
-
-def metric(logits: Tensor) -> Tensor:
-    return logits[:, -1, 1] - logits[:, -1, 0]
-
-
-def pair(rows: int = 2, length: int = 6) -> tuple[Tensor, Tensor]:
-    clean = torch.randint(2, 20, (rows, length))
-    corrupted = clean.clone()
-    corrupted[:, 2] = 1
-    return clean, corrupted
-
-
-def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    out: Any = model(tokens)
-    out = out if isinstance(out, Tensor) else out.logits
-    return out if out.dim() == 3 else out[:, None]
 
 
 @torch.no_grad()
@@ -58,17 +56,7 @@ def naive(model: nn.Module, clean: Tensor, corrupted: Tensor, site: str, layer: 
     "kind", ["decoder", "gpt2", *slow("experts", "encoder", "pre-norm", "llama", "mistral", "gpt-oss")]
 )
 def test_a_sweep_is_a_forward_pass_for_each_place(kind: str, site: Any) -> None:
-    makers: dict[str, Any] = {
-        "decoder": decoder,
-        "experts": lambda: decoder(**EXPERTS),
-        "encoder": encoder,
-        "pre-norm": lambda: encoder(norm_first=True),
-        **FAMILIES,
-        **RELATIVES,
-        "gpt-oss": lambda: gpt_oss(initializer_range=0.2),
-    }
-    model = makers[kind]().eval()
-    model = model if kind == "gpt-oss" else model.double()  # whose experts have no kernel for float64
+    model = made(kind)
     near = 1e-5 if kind in ("llama", "mistral", "gpt-oss") else 1e-12  # whose norms compute in float32
     clean, corrupted = pair()
     found = patch_sweep(model, clean, corrupted, metric, site=site, batch_size=6)
@@ -117,7 +105,7 @@ def test_padding_is_repeated_with_the_texts() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "gpt2"])
 def test_only_what_a_patch_can_change_is_computed(kind: str) -> None:
-    model = {"decoder": decoder, **FAMILIES}[kind]().double().eval()
+    model = made(kind)
     clean, corrupted = pair(rows=3)
     corrupted[:, 2], corrupted[:, 4] = clean[:, 2], 1
     block = (model.layers if kind == "decoder" else model.transformer.h)[-1]
@@ -240,13 +228,7 @@ def test_what_cannot_be_swept_is_refused() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "gpt2", *slow("experts", "encoder", "pre-norm", "llama")])
 def test_an_ablation_is_a_forward_pass_with_a_zero(kind: str) -> None:
-    makers: dict[str, Any] = {
-        "decoder": decoder,
-        "experts": lambda: decoder(**EXPERTS),
-        "encoder": encoder,
-        "pre-norm": lambda: encoder(norm_first=True),
-    }
-    model = (makers.get(kind) or FAMILIES[kind])().double().eval()
+    model = made(kind)
     clean, _ = pair()
     unchanged = float(metric(logits_of(model, clean)).mean())
     for site in DENSE:
@@ -410,8 +392,7 @@ def test_the_parts_of_an_encoder_decoder(part: Any, norm_first: bool) -> None:
 @pytest.mark.parametrize("site", DENSE)
 @pytest.mark.parametrize("kind", ["decoder", "gpt2", "encoder", *slow("experts", "llama")])
 def test_attribution_is_the_first_order_of_the_exact_sweep(kind: str, site: Any) -> None:
-    makers: dict[str, Any] = {"decoder": decoder, "experts": lambda: decoder(**EXPERTS), "encoder": encoder}
-    model = (makers.get(kind) or FAMILIES[kind])().double().eval()
+    model = made(kind)
     clean, corrupted = pair()
     with torch.no_grad():
         rows = model.get_input_embeddings().weight if kind in FAMILIES else model.embedding.weight

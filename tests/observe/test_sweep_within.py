@@ -8,7 +8,7 @@ import pytest
 import torch
 from sweep_cases import KINDS, Curved, Lora, Quantised, check, of_class
 from torch import Tensor, nn
-from transformers_models import exact, gpt2, llama
+from transformers_models import exact, gpt2, llama, logits_of, metric
 
 from glassformer.observe.capture import capture
 from glassformer.observe.circuits import ov_circuit
@@ -25,10 +25,6 @@ CLEAN = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
 CORRUPTED = torch.cat([CLEAN[:, :2], torch.ones(2, 1, dtype=torch.int64), CLEAN[:, 3:]], 1)
 
 
-def metric(logits: Tensor) -> Tensor:
-    return logits[:, -1, 1] - logits[:, -1, 0]
-
-
 def small(kind: str = "decoder") -> Any:
     torch.manual_seed(1)
     model: Any = {"gpt2": gpt2, "llama": llama}.get(kind, decoder)().double().eval()
@@ -40,11 +36,6 @@ def small(kind: str = "decoder") -> Any:
 def projection_of(model: Any, layer: int) -> str:
     name = {"Decoder": "layers.{}.attention.output", "GPT2LMHeadModel": "transformer.h.{}.attn.c_proj"}
     return name.get(type(model).__name__, "model.layers.{}.self_attn.o_proj").format(layer)
-
-
-def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    out: Any = model(tokens)
-    return out if isinstance(out, Tensor) else out.logits
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain import replaced
 from torch import Tensor, nn
 from transformers_classes import CASES, REFUSED, SITES, Case, build
 from transformers_models import exact
@@ -97,23 +98,6 @@ def changed_softmax(monkeypatch: pytest.MonkeyPatch, key: int | None, factor: fl
         yield
 
 
-@contextmanager
-def hooked(module: nn.Module, where: str, vector: Tensor, factor: Tensor) -> Iterator[None]:
-    """A module whose input or output is multiplied by ``factor`` and shifted by ``vector``."""
-
-    def after(_: Any, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (output[0] * factor + vector, *output[1:])
-        return output * factor + vector
-
-    def before(_: Any, args: Any) -> Any:
-        return args[0] * factor + vector, *args[1:]
-
-    handle = module.register_forward_hook(after) if where == "output" else module.register_forward_pre_hook(before)
-    yield
-    handle.remove()
-
-
 @pytest.mark.parametrize("case", named(FAST, [case for case in CASES if case.model.removesuffix("Model") in EDITED]))
 @torch.no_grad()
 def test_interventions_are_those_of_plain_hooks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +111,8 @@ def test_interventions_are_those_of_plain_hooks(case: Case, monkeypatch: pytest.
     last = [point for point in points if point.role == "block"][-1]
     attention = [point for point in points if point.role == "attention" and point.block is last.module][-1]
     ffn = next(point for point in points if point.role == "ffn" and point.block is last.module)
-    assert attention.merged is not None
-    vector, one, none = torch.randn(32, dtype=torch.float64), torch.tensor(1.0), torch.tensor(0.0)
+    assert attention.out_proj is not None
+    vector = torch.randn(32, dtype=torch.float64)
     plain = model(**inputs)[0]
 
     def check(edit: Edit, expected: Tensor) -> None:
@@ -137,16 +121,16 @@ def test_interventions_are_those_of_plain_hooks(case: Case, monkeypatch: pytest.
         assert (found - expected).abs().max() <= 1e-10
         assert (expected - plain).abs().max() > 1e-6
 
-    width = attention.merged.weight.shape[0 if hasattr(attention.merged, "nf") else 1]
+    width = attention.out_proj.weight.shape[0 if hasattr(attention.out_proj, "nf") else 1]
     mask = torch.ones(attention.heads, width // attention.heads, dtype=torch.float64)
     mask[1] = 0
-    with hooked(attention.merged, "input", none, mask.flatten()):
+    with replaced(attention.out_proj, True, lambda values: values * mask.flatten()):
         expected = model(**inputs)[0]
     check(zero("heads", heads=1, modules=[attention.name]), expected)
-    with hooked(last.module, "output", vector, one):
+    with replaced(last.module, False, lambda values: values + vector):
         expected = model(**inputs)[0]
     check(add("residual", vector, modules=[last.name]), expected)
-    with hooked(ffn.module, "output", none, torch.tensor(2.0, dtype=torch.float64)):
+    with replaced(ffn.module, False, lambda values: values * 2):
         expected = model(**inputs)[0]
     check(scale("ffn", 2, modules=[ffn.name]), expected)
     with changed_softmax(monkeypatch, 1, 1):

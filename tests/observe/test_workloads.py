@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from plain import replaced
 from torch import Tensor, nn
 from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mixtral, transformers
 
@@ -103,21 +104,6 @@ def first(output: Any) -> Tensor:
 
 
 @contextmanager
-def hooked(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """A plain hook that replaces the output."""
-
-    def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        new = change(first(output))
-        return (new, *output[1:]) if isinstance(output, tuple) else new
-
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def noted(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     """The outputs of some modules, as part of the graph."""
     found: list[Tensor] = []
@@ -159,7 +145,7 @@ def lens(pair: Pair) -> Answers:
 
 @torch.no_grad()
 def steering(pair: Pair) -> Answers:
-    with hooked(pair.blocks[0], lambda values: values + pair.steering):
+    with replaced(pair.blocks[0], False, lambda values: values + pair.steering):
         theirs = logits(pair.theirs, pair.clean)
     with intervene(pair.ours, add("residual", pair.steering, layers=0)):
         ours = logits(pair.ours, pair.clean)
@@ -173,7 +159,7 @@ def patching(pair: Pair) -> Answers:
     def transplanted(values: Tensor) -> Tensor:
         return torch.cat([values[:, :place], pair.stream[:, place : place + 1], values[:, place + 1 :]], 1)
 
-    with hooked(pair.blocks[0], transplanted):
+    with replaced(pair.blocks[0], False, transplanted):
         theirs = logits(pair.theirs, pair.corrupted)
     with capture(pair.ours, what="residual", layers=0) as seen:
         pair.ours(pair.clean)
@@ -187,7 +173,7 @@ def patching(pair: Pair) -> Answers:
 def ablation(pair: Pair) -> Answers:
     block = pair.blocks[0]
     ffn = block.output.dense if hasattr(block, "intermediate") else block.mlp
-    with hooked(ffn, torch.zeros_like):
+    with replaced(ffn, False, torch.zeros_like):
         theirs = logits(pair.theirs, pair.clean)
     with intervene(pair.ours, zero("ffn", layers=0)):
         ours = logits(pair.ours, pair.clean)
@@ -238,7 +224,7 @@ def generation(pair: Pair) -> Answers:
             written = model.generate(pair.clean, **options)
         return torch.cat([each[:, -1:] for each in found], 1), written[:, pair.clean.shape[1] :].tolist()
 
-    with hooked(pair.blocks[0], lambda values: values + pair.steering):
+    with replaced(pair.blocks[0], False, lambda values: values + pair.steering):
         theirs, expected = steps(pair.theirs)
     with intervene(pair.ours, add("residual", pair.steering, layers=0)):
         if isinstance(pair.ours, Decoder):

@@ -1,4 +1,4 @@
-"""One small model of each family of transformers."""
+"""One small model of each family of transformers, and what sweeps measure of it and of ours."""
 
 from __future__ import annotations
 
@@ -6,9 +6,33 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
+
+EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
+"""Options of a decoder of ours."""
+
+
+def metric(logits: Tensor) -> Tensor:
+    return logits[:, -1, 1] - logits[:, -1, 0]
+
+
+def pair(rows: int = 2, length: int = 6) -> tuple[Tensor, Tensor]:
+    """Texts that differ at one position."""
+    clean = torch.randint(2, 20, (rows, length))
+    corrupted = clean.clone()
+    corrupted[:, 2] = 1
+    return clean, corrupted
+
+
+def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    """The logits [batch, position, class]; a classifier's have one position."""
+    out: Any = model(tokens)
+    out = out if isinstance(out, Tensor) else out[0]
+    return out if out.dim() == 3 else out[:, None]
+
 
 WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 

@@ -9,11 +9,9 @@ import itertools
 import json
 import math
 import operator
-import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -309,14 +307,6 @@ def test_equal_values_of_other_types_stay_apart() -> None:
             assert same(model.run([KINDS[place] for place in places]), wanted)
 
 
-def test_values_of_other_types_come_back_from_a_file(tmp_path: Path) -> None:
-    model = compile_program(elementwise(lambda token: (token,), tokens), (True, 1, 1.0, "1"), 2)
-    save_program(model, tmp_path / "t.json")
-    found = load_program(tmp_path / "t.json")
-    assert same(found.run([1, True]), [(1,), (True,)])
-    assert [each.values for each in found.coordinates] == [each.values for each in model.coordinates]
-
-
 def test_tokens_of_another_type_are_none_of_the_vocabulary() -> None:
     model = compile_program(elementwise(str, tokens), (1.0, "a"), 2)
     with refused("[1]"):
@@ -402,32 +392,7 @@ def test_a_mean_of_dense_numbers_is_not_said_to_fail() -> None:
     assert certificate.verdict == "holds", certificate
 
 
-# ---- P8: errors that say what to change ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("build", "named"),
-    [
-        (lambda: compile_program(tokens, (math.inf, 1), 2), "inf"),
-        (lambda: compile_program(tokens, (10**400, 1), 2), "vocabulary"),
-        (lambda: compile_program(tokens, (10**5000, 1), 2), "vocabulary"),
-        (lambda: compile_program(tokens, ((1, math.nan), 1), 2), "nan"),
-        (lambda: compile_program(tokens == 10**5000, (1, 2), 2).run([3]), "3"),
-        (lambda: compile_program(tokens % 0, (1, 2), 2), "ZeroDivisionError"),
-        (lambda: compile_program(tokens % 2, ("a",), 2), "'a'"),
-        (lambda: compile_program(tokens, "ab", 2).run(5), "int"),  # type: ignore[arg-type]
-        (lambda: tokens(5), "5"),  # type: ignore[arg-type]
-        (lambda: compile_program(tokens, "ab", 2, dtype="float32"), "dtype"),  # type: ignore[arg-type]
-        (lambda: verify_program(tokens), "Input"),  # type: ignore[arg-type]
-        (lambda: verify_program(compile_program(tokens, "ab", 2), seconds=0), "seconds"),
-        (lambda: compile_program(10**400 * tokens, (1, 2), 2), "factor"),
-        (lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2), "(10 * aggregate"),
-    ],
-)
-@pytest.mark.usefixtures("without_type_checks")
-def test_errors_say_what_to_change(build: Any, named: str) -> None:
-    with refused(anywhere=re.escape(named)):
-        build()
+# ---- codes that are missing ------------------------------------------------------------------------------------------
 
 
 def test_codes_that_are_missing_are_found() -> None:
@@ -481,12 +446,8 @@ def test_a_certificate_says_what_it_covers() -> None:
     assert "not covered     names of heads and coordinates" in text
     assert f"{certificate.num_undefined} without a value" in text
     assert 0 < certificate.num_undefined < certificate.num_run
-    assert (certificate.max_len, certificate.causal, certificate.vocabulary, certificate.limit) == (
-        4,
-        True,
-        ("a", "b", "c"),
-        2000,
-    )
+    space = certificate.max_len, certificate.causal, certificate.vocabulary, certificate.limit
+    assert space == (4, True, ("a", "b", "c"), 2000)
     assert certificate.may_lack_values
     assert not verify_program(compile_program(lib.histogram(), "ab", 3)).may_lack_values
     assert "wherever" not in str(verify_program(compile_program(lib.histogram(), "ab", 3)))
@@ -543,12 +504,8 @@ def test_models_without_claims_are_given_those_of_a_compiler(tmp_path: Path) -> 
     assert (model.claims, verify_program(model, limit=1).rests_on) == (None, "the bound")
 
 
-def test_models_with_hooks_or_within_edits_are_refused() -> None:
+def test_models_within_edits_are_refused() -> None:
     model = compile_program(lib.histogram(), "ab", 4)
-    handle = model.layers[0].register_forward_hook(lambda *_: None)
-    with refused("hooks"):
-        verify_program(model)
-    handle.remove()
     with intervene(model, put("weights", 0.0)):
         with refused("within edits"):
             verify_program(model)
@@ -611,16 +568,14 @@ def test_all_library_programs_are_proved_by_the_bound() -> None:
         model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
         certificate = verify_program(model, limit=1)
         assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound"), certificate
-        assert certificate.bound < 1e-6
+        assert certificate.bound < min(1e-6, certificate.allowed / 100)
 
 
 # ---- the campaign ----------------------------------------------------------------------------------------------------
 
 
-def _campaign() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("program_proofs", CAMPAIGN)
-    assert spec is not None
-    assert spec.loader is not None
+def _campaign() -> Any:
+    spec: Any = importlib.util.spec_from_file_location("program_proofs", CAMPAIGN)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -67,6 +67,7 @@ VALUES: list[tuple[Variable, tuple[Any, ...]]] = [
     (aggregate(select(indices, indices, operator.lt), tokens), (True, False)),
     (aggregate(select(tokens, tokens, operator.le), tokens), (0.5, 1.5)),
     (tokens, (("a", 1), ("a", 2), ((1, 2), "b"))),
+    (elementwise(lambda token: (token,), tokens), (True, 1, 1.0, "1")),
 ]
 
 
@@ -75,7 +76,9 @@ def test_every_kind_of_value_comes_back(number: int, tmp_path: Path) -> None:
     program, vocabulary = VALUES[number]
     model = compile_program(program, vocabulary, 3)
     save_program(model, tmp_path / "model.json")
-    check_same(load_program(tmp_path / "model.json"), model)
+    found = load_program(tmp_path / "model.json")
+    check_same(found, model)
+    assert repr(found.run(vocabulary[:3])) == repr(model.run(vocabulary[:3])) == repr(program(vocabulary[:3]))
 
 
 def test_a_loaded_model_is_verified_with_its_program(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_the_header_is_that_of_the_package(smollm2_file: GgufFile) -> None:
     for each in reader.tensors:
         tensor = smollm2_file.tensors[each.name]
         assert (tensor.start, tensor.nbytes) == (each.data_offset, each.n_bytes)
-        assert tensor.shape == tuple(each.shape.tolist()[::-1])
+        assert tensor.shape == each.shape.tolist()[::-1]
 
 
 def test_described_without_reading(smollm2_file: GgufFile, gemma_file: GgufFile) -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from page_contract import contract, main, types
 
-ROOT = Path(__file__).resolve().parents[2]
-WEB = ROOT / "web"
-spec = importlib.util.spec_from_file_location("page_contract", ROOT / "tools" / "page_contract.py")
-assert spec is not None
-assert spec.loader is not None
-made = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(made)
-contract, main, types = made.contract, made.main, made.types
+WEB = Path(__file__).resolve().parents[2] / "web"
 
 
 def test_the_page_has_the_current_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 import torch
+import train_bundled_models as make
 
 from glassformer.explorer.loading.bundled import BUNDLED, RECURRENCE
 from glassformer.explorer.loading.task_models import load_exact
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoderConfig
-
-ROOT = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location("train_bundled_models", ROOT / "tools" / "train_bundled_models.py")
-assert spec is not None
-assert spec.loader is not None
-make = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(make)
 
 
 def test_what_is_bundled_was_made_with_this_recipe() -> None:

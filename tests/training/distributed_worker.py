@@ -6,31 +6,15 @@ import json
 import os
 import signal
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
-from training_toys import ToyModel, ToyTask
+from training_toys import InterruptedTask, ToyModel
 
-from glassformer.training import Batch, TrainingConfig, train
-
-
-@dataclass
-class StoppingTask(ToyTask):
-    """A task that takes ``pause`` seconds an update, and asks the last process to stop when ``stop_at`` begins."""
-
-    stop_at: int = -1
-    pause: float = 0.0
-
-    def batch(self, step: int, size: int) -> Batch:
-        time.sleep(self.pause)
-        if step == self.stop_at and os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1):
-            os.kill(os.getpid(), signal.SIGTERM)
-        return super().batch(step, size)
+from glassformer.training import TrainingConfig, train
 
 
 def pretend_to_have_gpus() -> None:
@@ -48,10 +32,12 @@ def main() -> None:
     if arguments["kind"] == "sharded":
         pretend_to_have_gpus()
     model = ToyModel(tied=arguments.get("tied", False))
+    stop_at = arguments.get("stop_at", -1)  # only the last process is asked to stop
+    is_last = os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1)
     config = TrainingConfig.from_json(json.dumps(arguments["config"]))
     train(
         model,
-        StoppingTask(stop_at=arguments.get("stop_at", -1), pause=arguments.get("pause", 0.0)),
+        InterruptedTask(at=stop_at if is_last else -1, number=signal.SIGTERM, pause=arguments.get("pause", 0.0)),
         config,
         Path(arguments["directory"]),
         resume=arguments.get("resume", False),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # the optimisers import it late, once in every child
-from training_toys import DyingTask, ToyModel
+from training_toys import InterruptedTask, ToyModel
 
 from glassformer import files as directory_module
 from glassformer.training import TrainingConfig, checkpoint, metrics, train
@@ -124,7 +124,9 @@ def run_part(path: Path, *, prepare: Callable[[], int] | None, resume: bool) -> 
         try:
             dies_at = -1 if prepare is None else prepare()
             model = ToyModel(dropout=0.3, tied=True)
-            train(model, DyingTask(dies_at=dies_at), CONFIG, path, resume=resume, progress=False)
+            train(
+                model, InterruptedTask(at=dies_at, number=signal.SIGKILL), CONFIG, path, resume=resume, progress=False
+            )
         except BaseException as error:
             print(path.name, repr(error), file=sys.stderr, flush=True)
             os._exit(1)

@@ -84,34 +84,32 @@ def test_the_loss_is_the_sum_written_out(smoothing: float) -> None:
     assert loss.item() == pytest.approx(sum(losses) / 5, rel=1e-5)
 
 
-def test_dropped_words_become_unknown_or_invisible_and_the_first_token_stays() -> None:
+def test_dropped_words_become_invisible_and_the_first_token_stays() -> None:
     rows = [[2] + [5] * 400] * 5
     batch = texts(rows).gather(range(4)) | {}
     batch["real"][0, 300:] = False
-    for dropped_id in (1, None):
-        model = Recorder()
-        task(word_dropout=0.3, dropped_id=dropped_id).loss(model, batch)
-        gone = (model.tokens == 1) if dropped_id == 1 else (batch["real"] & ~model.real)
-        rate = gone[:, 1:].float().sum() / (batch["real"].sum() - 4)
-        assert 0.25 < rate < 0.35  # 1,500 draws: four standard deviations are 0.047
-        assert not gone[:, 0].any()
-        assert not gone[0, 300:].any()
-        assert torch.equal(model.real, batch["real"]) == (dropped_id == 1)
-        assert torch.equal(model.tokens, batch["tokens"]) == (dropped_id is None)
+    model = Recorder()
+    task(word_dropout=0.3).loss(model, batch)
+    gone = batch["real"] & ~model.real
+    rate = gone[:, 1:].float().sum() / (batch["real"].sum() - 4)
+    assert 0.25 < rate < 0.35  # 1,500 draws: four standard deviations are 0.047
+    assert not gone[:, 0].any()
+    assert not (model.real & ~batch["real"]).any()
+    assert torch.equal(model.tokens, batch["tokens"])
 
 
 def test_words_are_dropped_in_training_only_and_by_torchs_generator() -> None:
     batch = texts().gather(range(5))
-    drops = task(word_dropout=0.5, dropped_id=1)
+    drops = task(word_dropout=0.5)
     model = Recorder().eval()
     drops.loss(model, batch)
-    assert torch.equal(model.tokens, batch["tokens"])
+    assert torch.equal(model.real, batch["real"])
     model.train()
     seen = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         drops.loss(model, batch)
-        seen.append(model.tokens.tolist())
+        seen.append(model.real.tolist())
     assert seen[0] == seen[1] != seen[2]
 
 
@@ -172,7 +170,7 @@ def test_an_encoder_learns_to_find_a_word() -> None:
     ]
     labels = [int(7 in row) for row in rows]
     both = texts(rows, labels)
-    finds = ClassificationTask(both, both, word_dropout=0.05, dropped_id=1, label_smoothing=0.05)
+    finds = ClassificationTask(both, both, word_dropout=0.05, label_smoothing=0.05)
     config = TrainingConfig(steps=150, batch_size=16, learning_rate=0.01, eval_every=50)
     result = train(encoder(hidden_dim=16), finds, config, progress=False)
     assert result.best is not None
@@ -187,7 +185,6 @@ def test_an_encoder_learns_to_find_a_word() -> None:
         ({"metric": "acuracy"}, "metric = 'acuracy'"),
         ({"label_smoothing": 1.0}, "label_smoothing = 1.0"),
         ({"word_dropout": -0.1}, "word_dropout = -0.1"),
-        ({"dropped_id": -1}, "dropped_id = -1"),
         ({"evaluation_batch": 0}, "evaluation_batch = 0"),
     ],
 )

@@ -12,25 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from training_toys import ToyModel, ToyTask
+from training_toys import InterruptedTask, ToyModel, ToyTask
 
 from glassformer.training import Batch, DivergedError, TrainingConfig, load_weights, train
 from refusals import refused
 
 CONFIG = TrainingConfig(steps=20, batch_size=8, learning_rate=0.01, log_every=1, eval_every=4, checkpoint_every=5)
-
-
-@dataclass
-class InterruptedTask(ToyTask):
-    """Ctrl-C is pressed while update ``at`` runs."""
-
-    at: int = -1
-    number: int = signal.SIGINT
-
-    def batch(self, step: int, size: int) -> Batch:
-        if step == self.at:
-            os.kill(os.getpid(), self.number)
-        return super().batch(step, size)
 
 
 @dataclass
@@ -215,15 +202,6 @@ def test_a_run_is_neither_overwritten_nor_invented(tmp_path: Path) -> None:
     with refused("already holds a run", fix="resume=True"):
         train(ToyModel(), ToyTask(), CONFIG, tmp_path / "run", progress=False)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
-
-
-def test_resuming_refuses_another_configuration(tmp_path: Path) -> None:
-    train(ToyModel(), ToyTask(), CONFIG, tmp_path, description={"layers": 2}, progress=False)
-    other = dataclasses.replace(CONFIG, learning_rate=0.5, seed=3)
-    with refused(r"learning_rate was 0\.01, is 0\.5, seed was 0, is 3"):
-        train(ToyModel(), ToyTask(), other, tmp_path, resume=True, description={"layers": 2}, progress=False)
-    with refused("layers was 2, is 3"):
-        train(ToyModel(), ToyTask(), CONFIG, tmp_path, resume=True, description={"layers": 3}, progress=False)
 
 
 def test_a_constant_schedule_can_be_prolonged(tmp_path: Path) -> None:

@@ -70,11 +70,14 @@ def test_a_changed_configuration_or_description_is_refused(tmp_path: Path) -> No
         run.require_continues(CONFIG, {"model": object()})
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"training": {}}'])
+_DEEP = '{"training": {"steps": ' + "[" * 900 + "]" * 900 + '}, "description": {}}'
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"training": {}}', '{"training": ' + "[" * 10**5, _DEEP])
 def test_an_unreadable_configuration_is_named(tmp_path: Path, text: str) -> None:
     run = RunDirectory(tmp_path)
     run.config_file.write_text(text)
-    with refused(r"config\.json, which cannot be read"):
+    with refused(None if text == _DEEP else r"config\.json, which cannot be read"):
         run.require_continues(CONFIG, {})
 
 
@@ -138,16 +141,6 @@ def test_only_the_writing_process_writes(tmp_path: Path) -> None:
     run.save(model, build_optimizers(model, CONFIG), RunState(3), 1)
     run.save_best(model, RunState(3))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_deeply_nested_configuration_is_refused(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    run.config_file.write_text('{"training": ' + "[" * 10**5)
-    with refused(r"config\.json, which cannot be read"):
-        run.require_continues(CONFIG, {})
-    run.config_file.write_text('{"training": {"steps": ' + "[" * 900 + "]" * 900 + '}, "description": {}}')
-    with refused():
-        run.require_continues(CONFIG, {})
 
 
 _HOLDER = """

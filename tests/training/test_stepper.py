@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from training_toys import ToyModel, ToyTask
 from glassformer.training import Batch, DivergedError, EpochBatches, TrainingConfig, train
 from glassformer.training.optim import build_optimizers, learning_rate_factor
 from glassformer.training.run_directory import RunState
-from glassformer.training.stepper import Stepper, open_accelerator
+from glassformer.training.stepper import Stepper, StopRequest, open_accelerator
 from refusals import refused
 
 HERE = Path(__file__).resolve().parent
@@ -165,6 +166,60 @@ def test_runs_of_different_precision_may_follow_one_another() -> None:
 def test_a_precision_that_the_device_lacks_is_refused() -> None:
     with refused('precision = "fp16"'):
         open_accelerator("fp16")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_noted_and_handlers_come_back(number: int) -> None:
+    before = signal.signal(number, signal.default_int_handler)  # where the tests run under nohup, it is ignored
+    try:
+        with StopRequest() as stop:
+            assert not stop.requested
+            os.kill(os.getpid(), number)
+            assert stop.requested
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def usual_handler() -> Iterator[None]:
+    """Python's own handler of Ctrl-C; where the tests run in the background, the signal is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_handler")
+def test_the_second_signal_acts_as_usual() -> None:
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_other_threads_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def work() -> None:
+        with StopRequest() as stop:
+            seen.append((stop.requested, signal.getsignal(signal.SIGINT) is before))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, True)]
 
 
 # Several processes ----------------------------------------------------------------------------------------------------

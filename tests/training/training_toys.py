@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from dataclasses import dataclass, field
 
 import torch
@@ -72,12 +74,15 @@ class ToyTask:
 
 
 @dataclass
-class DyingTask(ToyTask):
-    """A task whose process is killed, without a chance to clean up, when update ``dies_at`` asks for its batch."""
+class InterruptedTask(ToyTask):
+    """A task whose process gets a signal when update ``at`` asks for its batch; ``pause`` is seconds an update."""
 
-    dies_at: int = -1
+    at: int = -1
+    number: int = signal.SIGINT
+    pause: float = 0.0
 
     def batch(self, step: int, size: int) -> Batch:
-        if step == self.dies_at:
-            os.kill(os.getpid(), 9)
+        time.sleep(self.pause)
+        if step == self.at:
+            os.kill(os.getpid(), self.number)
         return super().batch(step, size)

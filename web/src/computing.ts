@@ -72,9 +72,10 @@ function pausing(wanted: AbortSignal): () => Promise<void> {
 /** An engine in a worker, which runs the module that a saved file contains; `lost` is called when it stops. */
 function inWorker(model: SavedModel, lost: () => void): Promise<Answering> {
   return new Promise((resolve, reject) => {
+    // As a script: from the disk, Chromium opens no worker that is a module. The module imports nothing.
     const code = document.querySelector("script[type=module]:not([src])")?.textContent ?? "";
-    const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    const worker = new Worker(address, { type: "module" });
+    const script = `"use strict";{${code.replace(/export\s*\{[^}]*\};?\s*$/, "")}}`;
+    const worker = new Worker(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
     const waiting = new Map<number, { resolve: (answer: never) => void; reject: (error: unknown) => void }>();
     let asked = 0;
     const answering: Answering = (call, request, wanted) =>

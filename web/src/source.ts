@@ -1,5 +1,5 @@
 // What answers the page's calls: the server, the notebook's kernel, or a saved page's recorded answers. The calls are
-// those of glassformer/explorer/api.py.
+// those of glassformer/explorer/backend.py.
 import contract from "./contract.json";
 import type { components } from "./messages";
 

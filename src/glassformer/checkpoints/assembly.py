@@ -7,12 +7,11 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -22,11 +21,6 @@ from glassformer.errors import CheckpointError, InputError, require
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
 from glassformer.models import Decoder, DecoderConfig
-
-FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
-"""A whole number in a ``config.json``, small enough for arithmetic on shapes."""
-FileSize = Annotated[int, Field(ge=1, lt=2**40)]
-"""The same, at least 1."""
 
 _HELD: dict[DenseFormat, tuple[type[int8.Int8Linear | lossless.LosslessLinear], tuple[str, str]]] = {
     "int8": (int8.Int8Linear, ("integers", "scales")),
@@ -51,11 +45,6 @@ def config_errors(file: Path) -> Iterator[None]:
         raise
     except InputError as error:
         raise CheckpointError(f"{file} with {error.got}", error.expected, error.fix) from error
-
-
-def known_fields(cls: type, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a file that are fields of the dataclass ``cls``."""
-    return {field.name: config[field.name] for field in fields(cls) if field.name in config}
 
 
 def check_sizes(
@@ -217,10 +206,11 @@ def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:
 
     An output projection that is the embedding may be left out.
     """
-    state = dict(state)
-    if decoder.config.tied_output:
-        state["output.weight"] = state["embedding.weight"]
+    state, tied = dict(state), decoder.config.tied_output
+    part = "blocks" if "embedding.blocks" in state else "weight"
+    if tied:
+        state[f"output.{part}"] = state[f"embedding.{part}"]
     decoder.load_state_dict(state, assign=True)
-    if decoder.config.tied_output:
+    if tied and part == "weight":
         decoder.output.weight = decoder.embedding.weight
     return decoder

@@ -10,67 +10,29 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.assembly import FileNumber, FileSize, config_errors, known_fields
+from glassformer.checkpoints.assembly import config_errors
+from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.shards import plan, write_tensors
-from glassformer.checkpoints.tensor_files import (
-    CONFIG_FILE,
-    nonfinite_weights,
-    read_json,
-    read_tensors,
-    stored_tensors,
-)
-from glassformer.config import config
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, nonfinite_weights, read_json, read_tensors, stored_tensors
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
 from glassformer.untrusted import json_value, read_text
 
-HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
-"""Prefixes of tensors of heads, which are not part of an encoder."""
+# Prefixes of tensors of heads, which are not part of an encoder.
+_HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
 
 OWN = "glassformer-encoder"
 """The ``model_type`` of what :func:`save_encoder` writes."""
 FAMILY = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
 """Every ``model_type`` of the BERT family that can be read, with the prefix that names of tensors may have."""
-
-
-@config
-class BertConfig:
-    """The fields of the BERT family's ``config.json`` that an encoder depends on, with BERT's defaults."""
-
-    model_type: Literal["bert", "roberta", "xlm-roberta"]
-    vocab_size: FileNumber = 30522
-    hidden_size: FileNumber = 768
-    num_hidden_layers: FileNumber = 12
-    num_attention_heads: FileSize = 12
-    intermediate_size: FileNumber = 3072
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: FileNumber = 512
-    type_vocab_size: FileNumber = 2
-    layer_norm_eps: float = 1e-12
-    pad_token_id: FileNumber | None = None
-    hidden_act: Literal["gelu", "relu"] = "gelu"
-    position_embedding_type: Literal["absolute"] = "absolute"
-    is_decoder: Literal[False] = False
-    add_cross_attention: Literal[False] = False
-
-    @property
-    def first_position(self) -> int:
-        """RoBERTa's positions count from after the padding token; the rows before are never looked up."""
-        return 0 if self.model_type == "bert" else self.padding + 1
-
-    @property
-    def padding(self) -> int:
-        """The padding token."""
-        return (0 if self.model_type == "bert" else 1) if self.pad_token_id is None else self.pad_token_id
 
 
 # Our names and Hugging Face's, without ".weight" and ".bias".
@@ -104,7 +66,6 @@ def load_encoder(
     pooling: Pooling | None = None,
     dropout: float | None = None,
     attention_dropout: float | None = None,
-    leave_out: tuple[str, ...] = HEADS,
     dtype: torch.dtype = torch.float32,
     allow_nonfinite: bool = False,
 ) -> Encoder:
@@ -120,14 +81,8 @@ def load_encoder(
             or of several kinds, or a dense layer after it), ``pooling`` is required.
         dropout: None: as stored.
         attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which is slower.
-        leave_out: Prefixes of tensors to ignore. ``()`` refuses a file with heads.
         dtype: Of the weights, whatever it is in the file.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
-
-    Raises:
-        InputError: No such directory and no such model or no connection; a file that is missing or damaged; another
-            architecture or one with a part that the encoder lacks, such as its pooling; or tensors that are missing,
-            unknown, of another shape or not floating-point: all of them are named.
 
     Source: Devlin et al. 2018, arXiv 1810.04805; Liu et al. 2019, arXiv 1907.11692 (RoBERTa); the layout is Hugging
     Face's.
@@ -170,9 +125,9 @@ def load_encoder(
     }
     first_position = 0
     if not own:
-        ignored = {name for name in tensors if name in _NO_WEIGHTS or name.startswith(leave_out)}
+        ignored = {name for name in tensors if name in _NO_WEIGHTS or name.startswith(_HEADS)}
         tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
-        first_position = _bert_config(stored).first_position
+        first_position = _first_position(stored["model_type"], config.pad_id)
         wanted["positions.weight"][1][0] += first_position
     with nonfinite_weights(allow_nonfinite):
         state = read_tensors(tensors, wanted, dtype)
@@ -185,11 +140,7 @@ def load_encoder(
 
 
 def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) -> None:
-    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was before.
-
-    Raises:
-        InputError: The directory exists and ``replace`` is false.
-    """
+    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was before."""
     with new_directory(Path(directory), replace=replace) as draft:
         write_encoder(encoder, draft)
 
@@ -201,36 +152,47 @@ def write_encoder(encoder: Encoder, draft: Path) -> None:
     write_tensors(draft, {name: plan(tensor) for name, tensor in encoder.state_dict().items()})
 
 
-def read_encoder_config(config: Mapping[str, Any]) -> EncoderConfig:
+def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:
     """The configuration of the encoder for the content of a ``config.json``: what :func:`save_encoder` wrote, or one
     of the BERT family, in which what is missing has BERT's default.
     """
-    if config.get("model_type") == OWN:
-        return EncoderConfig.from_json(json.dumps({name: config[name] for name in config if name != "model_type"}))
-    read = _bert_config(config)
+    if content.get("model_type") == OWN:
+        return EncoderConfig.from_json(json.dumps({name: content[name] for name in content if name != "model_type"}))
+    kind, known, fix = content.get("model_type"), ", ".join(map(repr, FAMILY)), "Take another model."
+    require(isinstance(kind, str) and kind in FAMILY, f"model_type = {kind!r}", f"one of {known}", fix)
+    file = Fields(content)
+    file.only("position_embedding_type", "absolute")
+    file.only("is_decoder", False)
+    file.only("add_cross_attention", False)
+    activation, heads = file.get("hidden_act", "gelu"), file.whole("num_attention_heads", 12)
+    require(activation in ("gelu", "relu"), f"hidden_act = {activation!r}", "'gelu' or 'relu'", fix)
+    require(heads > 0, "num_attention_heads = 0", "1 or more heads", fix)
+    padding = file.get("pad_token_id")
+    padding = (0 if kind == "bert" else 1) if padding is None else file.whole("pad_token_id")
     return EncoderConfig(
-        vocab_size=read.vocab_size,
-        num_layers=read.num_hidden_layers,
-        hidden_dim=read.hidden_size,
-        ff_dim=read.intermediate_size,
-        num_heads=read.num_attention_heads,
-        max_seq_len=read.max_position_embeddings - read.first_position,
-        activation=read.hidden_act,
-        norm_eps=read.layer_norm_eps,
+        vocab_size=file.whole("vocab_size", 30522),
+        num_layers=file.whole("num_hidden_layers", 12),
+        hidden_dim=file.whole("hidden_size", 768),
+        ff_dim=file.whole("intermediate_size", 3072),
+        num_heads=heads,
+        max_seq_len=file.whole("max_position_embeddings", 512) - _first_position(kind, padding),
+        activation=activation,
+        norm_eps=file.number("layer_norm_eps", 1e-12),
         final_norm=False,
         positions="learned",
         scale_embeddings=False,
         embedding_norm=True,
-        token_types=read.type_vocab_size,
-        dropout=read.hidden_dropout_prob,
-        attention_dropout=read.attention_probs_dropout_prob,
+        token_types=file.whole("type_vocab_size", 2),
+        dropout=file.number("hidden_dropout_prob", 0.1),
+        attention_dropout=file.number("attention_probs_dropout_prob", 0.1),
         ff_dropout=0.0,
-        pad_id=read.padding,
+        pad_id=padding,
     )
 
 
-def _bert_config(config: Mapping[str, Any]) -> BertConfig:
-    return BertConfig(**{"model_type": None, **known_fields(BertConfig, config)})
+def _first_position(model_type: object, padding: int) -> int:
+    """RoBERTa's positions count from after the padding token; the rows before are never looked up."""
+    return 0 if model_type == "bert" else padding + 1
 
 
 def _stored_pooling(directory: Path) -> Pooling:

@@ -22,7 +22,6 @@ from glassformer.checkpoints.assembly import (
     check_sizes,
     config_errors,
     empty_decoder,
-    known_fields,
     read_decoder,
     require_no_nan,
     require_room,
@@ -100,13 +99,6 @@ def load_decoder(
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
         content: That of ``config.json``, where it was read before.
-
-    Raises:
-        CheckpointError: A file that is missing, damaged or a link to elsewhere; another architecture, or one with
-            a part that the decoder lacks; tensors that are missing, unknown, or of another shape or kind (all of them
-            are named); or more weights than this machine's memory.
-        InputError: No such directory and no such model or no connection; an option that does not exist; weights that
-            ``dense`` cannot hold; or a device that torch does not know or this machine does not have.
     """
     for name, value, known in (("experts", experts, get_args(Experts)), ("dense", dense, get_args(DenseFormat))):
         require(value in (None, *known), f"{name} = {value!r}", f"one of {known} or None", "Use one of these.")
@@ -131,7 +123,7 @@ def open_decoder(
 ) -> Iterator[StoredDecoder]:
     """The decoder of a directory, checked; its tensors are read when they are made, within the context."""
     content = read_json(directory / CONFIG_FILE) if content is None else content
-    kind = _require_kind(content, directory)
+    kind = require_kind(content, directory)
     opened = _open_own if kind is None else partial(open_family, kind)
     with opened(directory, content, dtype, device) as stored:
         yield stored
@@ -145,7 +137,7 @@ def read_decoder_config(directory: Path, content: Mapping[str, Any] | None = Non
     of weights.
     """
     content = read_json(directory / CONFIG_FILE) if content is None else content
-    kind = _require_kind(content, directory)
+    kind = require_kind(content, directory)
     with config_errors(directory / CONFIG_FILE):
         return _own_config(content) if kind is None else kind.read_config(content)
 
@@ -172,7 +164,6 @@ def save_decoder(
     layout: str | None = None,
     replace: bool = False,
     shard_bytes: int = SHARD_BYTES,
-    config_extras: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a directory for :func:`load_decoder` and, in all layouts but ``"glassformer"``, for other programs.
 
@@ -186,57 +177,52 @@ def save_decoder(
             gpt-oss's released configuration would ignore.
         replace: Whether the directory may exist already; it is then replaced as a whole.
         shard_bytes: Largest size of a file of weights; a larger model has several files and an index.
-        config_extras: Further JSON values for ``config.json``, such as ``{"eos_token_id": 200002}``.
-
-    Raises:
-        InputError: The directory exists and ``replace`` is false; an unknown layout; extras that are not JSON;
-            weights of 8 or 12 bits; or a decoder for which nothing equivalent exists in the layout, which is named.
     """
     require(layout in (None, *LAYOUTS), f"layout = {layout!r}", f"one of {LAYOUTS} or None", "Use one of these.")
-    extras = dict(config_extras or {})
-    _require_json(extras)
     require(
         not any(isinstance(module, Int8Linear | LosslessLinear) for module in decoder.modules()),
         "a decoder with weights of 8 or 12 bits, which no layout has",
         "weights as they were stored",
         "Load it without dense=...",
     )
-    write_decoder(decoder_in_memory(decoder), Path(directory), layout, extras, replace=replace, shard_bytes=shard_bytes)
+    write_decoder(decoder_in_memory(decoder), Path(directory), layout, replace=replace, shard_bytes=shard_bytes)
 
 
 def write_decoder(
     stored: StoredDecoder,
     directory: Path,
     layout: str | None,
-    extras: Mapping[str, Any],
+    extras: Mapping[str, Any] | None = None,
     *,
     replace: bool = False,
     shard_bytes: int = SHARD_BYTES,
     beside: Callable[[Path], None] = lambda directory: None,
     progress: bool = False,
 ) -> int:
-    """As :func:`save_decoder`, tensor by tensor, and what ``beside`` writes into the directory; the tensors' bytes."""
+    """As :func:`save_decoder`, tensor by tensor, and what ``beside`` writes into the directory; the tensors' bytes.
+
+    ``extras`` are settings for a family's ``config.json`` that the decoder does not have.
+    """
     layout = layout or layout_for(stored.config, stored.family)
     family = family_of(layout)
+    extras = dict(extras or {})
     planned: dict[str, Planned]
     if family is not None:
         written, planned = in_family(family, stored)
         if family is not OPENAI:  # whose program refuses other fields
             # Programs would take those of the family's first model for them.
             known = _RELEASED if family is GPT_OSS and stored.config.vocab_size == _RELEASED_VOCABULARY else {}
-            extras = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | known | dict(extras)
+            extras = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | known | extras
         if family is GPT_OSS and (warning := particulars(written)):
             warnings.warn(warning, stacklevel=3)
     else:
         written, planned = {"model_type": OWN, **dataclasses.asdict(stored.config)}, dict(stored.state)
         if stored.config.tied_output:
             planned.pop("output.weight", None)
-    taken = ", ".join(sorted(extras.keys() & written.keys()))
-    require(not taken, f"config_extras with {taken}", "settings that the decoder does not have", "Leave it out.")
     size = sum(tensor.nbytes for tensor in planned.values())
     require_room(directory, size)
     with new_directory(directory, replace=replace) as draft:
-        write_text(draft / CONFIG_FILE, json.dumps({**written, **extras}, indent=2) + "\n")
+        write_text(draft / CONFIG_FILE, json.dumps({**extras, **written}, indent=2) + "\n")
         beside(draft)
         write_tensors(draft, planned, shard_bytes=shard_bytes, progress=progress)
     return size
@@ -260,7 +246,7 @@ def require_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
+def require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
     """The family of a directory; None for our own layout."""
     family = family_in(config)
     if family is None and config.get("model_type") != OWN:
@@ -272,21 +258,6 @@ def _require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
             "Other architectures are not supported.",
         )
     return family
-
-
-def _require_json(extras: Mapping[str, Any]) -> None:
-    for name, value in extras.items():
-        try:
-            json.dumps(value, allow_nan=False)  # other programs refuse a file with NaN
-            fault = "" if isinstance(name, str) else "a name that is no text"
-        except (TypeError, ValueError, RecursionError) as error:
-            fault = str(error)
-        require(
-            not fault,
-            f"config_extras with {name!r}, which is no JSON ({fault})",
-            "texts, finite numbers, truth values, None, and lists and dicts of these",
-            "Leave it out, or turn it into one of these.",
-        )
 
 
 @contextmanager
@@ -317,4 +288,5 @@ def _open_own(
 
 
 def _own_config(content: Mapping[str, Any]) -> DecoderConfig:
-    return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, renamed(dict(content)))))
+    known, content = {field.name for field in dataclasses.fields(DecoderConfig)}, renamed(dict(content))
+    return DecoderConfig.from_json(json.dumps({name: value for name, value in content.items() if name in known}))

@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder
-from glassformer.checkpoints.families import FAMILIES, family_in, files
+from glassformer.checkpoints.families import files
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries
 from glassformer.checkpoints.gguf import gguf_config
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
-from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS
 from glassformer.layers.quantized import DenseFormat, mxfp4
 from glassformer.models import DecoderConfig
@@ -120,10 +119,6 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
     """Describe ``directory``: every family, gpt-oss in two layouts, Mixtral, BERT's, or what glassformer wrote.
 
     ``stored`` are the tensors of its files; None: their headers are read.
-
-    Raises:
-        CheckpointError: Another architecture, or one with a part that our networks lack; a file that is missing or
-            damaged; or a decoder's tensors that are not those of its configuration.
     """
     content = read_json(directory / CONFIG_FILE)
     stored = stored_tensors(directory) if stored is None else stored
@@ -174,23 +169,17 @@ def _read_config(
     directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> tuple[str, str, DecoderConfig | EncoderConfig]:
     """Family, layout, and the configuration, checked against the files."""
-    kind, family = content.get("model_type"), family_in(content)
-    if family is not None:
-        return family.name, family.layout, files.checked_config(family, directory, content, stored)
-    if kind == decoders.OWN:
-        config = decoders.read_decoder_config(directory)
-        decoders.own_tensors(config, stored, directory)
-        return "glassformer", "glassformer", config
+    kind = content.get("model_type")
     if kind in (bert.OWN, *bert.FAMILY):
         with config_errors(directory / CONFIG_FILE):
             encoder = bert.read_encoder_config(content)
         return ("glassformer", "glassformer", encoder) if kind == bert.OWN else ("BERT", "Hugging Face", encoder)
-    names = ", ".join(dict.fromkeys(family.name for family in FAMILIES))
-    raise CheckpointError(
-        f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-        f"{names}, the BERT family, or what glassformer wrote",
-        "Other architectures are not supported.",
-    )
+    family = decoders.require_kind(content, directory)
+    if family is not None:
+        return family.name, family.layout, files.checked_config(family, directory, content, stored)
+    config = decoders.read_decoder_config(directory, content)
+    decoders.own_tensors(config, stored, directory)
+    return "glassformer", "glassformer", config
 
 
 def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:

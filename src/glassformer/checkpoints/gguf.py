@@ -11,13 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoints.assembly import config_errors, empty_decoder, require_memory
+from glassformer.checkpoints.assembly import config_errors, empty_decoder, fill, require_memory
 from glassformer.checkpoints.families import FAMILIES, Family, family_of_gguf
 from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, known_architecture, read_gguf_config
 from glassformer.checkpoints.families.gpt_oss import packed_experts
 from glassformer.checkpoints.families.tensor_names import Entry
-from glassformer.checkpoints.gguf_file import FLOATS, GgufFile, read_gguf
-from glassformer.checkpoints.tensor_files import StoredTensor, Wanted, check_tensors, nonfinite_weights
+from glassformer.checkpoints.gguf_file import GgufFile, read_gguf
+from glassformer.checkpoints.tensor_files import FLOATS, Wanted, check_tensors, nonfinite_weights
 from glassformer.errors import CheckpointError, require
 from glassformer.kernels.blocks import KINDS, values
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
@@ -50,11 +50,6 @@ def load_gguf(
             would lose bits.
         device: The decoder's.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
-
-    Raises:
-        CheckpointError: A file that is damaged; an architecture that is not known, or one with a part that the decoder
-            lacks; tensors that are missing, unknown, of another shape, or not finite; or more weights than memory.
-        InputError: An unknown way to hold weights, or device.
     """
     require(hold in ("blocks", "dense"), f"hold = {hold!r}", "'blocks' or 'dense'", "Use one of these.")
     file = source if isinstance(source, GgufFile) else read_gguf(source)
@@ -88,14 +83,8 @@ def load_gguf(
                 state[f"{name.removesuffix('.weight')}.blocks" if is_block else name] = tensor.to(place)
             if mixture:
                 _pack(state, entry.ours[0].rpartition(".")[0])
-    if config.tied_output:
-        part = "blocks" if "embedding.weight" in packed else "weight"
-        state[f"output.{part}"] = state[f"embedding.{part}"]
-    decoder.load_state_dict(state, assign=True)
-    if config.tied_output and "embedding.weight" not in packed:
-        decoder.output.weight = decoder.embedding.weight
     decoder.family = family.model_type
-    return decoder
+    return fill(decoder, state)
 
 
 def _layer(entry: Entry) -> tuple[int, int]:
@@ -124,7 +113,7 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
             raise CheckpointError(
                 f"{file.path} of the architecture {known_architecture(file.metadata)!r}", f"one of {known}", _FIX
             )
-        shapes = {name: list(tensor.shape) for name, tensor in file.tensors.items()}
+        shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
         with file.reading() as read:
             factors = {name: read(name).tolist() for name in FACTORS if name in file.tensors}
         config = read_gguf_config(family, file.metadata, shapes, factors)
@@ -133,16 +122,8 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
         )
         entries = gguf_entries(family, config, shapes)
         wanted = {name: Wanted(shape, (*FLOATS, *KINDS)) for entry in entries for name, shape in entry.shapes().items()}
-    check_tensors(_stored(file), wanted, file.path)
+    check_tensors({name: each for name, each in file.tensors.items() if name not in FACTORS}, wanted, file.path)
     return family, config
-
-
-def _stored(file: GgufFile) -> dict[str, StoredTensor]:
-    return {
-        name: StoredTensor(file.path, name, list(tensor.shape), tensor.kind)
-        for name, tensor in file.tensors.items()
-        if name not in FACTORS
-    }
 
 
 def _hold_blocks(decoder: Decoder, kinds: Mapping[str, str]) -> set[str]:

@@ -23,13 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.tensor_files import cut, require_finite
+from glassformer.checkpoints.tensor_files import FLOATS, StoredTensor, cut, read_into, require_finite
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS, finite
 from glassformer.kernels.huge_pages import SharedPages
 
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-"""Kinds of numbers that are not in blocks."""
 # By their number in a file: the kinds that are read, and names of others for messages.
 _KINDS = {0: "F32", 1: "F16", 30: "BF16", 28: "F64", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0"}
 _KINDS |= {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 39: "MXFP4"}
@@ -44,23 +42,6 @@ _FIX = "Download the file again, or convert the model again."
 
 
 @dataclass(frozen=True)
-class GgufTensor:
-    """A tensor of a file, not read yet."""
-
-    name: str
-    shape: tuple[int, ...]
-    """As in torch: rows first."""
-    kind: str
-    """A key of :data:`FLOATS` or of :data:`~glassformer.kernels.blocks.KINDS`."""
-    start: int
-    """Position of its first byte."""
-    nbytes: int
-    """Its size in the file."""
-    part: int
-    """Index of its file, of a model in several."""
-
-
-@dataclass(frozen=True)
 class GgufFile:
     """A model's metadata and tensors; a model in several files has all of theirs."""
 
@@ -68,7 +49,9 @@ class GgufFile:
     """The first file."""
     metadata: Mapping[str, Any]
     """Texts, numbers and booleans; arrays are lists of texts or arrays of NumPy."""
-    tensors: Mapping[str, GgufTensor]
+    tensors: Mapping[str, StoredTensor]
+    """By name; their kinds are keys of :data:`FLOATS` or of :data:`~glassformer.kernels.blocks.KINDS`. The file of a
+    tensor is the first of its pieces."""
     pieces: tuple[tuple[Path, ...], ...]
     """The files, each in one piece or in consecutive ones."""
 
@@ -84,14 +67,12 @@ class GgufFile:
     def reading(self) -> Iterator[Callable[[str], Tensor]]:
         """``read(name)``: a tensor in memory of its own; packed rows as uint8 ``[..., rows, bytes of a row]``."""
         with ExitStack() as stack:
-            files, pages = [stack.enter_context(_Pieces(part)) for part in self.pieces], SharedPages()
+            files, pages = {part[0]: stack.enter_context(_Pieces(part)) for part in self.pieces}, SharedPages()
 
             def read(name: str) -> Tensor:
                 tensor = self.tensors[name]
                 packed = partial(finite, tensor.kind) if tensor.kind in KINDS else None
-                return require_finite(
-                    _read(files[tensor.part], tensor, pages, self.path), tensor.name, self.path, packed
-                )
+                return require_finite(_read(files[tensor.file], tensor, pages), name, self.path, packed)
 
             yield read
 
@@ -102,10 +83,6 @@ def read_gguf(path: str | Path) -> GgufFile:
     Args:
         path: A file; of a model in several, such as ``model-00001-of-00003.gguf``, any of them. Consecutive pieces of
             one file take :func:`joined`.
-
-    Raises:
-        CheckpointError: A file that is missing, damaged, truncated, of a version or with a kind of weights that is not
-            read, or whose other parts are missing or belong to another model.
     """
     path = Path(path)
     part = _PART.fullmatch(path.name)
@@ -122,14 +99,14 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
     """As :func:`read_gguf`, of files each of which may be in consecutive pieces."""
     first = parts[0][0]
     metadata: dict[str, Any] = {}
-    tensors: dict[str, GgufTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for number, pieces in enumerate(parts):
         for piece in pieces:
             if not piece.is_file():
                 raise CheckpointError(f"no file {piece}", f"all parts of {first.name}", "Download it too.")
         try:
             with _Pieces(pieces) as file:
-                found, own = _header(file, number)
+                found, own = _header(file, pieces[0])
             place = found.get("split.no", 0), found.get("split.count", 1) or 1
             if place != (number, len(parts)):
                 got = f"part {cut(str(place[0]))} of {cut(str(place[1]))}"
@@ -176,19 +153,16 @@ class _Pieces(io.RawIOBase):
         super().close()
 
 
-def _read(file: _Pieces, tensor: GgufTensor, pages: SharedPages, path: Path) -> Tensor:
+def _read(file: _Pieces, tensor: StoredTensor, pages: SharedPages) -> Tensor:
     if tensor.kind in KINDS:
         row = KINDS[tensor.kind].row_bytes(tensor.shape[-1])
         out = pages.empty([*tensor.shape[:-1], row], torch.uint8)
     else:
         out = pages.empty(tensor.shape, FLOATS[tensor.kind])
-    rest = memoryview(out.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-    file.seek(tensor.start)
-    while rest:
-        got = file.readinto(rest)
-        if not got:
-            raise CheckpointError(f"{path}, which ends within {cut(tensor.name)}", "the whole file", _FIX)
-        rest = rest[got:]
+    try:
+        read_into(out, file, tensor.start)
+    except OSError as error:
+        raise CheckpointError(f"{tensor.file}, which ends within {cut(tensor.name)}", "the whole file", _FIX) from error
     return out
 
 
@@ -261,7 +235,7 @@ class _Header:
         return found.astype(bool) if name == "bool" else found
 
 
-def _header(file: _Pieces, part: int) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
+def _header(file: _Pieces, path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     head = _Header(file)
     head.need(4)
     if bytes(head.data[:4]) != b"GGUF":
@@ -283,30 +257,29 @@ def _header(file: _Pieces, part: int) -> tuple[dict[str, Any], dict[str, GgufTen
         raise ValueError(f"general.alignment = {cut(repr(alignment))}")
     described = [_described(head) for _ in range(tensors)]
     first = -(-head.at // alignment) * alignment
-    found: dict[str, GgufTensor] = {}
+    found: dict[str, StoredTensor] = {}
     reached = 0
     for name, shape, kind, offset in described:
         if name in found:
             raise ValueError(f"{cut(repr(name))} twice")
         if offset != reached:
             raise ValueError(f"{cut(repr(name))} at {offset}, where {reached} is expected")
-        block, size = (KINDS[kind].block, KINDS[kind].nbytes) if kind in KINDS else (1, FLOATS[kind].itemsize)
+        block = KINDS[kind].block if kind in KINDS else 1
         if shape[-1] % block:
             raise ValueError(f"{cut(repr(name))} with rows of {shape[-1]}, which blocks of {block} do not fill")
-        nbytes = math.prod(shape) // block * size
-        found[name] = GgufTensor(name, shape, kind, first + offset, nbytes, part)
-        end = offset + nbytes
+        found[name] = StoredTensor(path, name, shape, kind, first + offset)
+        end = offset + found[name].nbytes
         if first + end > file.size:
             raise ValueError(f"{file.size} bytes, where {cut(repr(name))} ends at {first + end}")
         reached = -(-end // alignment) * alignment
     return metadata, found
 
 
-def _described(head: _Header) -> tuple[str, tuple[int, ...], str, int]:
+def _described(head: _Header) -> tuple[str, list[int], str, int]:
     name, count = head.text(), head.take("<I")
     if not 0 < len(name.encode()) < _NAME or not 1 <= count <= 4:
         raise ValueError(f"a tensor {cut(repr(name))} of {count} dimensions")
-    shape = tuple(head.take("<Q") for _ in range(count))[::-1]
+    shape = [head.take("<Q") for _ in range(count)][::-1]
     if 0 in shape or math.prod(shape) >= 2**48:
         raise ValueError(f"{cut(repr(name))} of shape {shape}")
     kind, offset = head.take("<I"), head.take("<Q")

@@ -62,9 +62,7 @@ def write_gguf(
             ``read_gguf(...).metadata``, or of bytes :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
         chat_template: A template in Jinja's language, instead of the tokenizer's.
 
-    Raises:
-        InputError: A decoder with parts that no architecture of GGUF has: those that the nearest lacks are named; an
-            unknown kind; weights that it cannot hold; or a tokenizer of another size.
+    A decoder with parts that no architecture of GGUF has is refused: those that the nearest lacks are named.
     """
     require(kind in _NUMBERS, f"kind = {kind!r}", f"one of {', '.join(get_args(GgufKind))}", "Use one of these.")
     family, config, metadata, factors = _described(decoder.family, rewritten(decoder.config))

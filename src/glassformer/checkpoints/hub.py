@@ -36,9 +36,6 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     """``source`` itself if it is a directory; otherwise a copy of that model of the hub, with its tokenizer's files.
 
     Without ``weights``, only ``config.json`` and the index of the weights are downloaded.
-
-    Raises:
-        InputError: Neither, or no connection.
     """
     path = Path(source).expanduser()
     if path.is_dir():

@@ -7,23 +7,23 @@ instead of 10 to read 759 MiB of experts one by one).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from io import FileIO
+from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import CheckpointError
-from glassformer.files import lies_inside
+from glassformer.errors import CheckpointError, InputError
+from glassformer.kernels.blocks import KINDS as BLOCKS
 from glassformer.kernels.huge_pages import empty_in_huge_pages
+from glassformer.untrusted import json_value, read_text, require_regular
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Kinds of floating-point numbers, as safetensors writes them."""
@@ -38,19 +38,10 @@ DTYPES = FLOATS | {
 """Kinds of numbers that are read."""
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 """How safetensors writes a dtype."""
-# Kinds that are not read, but may occur in a file with others.
-_BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()} | {
-    "U16": 16,
-    "U32": 32,
-    "U64": 64,
-    "C64": 64,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E8M0": 8,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F4": 4,
-}
+# Also of kinds that are not read, but may occur in a file with others.
+_BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()}
+_BITS |= {"U16": 16, "U32": 32, "U64": 64, "C64": 64, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
+_BITS |= dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), 8)
 _DAMAGED = "It is damaged: restore it from a copy, or download or train it again."
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -71,14 +62,15 @@ class StoredTensor:
     """As in the file."""
     shape: list[int]
     kind: str
-    """As safetensors writes it: ``"F32"``."""
+    """As safetensors writes it, ``"F32"``, or as GGUF calls its blocks: ``"Q4_K"``."""
     start: int = 0
     """Position of its first byte in the file."""
 
     @property
     def nbytes(self) -> int:
         """Its size in the file, in bytes."""
-        return math.prod(self.shape) * _BITS[self.kind] // 8
+        count, block = math.prod(self.shape), BLOCKS.get(self.kind)
+        return count * _BITS[self.kind] // 8 if block is None else count // block.block * block.nbytes
 
 
 @dataclass(frozen=True)
@@ -95,11 +87,7 @@ def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[s
 
     Headers are checked as a whole: sizes agree with shapes, tensors are contiguous and fill the file, names are unique.
     No tensor is read. ``clean`` maps the spellings of a name in files to the keys of the result.
-
-    Raises:
-        CheckpointError: A file that is missing, damaged, or outside the directory (by a link, except those of the
-            Hugging Face hub's cache); an index that names files elsewhere or does not agree with them; or two tensors
-            with the same cleaned name.
+    Links to files elsewhere are refused, except those of the Hugging Face hub's cache.
     """
     files, places = weight_files(directory)
     return joined(directory, ((file, _stored_in(directory / file)) for file in files), places, clean)
@@ -166,9 +154,7 @@ def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wante
 def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int) -> list[StoredTensor]:
     """The tensors of a header, a JSON object, of a file of ``size`` bytes whose first number is at ``first``.
 
-    Raises:
-        ValueError: Sizes that do not agree with shapes, an unknown kind of numbers, or tensors that overlap or leave
-            gaps.
+    Faults are a ``ValueError``.
     """
     spans: list[tuple[int, int, StoredTensor]] = []
     for name, entry in header.items():
@@ -225,12 +211,12 @@ def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tens
 
 
 @contextmanager
-def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., Tensor]]:
-    """``read(name, start=0, stop=None)``: rows of a tensor along its first axis, in memory of their own."""
+def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[[str], Tensor]]:
+    """``read(name)``: a tensor in memory of its own."""
     with ExitStack() as stack:
         opened: dict[Path, FileIO] = {}
 
-        def read(name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        def read(name: str) -> Tensor:
             tensor = stored[name]
             if tensor.kind not in DTYPES:
                 raise CheckpointError(
@@ -241,10 +227,11 @@ def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., T
             try:
                 if tensor.file not in opened:
                     opened[tensor.file] = stack.enter_context(FileIO(tensor.file))
-                rows = _rows(opened[tensor.file], tensor, start, stop)
+                out = empty_in_huge_pages(tensor.shape, DTYPES[tensor.kind])
+                read_into(out, opened[tensor.file], tensor.start)
             except OSError as error:
                 raise _damaged(tensor.file, f"at {cut(tensor.name)}: {error}") from error
-            return require_finite(rows, tensor.name, tensor.file)
+            return require_finite(out, tensor.name, tensor.file)
 
         yield read
 
@@ -266,12 +253,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in the file ``path``."""
     if not path.is_file():
         raise CheckpointError(f"no file {path}", "a JSON object", "Pass the directory that holds it.")
-    _require_inside(path)
     try:
-        with path.open("rb") as file:
-            content = _parse(file.read(_LONGEST_JSON + 1))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}, which cannot be read ({error})", "a JSON object", _DAMAGED) from error
+        content = json_value(read_text(path, _LONGEST_JSON, inside=True))
+    except InputError as error:
+        raise CheckpointError(f"{path}, which cannot be read ({error.got})", "a JSON object", _DAMAGED) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} with a {type(content).__name__}", "a JSON object", _DAMAGED)
     return content
@@ -280,21 +265,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def cut(name: str) -> str:
     """``name`` for a message, shortened if it is long."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
-
-
-def _parse(text: bytes) -> Any:
-    if len(text) > _LONGEST_JSON:
-        raise ValueError(f"more than {_LONGEST_JSON} bytes")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        read = dict(pairs)
-        if len(read) < len(pairs):
-            seen: set[str] = set()
-            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-            raise ValueError(f"{cut(repr(twice))} twice")
-        return read
-
-    return json.loads(text.decode("utf-8"), object_pairs_hook=once)
 
 
 def _places(index: Path) -> dict[str, str]:
@@ -313,14 +283,6 @@ def _places(index: Path) -> dict[str, str]:
     return pieces
 
 
-def _require_inside(file: Path) -> None:
-    """A link in an untrusted directory must not lead outside it."""
-    if not lies_inside(file):
-        raise CheckpointError(
-            f"{file}, a link to {file.resolve()}", "files in the directory itself", "Pass the directory of the files."
-        )
-
-
 def _stored_in(file: Path) -> list[StoredTensor]:
     if not file.is_file():
         raise CheckpointError(
@@ -328,8 +290,8 @@ def _stored_in(file: Path) -> list[StoredTensor]:
             "weights as safetensors",
             "Download it too, or save the model as safetensors: nothing that would have to be unpickled is read.",
         )
-    _require_inside(file)
     try:
+        require_regular(file, inside=True)
         with file.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             length = int.from_bytes(opened.read(8), "little")
@@ -337,30 +299,23 @@ def _stored_in(file: Path) -> list[StoredTensor]:
                 raise ValueError(f"{size} bytes, which end within the header")
             if length > _LONGEST_JSON:
                 raise ValueError(f"a header of more than {_LONGEST_JSON} bytes")
-            header = _parse(opened.read(length))
+            header = json_value(opened.read(length).decode())
             if not isinstance(header, dict):
                 raise ValueError("no JSON object in the header")
             return header_tensors(file, header, 8 + length, size)
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(file, str(error)) from error
+    except (OSError, ValueError) as error:
+        raise _damaged(file, error.got if isinstance(error, InputError) else str(error)) from error
 
 
-def _rows(file: FileIO, tensor: StoredTensor, start: int, stop: int | None) -> Tensor:
-    dtype = DTYPES[tensor.kind]
-    shape = list(tensor.shape)
-    skipped = 0
-    if start or stop is not None:
-        skipped = start * math.prod(shape[1:]) * dtype.itemsize
-        shape[0] = len(range(shape[0])[start:stop])
-    out = empty_in_huge_pages(shape, dtype)
+def read_into(out: Tensor, file: RawIOBase, start: int) -> None:
+    """Fill a tensor with the bytes of a file from ``start`` on."""
     rest = memoryview(out.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-    file.seek(tensor.start + skipped)
+    file.seek(start)
     while rest:
         got = file.readinto(rest)
         if not got:
             raise OSError("the file ends here")
         rest = rest[got:]
-    return out
 
 
 def _listed(faults: list[str]) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-from tyro.conf import FlagCreatePairsOff, Positional
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from glassformer.config import Count, Positive, Seed, Size, config
 from glassformer.errors import require
@@ -34,6 +33,31 @@ Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
 Experts = Literal["mxfp4", "bfloat16"]
 GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
 
+_MODEL = arg(
+    metavar="MODEL",
+    help="A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short "
+    "name: smollm2, gemma-3-270m, gpt-oss-20b.",
+)
+Device = Annotated[str, arg(help="cpu, cuda, or auto (a GPU if there is one).")]
+Dense = Annotated[
+    DenseFormat | Literal["stored"] | None,
+    arg(
+        help="How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers "
+        "in 12 bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a "
+        "processor without --compile, otherwise as stored."
+    ),
+]
+_TEMPERATURE = "Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
+Temperature = Annotated[float, arg(help=_TEMPERATURE)]
+TopK = Annotated[int | None, arg(help="Sample from this many most likely tokens only. None: from all.")]
+TopP = Annotated[float, arg(help="Sample from the most likely tokens that together reach this probability.")]
+Overwrite = Annotated[FlagCreatePairsOff[bool], arg(help="Replace files that exist.")]
+RunPython = Annotated[
+    FlagCreatePairsOff[bool], arg(help="Run a Python file that is named, which can do anything on this computer.")
+]
+Letters = Annotated[str | None, arg(metavar="ABC", help="Alphabet. None: the task's default, usually ABC.")]
+MaxLen = Annotated[int | None, arg(help="Maximum sequence length, CLS not counted. None: the task's default, 4 to 6.")]
+
 
 @config
 class LabFlags:
@@ -44,30 +68,21 @@ class LabFlags:
 
     name: Positional[LabName]
     """Which lab."""
-
     quick: FlagCreatePairsOff[bool] = False
     """A short version, in under two minutes; its report says what it leaves out."""
-
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    out: Annotated[Path | None, arg(metavar="DIR")] = None
     """Output directory; by default runs/NAME, or runs/NAME-quick."""
-
     seed: Seed = 0
     """Seed of the data, the initial weights and the sampling."""
-
     resume: FlagCreatePairsOff[bool] = False
     """Continue an interrupted run in the directory."""
-
-    data: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
+    data: Annotated[str | None, arg(metavar="PATH|NAME")] = None
     """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files for train, dev and
     test, or the name of a data set on the Hugging Face hub. By default the reviews bundled with glassformer."""
 
     def __post_init__(self) -> None:
-        require(
-            self.data is None or self.name in LABS_WITH_DATA,
-            f"--data for the lab {self.name}, which makes its own data",
-            f"a lab that takes data: {', '.join(LABS_WITH_DATA)}",
-            "Leave --data out.",
-        )
+        got = f"--data for the lab {self.name}, which makes its own data"
+        require(self.data is None or self.name in LABS_WITH_DATA, got, "the lab sentiment", "Leave --data out.")
 
     @property
     def directory(self) -> Path:
@@ -81,59 +96,35 @@ class GenerateFlags:
     train' or of the gpt-oss lab, --model for a downloaded or converted model: of a known family, or glassformer's own.
     """
 
-    prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")]
+    prompt: Annotated[str, arg(metavar="TEXT")]
     """What to continue: a text, or numbers as in "1 2 3" for a run on the recurrence."""
-
-    run: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    run: Annotated[Path | None, arg(metavar="DIR")] = None
     """Directory of a run."""
-
-    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the hub, or a short name: smollm2,
-    gemma-3-270m, gpt-oss-20b."""
-
-    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
+    model: Annotated[str | None, _MODEL] = None
+    tokenizer: Annotated[str | None, arg(metavar="PATH|NAME|bytes|numbers")] = None
     """For --model: a tokenizer.json, a directory with one, or a model on the hub; 'bytes' or
     'numbers' for a model whose tokens are bytes or numbers. None: the one next to the weights."""
-
     max_new_tokens: Size = 200
     """Maximum number of new tokens."""
-
-    temperature: float = 0.8
-    """Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."""
-
-    top_k: int | None = None
-    """Sample from this many most likely tokens only. None: from all."""
-
-    top_p: float = 1.0
-    """Sample from the most likely tokens that together reach this probability."""
-
+    temperature: Temperature = 0.8
+    top_k: TopK = None
+    top_p: TopP = 1.0
     seed: int | None = None
     """The same seed gives the same text. None: a different text each time."""
-
     stop: tuple[str, ...] = ()
     """Special tokens that end the text, by name or number, in addition to those in the model's files."""
-
     stream: bool = True
     """Print each token when it is generated, or all at the end."""
-
     speed: bool = True
     """Print the number of tokens per second at the end, to standard error."""
-
     compile: FlagCreatePairsOff[bool] = False
     """Compile the decoding step first, which takes about half a minute. For GPUs: on a processor steps are faster
     without. Needs a C++ compiler."""
-
     speculate: Count = 0
     """Tokens that are looked up in the text and verified in one pass, at most: faster where a text repeats parts of
     what it has said. 7 is a good number, 0 is off."""
-
-    dense: DenseFormat | Literal["stored"] | None = None
-    """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
-    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a processor
-    without --compile, otherwise as stored."""
-
-    device: str = "auto"
-    """For --model: cpu, cuda, or auto (a GPU if there is one)."""
+    dense: Dense = None
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         require(
@@ -142,84 +133,47 @@ class GenerateFlags:
             "one of the two",
             "Pass --run DIR for a run of 'glassformer train', --model DIR for a model's directory.",
         )
-        require(
-            self.run is None or self.dense is None,
-            "--dense with --run",
-            "--dense with --model",
-            "Leave it out: it is for released models.",
-        )
-        require(
-            not (self.compile and self.speculate),
-            f"--compile with --speculate {self.speculate}",
-            "one of the two",
-            "Leave one out: compiled steps read one token.",
-        )
-        require(
-            self.run is None or self.tokenizer is None,
-            "--tokenizer with --run",
-            "--tokenizer with --model",
-            "Leave --tokenizer out: a run records its tokens.",
-        )
+        for name in ("dense", "tokenizer"):
+            got, fix = f"--{name} with --run", "Leave it out: a run records its tokens and weights."
+            require(self.run is None or getattr(self, name) is None, got, f"--{name} with --model", fix)
+        got, fix = f"--compile with --speculate {self.speculate}", "Leave one out: compiled steps read one token."
+        require(not (self.compile and self.speculate), got, "one of the two", fix)
 
 
 @config
 class ChatFlags:
     """Talk with a model that was trained to chat. Answers go to standard output, everything else to standard error."""
 
-    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
-    smollm2, gemma-3-270m, gpt-oss-20b."""
-
-    message: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
+    model: Annotated[Positional[str], _MODEL]
+    message: Annotated[str | None, arg(metavar="TEXT")] = None
     """Answer this message and exit. None: a conversation; from a pipe, each line is a message."""
-
     effort: Effort = "medium"
     """How much the model reasons before it answers."""
-
     show_reasoning: bool = False
     """Print the reasoning too, dimmed if the terminal supports it. It was trained to be useful only: it may contain
     what an answer would not."""
-
-    instructions: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
+    instructions: Annotated[str, arg(metavar="TEXT")] = ""
     """Instructions for the whole conversation; other programs call this the system prompt."""
-
     context: Size | None = None
     """Maximum number of tokens of the whole conversation. Its memory is allocated at the start. None: 8192, or the
     model's maximum if that is less."""
-
     max_new_tokens: Size | None = None
     """Maximum number of tokens of each reply, reasoning included. None: until the context is full."""
-
-    temperature: float = 1.0
-    """Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."""
-
-    top_k: int | None = None
-    """Sample from this many most likely tokens only. None: from all."""
-
-    top_p: float = 1.0
-    """Sample from the most likely tokens that together reach this probability."""
-
+    temperature: Temperature = 1.0
+    top_k: TopK = None
+    top_p: TopP = 1.0
     seed: int | None = None
     """The same seed and messages give the same answers on the same day. None: different ones each time."""
-
     speculate: Count = 0
     """Tokens that are looked up in the conversation and verified in one pass, at most: faster where a reply repeats
     parts of what was said. 7 is a good number, 0 is off."""
-
     speed: bool = True
     """Print the number of tokens per second after each reply."""
-
-    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
+    tokenizer: Annotated[str | None, arg(metavar="PATH|NAME")] = None
     """A tokenizer.json, a directory with one, or a model on the hub. None: the one next to the
     weights."""
-
-    dense: DenseFormat | Literal["stored"] | None = None
-    """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
-    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a processor,
-    otherwise as stored."""
-
-    device: str = "auto"
-    """cpu, cuda, or auto (a GPU if there is one)."""
+    dense: Dense = None
+    device: Device = "auto"
 
 
 @config
@@ -231,28 +185,20 @@ class ClassifyFlags:
     class.
     """
 
-    run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    run: Annotated[Path, arg(metavar="DIR")]
     """Directory of the trained encoder."""
-
-    texts: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TEXT ...]")] = ()
+    texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...]")] = ()
     """Texts to classify, each in quotes. With neither texts nor a file: lines from standard input."""
-
-    file: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    file: Annotated[Path | None, arg(metavar="PATH")] = None
     """A UTF-8 file with one text per line."""
-
     tokens: Count = 5
     """Number of tokens whose effects are printed; 0 is faster."""
-
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, one object per line, with the probability of every class and the effect of every token."""
 
     def __post_init__(self) -> None:
-        require(
-            not (self.texts and self.file),
-            f"{len(self.texts)} texts and --file {self.file}",
-            "one of the two",
-            "Leave one out.",
-        )
+        got = f"{len(self.texts)} texts and --file {self.file}"
+        require(not (self.texts and self.file), got, "one of the two", "Leave one out.")
 
 
 @config
@@ -267,29 +213,21 @@ class ExploreFlags:
     without a server and without network.
     """
 
-    run: Annotated[Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
+    run: Annotated[Positional[str | None], arg(metavar="[RUN]")] = None
     """Model to look into: a run, a checkpoint, the weights of a head, or a name. None: all that are found."""
-
-    runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs")
+    runs: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Directory that is searched for runs."""
-
     text: str | None = None
     """Text that the model reads. None: a text that suits the model."""
-
     view: View | None = None
     """View that is shown first. None: one that suits the model."""
-
     port: int = 8017
     """Port of the server. If it is taken, the next free one; 0: any."""
-
     browser: bool = True
     """Open the page in the browser."""
-
-    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    save: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the page to this file instead of serving it."""
-
-    overwrite: FlagCreatePairsOff[bool] = False
-    """Replace the file of --save if it exists."""
+    overwrite: Overwrite = False
 
 
 @config
@@ -299,47 +237,30 @@ class CaptureFlags:
     --save writes the arrays too, with the tokens and their texts.
     """
 
-    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
-    smollm2, gemma-3-270m, gpt-oss-20b."""
-
-    text: Annotated[Positional[str], tyro.conf.arg(metavar="TEXT")]
+    model: Annotated[Positional[str], _MODEL]
+    text: Annotated[Positional[str], arg(metavar="TEXT")]
     """What the model reads."""
-
     what: Literal["weights", "lens", "heads"] = "weights"
     """weights: the largest attention weights of the position. lens: the next token after each layer. heads: what each
     head and network adds to the logit of the most likely next token."""
-
     layer: int | None = None
     """Layer, from 0; negative ones count from the last. None: all."""
-
     head: int | None = None
     """Head, from 0. None: all."""
-
     position: int = -1
     """Token whose row is shown, from 0; -1 is the last."""
-
     top: Size = 12
     """Number of lines of the table."""
-
-    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    save: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the arrays to this .npz or .safetensors file. Weights are then of all positions."""
-
-    overwrite: FlagCreatePairsOff[bool] = False
-    """Replace the file of --save if it exists."""
-
-    device: str = "auto"
-    """cpu, cuda, or auto (a GPU if there is one)."""
+    overwrite: Overwrite = False
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
-        kinds = (".npz", ".safetensors")
-        require(
-            self.save is None or self.save.suffix in kinds,
-            f"--save {self.save}",
-            f"a file that ends with {' or '.join(kinds)}",
-            "Choose such a name.",
-        )
         if self.save is not None:
+            expected = "a file that ends with .npz or .safetensors"
+            known = self.save.suffix in (".npz", ".safetensors")
+            require(known, f"--save {self.save}", expected, "Choose such a name.")
             require_absent(self.save, self.overwrite)
 
 
@@ -351,47 +272,29 @@ class InterveneFlags:
     texts' last tokens: --steer " love" " hate" --layer 12.
     """
 
-    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
-    smollm2, gemma-3-270m, gpt-oss-20b."""
-
-    text: Annotated[Positional[str], tyro.conf.arg(metavar="TEXT")]
+    model: Annotated[Positional[str], _MODEL]
+    text: Annotated[Positional[str], arg(metavar="TEXT")]
     """What the model reads."""
-
-    without: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART")] = ()
+    without: Annotated[tuple[str, ...], arg(metavar="PART")] = ()
     """Parts that are set to zero: LAYER.HEAD, LAYER.attention or LAYER.ffn."""
-
-    steer: Annotated[tuple[str, str] | None, tyro.conf.arg(metavar="TOWARDS AWAY")] = None
+    steer: Annotated[tuple[str, str] | None, arg(metavar="TOWARDS AWAY")] = None
     """Two texts; the stream after --layer is moved towards the first and away from the second, at every token."""
-
     layer: int | None = None
     """Layer of --steer."""
-
     strength: float = 1.0
     """Factor on the direction of --steer."""
-
     top: Size = 5
     """Likely tokens of each run that are shown."""
-
     generate: Count = 0
     """Continue TEXT by this many tokens, before and after."""
-
-    device: str = "auto"
-    """cpu, cuda, or auto (a GPU if there is one)."""
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
-        require(
-            bool(self.without) or self.steer is not None,
-            "no change",
-            "--without or --steer",
-            "Pass --without 23.3, for example; 'glassformer capture' shows what heads do.",
-        )
-        require(
-            (self.steer is None) == (self.layer is None),
-            "--steer without --layer" if self.layer is None else "--layer without --steer",
-            "both of them",
-            "Pass --steer TOWARDS AWAY --layer 12, for example.",
-        )
+        fix = "Pass --without 23.3, for example; 'glassformer capture' shows what heads do."
+        require(bool(self.without) or self.steer is not None, "no change", "--without or --steer", fix)
+        got = "--steer without --layer" if self.layer is None else "--layer without --steer"
+        fix = "Pass --steer TOWARDS AWAY --layer 12, for example."
+        require((self.steer is None) == (self.layer is None), got, "both of them", fix)
 
 
 @config
@@ -403,21 +306,13 @@ class DesignFlags:
 
     task: Positional[TaskName]
     """Task of the head; 'parity' shows how an impossible task is refused."""
-
-    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
+    out: Annotated[Positional[Path], arg(metavar="OUT")]
     """Where to write the weights."""
-
-    letters: Annotated[str | None, tyro.conf.arg(metavar="ABC")] = None
-    """Alphabet. None: the task's default, usually ABC."""
-
-    max_len: int | None = None
-    """Maximum sequence length, CLS not counted. None: the task's default, 4 to 6."""
-
+    letters: Letters = None
+    max_len: MaxLen = None
     largest_error: float = 1e-9
     """Largest allowed error of any output; a smaller error needs sharper attention."""
-
-    overwrite: FlagCreatePairsOff[bool] = False
-    """Replace OUT if it exists."""
+    overwrite: Overwrite = False
 
 
 @config
@@ -436,32 +331,22 @@ class CompileFlags:
     With --verify, exit status 0: proved for every sequence. 1: refuted or undecided. 2: PROGRAM cannot be compiled.
     """
 
-    program: Annotated[Positional[str], tyro.conf.arg(metavar="PROGRAM")]
+    program: Annotated[Positional[str], arg(metavar="PROGRAM")]
     """A name, or a .py file."""
-
-    run_python: FlagCreatePairsOff[bool] = False
-    """Run PROGRAM if it is a Python file, which can do anything on this computer."""
-
+    run_python: RunPython = False
     verify: FlagCreatePairsOff[bool] = False
     """Compare the transformer with the program on every sequence."""
-
-    weights: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    weights: Annotated[Path | None, arg(metavar="FILE")] = None
     """Take the weights from this file of --out instead of compiling the program."""
-
     dtype: Literal["float64", "float32", "bfloat16"] | None = None
     """Number format of the weights. None: float64, or that of the file of --weights."""
-
     limit: Size = 1_000_000
     """With --verify: run all sequences if there are at most this many; otherwise a bound decides."""
-
     seconds: Positive | None = None
     """With --verify: time after which the verdict is undecided, if there is none before. None: without a limit."""
-
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the transformer and the names of its parts to this .json file."""
-
-    overwrite: FlagCreatePairsOff[bool] = False
-    """Replace the file of --out if it exists."""
+    overwrite: Overwrite = False
 
 
 @config
@@ -472,26 +357,22 @@ class RunProgramFlags:
     contains no definition; or a Python file as for 'glassformer compile'. Exit status 1: the two differ.
     """
 
-    program: Annotated[Positional[str], tyro.conf.arg(metavar="PROGRAM")]
+    program: Annotated[Positional[str], arg(metavar="PROGRAM")]
     """A name, a .json file or a .py file."""
-
-    text: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="TEXT")]
+    text: Annotated[Positional[tuple[str, ...]], arg(metavar="TEXT")]
     """Tokens: characters if each token of the vocabulary is one, otherwise words."""
-
-    run_python: FlagCreatePairsOff[bool] = False
-    """Run PROGRAM if it is a Python file, which can do anything on this computer."""
+    run_python: RunPython = False
 
 
 @config
 class InfoFlags:
     """Print what a model's files contain and how much memory it needs on this machine. Reads headers only."""
 
-    directory: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    directory: Annotated[Positional[str], arg(metavar="MODEL")]
     """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf on the Hugging Face hub,
     which is downloaded; or a directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout,
     BERT models, glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face
     hub, whose weights are not downloaded."""
-
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""
 
@@ -505,35 +386,26 @@ class ConvertFlags:
     layout lacks are rewritten as equivalent ones, or refused.
     """
 
-    source: Annotated[Positional[str], tyro.conf.arg(metavar="IN")]
+    source: Annotated[Positional[str], arg(metavar="IN")]
     """A GGUF file, whose packed weights are expanded; a directory of weights; a run; owner/name or owner/name:file.gguf
     on the Hugging Face hub; or a short name: smollm2, gemma-3-270m, gpt-oss-20b."""
-
-    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
+    out: Annotated[Positional[Path], arg(metavar="OUT")]
     """Output directory, or a file that ends with .gguf. It is written completely or not at all."""
-
     to: Target | None = None
     """Layout of a directory; None: huggingface. gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the
     family that IN is of, or the first that has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's
     layout. glassformer: every part unchanged."""
-
     kind: GgufKind = "F16"
     """Format of the matrices of a GGUF file. Q8_0 rounds to 8 bits."""
-
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
-
     replace: FlagCreatePairsOff[bool] = False
     """Replace OUT if it exists."""
 
     def __post_init__(self) -> None:
         file = self.out.suffix == ".gguf"
-        require(
-            not file or (self.to is None and self.experts is None),
-            f"--to or --experts for {self.out}",
-            "--kind for a GGUF file",
-            "Leave them out, or name a directory.",
-        )
+        got, fix = f"--to or --experts for {self.out}", "Leave them out, or name a directory."
+        require(not file or (self.to is None and self.experts is None), got, "--kind for a GGUF file", fix)
         require(file or self.kind == "F16", f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
 
 
@@ -564,42 +436,27 @@ class VerifyFlags:
     --run-python; read it first if you did not write it. A table of examples is never run.
     """
 
-    weights: Annotated[Positional[Path], tyro.conf.arg(metavar="WEIGHTS")]
+    weights: Annotated[Positional[Path], arg(metavar="WEIGHTS")]
     """The head: a .json or .npz file."""
-
     task: TaskName | None = None
     """A built-in task."""
-
-    letters: Annotated[str | None, tyro.conf.arg(metavar="ABC")] = None
-    """Alphabet of the built-in task. None: the task's default, usually ABC."""
-
-    max_len: int | None = None
-    """Maximum sequence length of the built-in task, CLS not counted. None: the task's default, 4 to 6."""
-
-    task_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    letters: Letters = None
+    max_len: MaxLen = None
+    task_file: Annotated[Path | None, arg(metavar="FILE")] = None
     """A task of your own, in a .json or .py file."""
-
-    run_python: FlagCreatePairsOff[bool] = False
-    """Run the task file if it is a Python file, which can do anything on this computer."""
-
+    run_python: RunPython = False
     tolerance: Positive | Literal["task", "readout"] = "task"
     """Largest error of an output. readout: only the largest entry, or the sign, has to be right. task: the task's
     own."""
-
     float32: FlagCreatePairsOff[bool] = False
     """Run the head in float32 instead of float64."""
-
     limit: Size = 1_000_000
     """Run all sequences if there are at most this many; otherwise a bound decides, or the result is undecided."""
-
-    figure: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    figure: Annotated[Path | None, arg(metavar="DIR")] = None
     """Draw the attention of the failing sequence into DIR (of the one with the largest error if none fails)."""
-
-    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    json: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the certificate as JSON as well."""
-
-    overwrite: FlagCreatePairsOff[bool] = False
-    """Replace the files of --json and --figure if they exist."""
+    overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         tasks = [name for name in ("task", "task_file") if getattr(self, name) is not None]
@@ -609,34 +466,17 @@ class VerifyFlags:
             "one of --task and --task-file",
             "Pass --task unique, for example; 'glassformer verify --help' lists the tasks.",
         )
-        require(
-            self.task is not None or (self.letters is None and self.max_len is None),
-            "--letters or --max-len with --task-file",
-            "letters and length in the file itself",
-            "Leave these flags out.",
-        )
-        require(
-            not self.run_python or self.task_file is not None,
-            "--run-python without --task-file",
-            "a Python task file to run",
-            "Leave --run-python out, or add --task-file FILE.",
-        )
-        require(
-            self.json is None or not self.json.is_dir(),
-            f"--json {self.json}, which is a directory",
-            "a file, new or existing",
-            "Choose another name.",
-        )
-        require(
-            self.figure is None or not self.figure.exists() or self.figure.is_dir(),
-            f"--figure {self.figure}, which is a file",
-            "a directory, new or existing",
-            "Choose another name.",
-        )
-        inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
-        require(
-            self.json is None or self.json.resolve() not in inputs,
-            f"--json {self.json}, which is an input as well",
-            "another file to write to",
-            "Choose another name.",
-        )
+        own = self.letters is None and self.max_len is None
+        got, expected = "--letters or --max-len with --task-file", "letters and length in the file itself"
+        require(self.task is not None or own, got, expected, "Leave these flags out.")
+        fix = "Leave --run-python out, or add --task-file FILE."
+        runs = self.task_file is not None or not self.run_python
+        require(runs, "--run-python without --task-file", "a Python task file to run", fix)
+        fix, figure = "Choose another name.", self.figure
+        if self.json is not None:
+            inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
+            require(not self.json.is_dir(), f"--json {self.json}, which is a directory", "a file", fix)
+            got = f"--json {self.json}, which is an input as well"
+            require(self.json.resolve() not in inputs, got, "another file to write to", fix)
+        is_file = figure is not None and figure.exists() and not figure.is_dir()
+        require(not is_file, f"--figure {figure}, which is a file", "a directory, new or existing", fix)

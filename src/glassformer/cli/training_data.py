@@ -102,12 +102,11 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
     text = torch.from_numpy(content)
     held_out = len(text) // 10
     learned = len(text) - held_out
-    require(
-        held_out > seq_len,
-        f"{path} of {len(text):,} bytes with sequences of {seq_len} + 1",
-        f"at least {10 * (seq_len + 1):,} bytes, so that the last tenth, held out for evaluation, holds a sequence",
-        "Give a longer text, or shorter sequences with --seq-len.",
+    got = f"{path} of {len(text):,} bytes with sequences of {seq_len} + 1"
+    expected = (
+        f"at least {10 * (seq_len + 1):,} bytes, so that the last tenth, held out for evaluation, holds a sequence"
     )
+    require(held_out > seq_len, got, expected, "Give a longer text, or shorter sequences with --seq-len.")
 
     def batches(step: int, size: int) -> Batch:
         generator = torch.Generator().manual_seed(mix_seed(seed, step, purpose="crops"))

@@ -70,13 +70,6 @@ def optimal_accuracy(
 
     Sequences are whole, with their last target: position t predicts ``tokens[:, t + 1]`` from those before.
     """
-    require_tokens(tokens, config.vocab_size)
-    require(
-        tokens.shape[1] >= 2,
-        f"sequences of {tokens.shape[1]} token",
-        "at least 2 tokens: one to read and one to predict",
-        "Pass the sequences with their last target.",
-    )
     certainty, best = optimal_predictions(tokens[:, :-1], config, excluded).max(dim=-1)
     hits = (best == tokens[:, 1:].cpu()).double()
     return OptimalAccuracy(measured=hits.mean(dim=0), expected=certainty.mean(dim=0))

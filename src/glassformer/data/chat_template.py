@@ -20,7 +20,6 @@ from glassformer.data.released_tokenizer import (
     ReleasedTokenizer,
     named_token,
     read_tokenizer_config,
-    require_inside,
     tokenizer_places,
 )
 from glassformer.data.tokenizer import whole_text
@@ -173,8 +172,7 @@ def template_from_directory(directory: Path, name: str | None = None) -> ChatTem
             texts = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
         file = place / "chat_template.jinja"
         if file.is_file():
-            require_inside(file)
-            texts["default"] = read_bytes(file, LARGEST_TEMPLATE).decode("utf-8", errors="replace")
+            texts["default"] = read_bytes(file, LARGEST_TEMPLATE, inside=True).decode("utf-8", errors="replace")
         if texts:
             return _chosen(
                 texts, name, named_token(config.get("bos_token")), named_token(config.get("eos_token")), str(place)

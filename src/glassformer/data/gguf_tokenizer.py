@@ -88,10 +88,6 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     Args:
         metadata: Values by key; ``tokenizer.ggml.*`` are read.
         source: The file's name, for messages.
-
-    Raises:
-        InputError: Another kind of tokenizer, an unknown ``tokenizer.ggml.pre``, or lists that are missing, faulty or
-            too long.
     """
     read = _Metadata(metadata, source)
     model = read.value("model", str, "")

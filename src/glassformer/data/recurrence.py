@@ -31,21 +31,6 @@ class Generators:
     initial: Int64[Tensor, "generator order"]
     coefficients: Int64[Tensor, "generator order"]
 
-    def __post_init__(self) -> None:
-        for name, part in (("initial", self.initial), ("coefficients", self.coefficients)):
-            require(
-                part.ndim == 2 and part.dtype == torch.int64,
-                f"{name} of shape {tuple(part.shape)} and dtype {part.dtype}",
-                "an int64 tensor [generator, order]",
-                "Pass one row per generator.",
-            )
-        require(
-            self.initial.shape == self.coefficients.shape,
-            f"initial of shape {tuple(self.initial.shape)} with coefficients of shape {tuple(self.coefficients.shape)}",
-            "equal shapes",
-            "Every generator has as many initial values as coefficients.",
-        )
-
     def __len__(self) -> int:
         return self.initial.shape[0]
 
@@ -54,13 +39,10 @@ class Generators:
 
         Two generators are the same exactly when their numbers are equal.
         """
+        orders = self.initial.shape[1], self.coefficients.shape[1]
+        fix = "Use the config that the generators were drawn with."
+        require(orders == (config.order, config.order), f"generators of order {orders}", f"{config.order}", fix)
         values = torch.cat([self.initial, self.coefficients], dim=1)
-        require(
-            values.shape[1] == 2 * config.order,
-            f"generators of order {self.initial.shape[1]} with order = {config.order} in the config",
-            "the same order",
-            "Use the config that the generators were drawn with.",
-        )
         require_token_range(values, config.vocab_size, "generators")
         return values @ _place_values(config)
 
@@ -169,21 +151,11 @@ def obeys_recurrence(
 
     The first ``order`` tokens are the state of the first step.
     """
-    require_positive(vocab_size=vocab_size)
     require_tokens(tokens, vocab_size)
-    require(
-        coefficients.ndim == 2 and len(coefficients) == len(tokens) and coefficients.dtype == torch.int64,
-        f"coefficients of shape {tuple(coefficients.shape)} and dtype {coefficients.dtype} for {len(tokens)} sequences",
-        "an int64 tensor [batch, order] with one row per sequence",
-        "Pass the coefficients of the generators that emitted the sequences.",
-    )
-    order = coefficients.shape[1]
-    require(
-        1 <= order < tokens.shape[1],
-        f"sequences of length {tokens.shape[1]} with coefficients of order {order}",
-        "an order of at least 1 and sequences longer than it",
-        "Put the last `order` tokens of the prompt before a continuation.",
-    )
+    (count, order), length = coefficients.shape, tokens.shape[1]
+    got = f"{count} coefficients of order {order} with {len(tokens)} sequences of length {length}"
+    fix = "Put the last `order` tokens of the prompt before a continuation."
+    require(count == len(tokens) and 1 <= order < length, got, "a row for each sequence, which is longer", fix)
     states = tokens.unfold(1, order, 1)[:, :-1]
     actual = tokens[:, order:]
     by_rule = (states * coefficients[:, None]).sum(dim=-1) % vocab_size
@@ -192,27 +164,19 @@ def obeys_recurrence(
 
 
 def require_tokens(tokens: Tensor, vocab_size: int) -> None:
-    """Raise :class:`~glassformer.errors.InputError` unless ``tokens`` is int64 [batch, length] and in range."""
-    require(
-        tokens.ndim == 2 and tokens.numel() > 0 and tokens.dtype == torch.int64,
-        f"tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}",
-        "an int64 tensor [batch, length] with at least one token",
-        "Pass one row per sequence; convert with .long() where the dtype differs.",
-    )
+    """Refuse what is not int64 [batch, length] and in range."""
+    got = f"tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
+    usable = tokens.ndim == 2 and tokens.numel() > 0 and tokens.dtype == torch.int64
+    require(usable, got, "an int64 tensor [batch, length] with at least one token", "Pass one row per sequence.")
     require_token_range(tokens, vocab_size, "tokens")
 
 
 def require_token_range(values: Tensor, vocab_size: int, name: str) -> None:
-    """Raise :class:`~glassformer.errors.InputError`, naming the extremes of ``values``, if any is out of range."""
-    if values.numel() == 0:
-        return
-    lowest, highest = (int(extreme) for extreme in torch.aminmax(values))
-    require(
-        lowest >= 0 and highest < vocab_size,
-        f"{name} between {lowest} and {highest}",
-        f"values from 0 to vocab_size - 1 = {vocab_size - 1}",
-        "Use the vocab_size that the data was made with.",
-    )
+    """Refuse values out of range, naming their extremes."""
+    if values.numel():
+        lowest, highest = (int(extreme) for extreme in torch.aminmax(values))
+        got, fix = f"{name} between {lowest} and {highest}", "Use the vocab_size that the data was made with."
+        require(lowest >= 0 and highest < vocab_size, got, f"0 to vocab_size - 1 = {vocab_size - 1}", fix)
 
 
 def _sample_batch(

@@ -19,8 +19,7 @@ import tokenizers
 
 from glassformer.data.tokenizer import read_json, require_text, whole_text
 from glassformer.errors import InputError, first_line, require
-from glassformer.files import lies_inside
-from glassformer.untrusted import read_bytes
+from glassformer.untrusted import read_bytes, read_text, require_regular
 
 # How o200k splits a text into the parts within which bytes are merged.
 _WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -165,11 +164,7 @@ class ReleasedTokenizer:
 
 def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
     """The tokenizer in a ``tokenizer.json``."""
-    try:
-        text = read_bytes(Path(path), LARGEST_FILE).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}, which is not UTF-8: {error}", "a tokenizer.json", "Download it again.") from error
-    return from_json(text, str(path))
+    return from_json(read_text(Path(path), LARGEST_FILE), str(path))
 
 
 def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
@@ -223,8 +218,7 @@ def read_tokenizer_config(directory: Path) -> dict[str, Any]:
     path = directory / "tokenizer_config.json"
     if not path.is_file():
         return {}
-    require_inside(path)
-    return read_json(read_bytes(path, LARGEST_FILE).decode("utf-8", errors="replace"), str(path))
+    return read_json(read_bytes(path, LARGEST_FILE, inside=True).decode("utf-8", errors="replace"), str(path))
 
 
 def named_token(value: Any) -> str | None:
@@ -243,21 +237,11 @@ def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> Rele
     return replace(tokenizer, begin=begin, ends=tuple(sorted(ends)))
 
 
-def require_inside(file: Path) -> None:
-    """Raise :class:`~glassformer.errors.InputError` for a link out of its directory; the hub's cache may."""
-    require(
-        lies_inside(file),
-        f"{file}, a link to {file.resolve()}",
-        "files in the directory itself",
-        "Pass the tokenizer's file if you trust it, or copy it into the directory.",
-    )
-
-
 def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
     """The tokenizer in the directories of :func:`tokenizer_places`; None if there is none."""
     for place in tokenizer_places(directory):
         if (file := place / TOKENIZER_FILE).is_file():
-            require_inside(file)
+            require_regular(file, inside=True)
             return _configured(read_tokenizer(file), read_tokenizer_config(place))
     return None
 

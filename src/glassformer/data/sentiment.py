@@ -1,25 +1,35 @@
 """Sentiment data: reviews written for this project, users' files, data sets of the hub.
 
-Data sets are split so that no text occurs in two parts; :func:`leaky_examples` shows what happens otherwise.
+Data sets are split so that no text occurs in two parts; :func:`leaky_examples` shows what happens otherwise. Files are
+tables in CSV, TSV or JSON lines, and untrusted: every error about a row names the file and the line.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib
+import io
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from glassformer.data.examples import CLASSES, Example, SentimentData, leaked, split_by_text
-from glassformer.data.tables import Table, read_table
 from glassformer.errors import InputError, naming_extras, require
+from glassformer.untrusted import read_text
 
 _TEXT_NAMES = ("text", "sentence", "review")
 _LABEL_NAMES = ("label", "sentiment", "class")
 _SHORT_NAMES = {"neg": "negative", "pos": "positive"}
 _HELD_OUT = 0.1
+_MAX_FILE = 1 << 29
+"""Largest file: half a GiB, some hundred million words."""
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_OBJECTS = frozenset({".jsonl", ".ndjson"})
 
 
 def reviews() -> tuple[Example, ...]:
@@ -52,7 +62,7 @@ def read_examples(
     classes: Sequence[str] = CLASSES,
     all_classes: bool = True,
 ) -> tuple[Example, ...]:
-    """Labelled texts from a CSV, TSV or JSON-lines file (:func:`~glassformer.data.tables.read_table`).
+    """Labelled texts from a CSV, TSV or JSON-lines file (:func:`read_table`).
 
     A label is the number of a class or its name in any case, or "neg" or "pos". A column is a name in the header, or a
     position from 0 in a file without a header. By default the columns are found by the names "text", "sentence" or
@@ -247,3 +257,109 @@ def _labelled(name: str, rows: Iterable[dict[str, Any]], text: str, label: str) 
         if row[label] >= 0:
             examples.append(Example(row[text], row[label]))
     return tuple(examples) or None
+
+
+class Record(NamedTuple):
+    """One row: the number of its (last) line, from 1, and its cells by position or by name."""
+
+    line: int
+    cells: Mapping[int | str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All rows of a file."""
+
+    path: Path
+    records: tuple[Record, ...]
+    """At least one. In CSV and TSV the first may be a header."""
+    named: bool
+    """Whether every row names its cells, as in JSON lines."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names in the first row: of its cells in JSON lines, its cells otherwise."""
+        first = self.records[0].cells
+        return tuple(str(name) for name in (first if self.named else first.values()))
+
+    def select(self, *columns: str | int) -> list[Record]:
+        """The given columns of every row, by position in the order of ``columns``.
+
+        Columns are names, so that the first row of a CSV or TSV is the header, or positions from 0, so that it is not.
+        """
+        names = [column for column in columns if isinstance(column, str)]
+        require(
+            len(names) in (0, len(columns)) and not (self.named and len(names) < len(columns)),
+            f"the columns {columns} of {self.path}",
+            "names" if self.named else "names, or positions from 0, but not both",
+            "Positions are for files without a header.",
+        )
+        records, keys = self.records, columns
+        if names and not self.named:
+            for name in names:
+                require(
+                    self.columns.count(name) == 1,
+                    f"{self.path}, line {records[0].line}: the columns {', '.join(map(repr, self.columns[:20]))}",
+                    f"one column {name!r}",
+                    "Pass the names of the columns, or their positions from 0 without a header.",
+                )
+            require(len(records) > 1, f"{self.path} with a header and no rows", "at least one row", "Add some.")
+            records, keys = records[1:], tuple(self.columns.index(name) for name in names)
+        for line, cells in records:
+            missing = next((column for column in keys if column not in cells), None)
+            got = f"{self.path}, line {line}: the columns {', '.join(map(str, cells))[:500]}"
+            require(missing is None, got, f"a column {missing!r}", "Pass the columns to read.")
+        return [Record(line, {at: cells[key] for at, key in enumerate(keys)}) for line, cells in records]
+
+
+def read_table(path: Path | str) -> Table:
+    """The rows of a CSV, TSV or JSON-lines file, by its suffix. Blank lines are skipped.
+
+    CSV follows RFC 4180. TSV has no quoting, as in GLUE's files: a quotation mark is an ordinary character.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    known = ", ".join([*_DELIMITERS, *sorted(_OBJECTS)])
+    named = suffix in _OBJECTS
+    require(
+        suffix in _DELIMITERS or named, f"{path}, a file of unknown kind", f"a name that ends in {known}", "Rename it."
+    )
+    text = read_text(path, _MAX_FILE)
+    require("\0" not in text, f"{path}: a NUL byte", "text", "This looks like a binary file.")
+    records = tuple(_objects(path, text) if named else _cells(path, text, _DELIMITERS[suffix]))
+    require(bool(records), f"{path}, which is empty", "at least one row", "Check the path.")
+    return Table(path, records, named)
+
+
+def _cells(path: Path, text: str, delimiter: str) -> Iterator[Record]:
+    limit = csv.field_size_limit(_MAX_FILE)
+    quoting: Literal[0, 3] = 3 if delimiter == "\t" else 0  # none in TSV
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    first: tuple[int, int] | None = None
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                width, line = first = first or (len(cells), reader.line_num)
+                got, expected = f"{path}, line {reader.line_num}: {len(cells)} cells", f"{width}, as in line {line}"
+                fix = "In CSV, a text with commas needs quotes; in TSV, a text must have no tabs."
+                require(len(cells) == width, got, expected, fix)
+                yield Record(reader.line_num, dict(enumerate(cells)))
+    except csv.Error as error:
+        fix = "Quote cells that have commas, and double the quotes inside them."
+        raise InputError(f"{path}, line {reader.line_num}: {error}", "CSV after RFC 4180", fix) from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _objects(path: Path, text: str) -> Iterator[Record]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)
+            if not isinstance(content, dict):
+                raise ValueError(f"a {type(content).__name__}")
+        except (ValueError, RecursionError) as error:
+            got = f"{path}, line {number}: no JSON object ({error})"
+            raise InputError(got, 'a line such as {"text": ..., "label": ...}', "Write one for each row.") from error
+        yield Record(number, content)

@@ -1,4 +1,4 @@
-"""Subword tokenizers, trained here or read from a released model, with the library ``tokenizers``.
+"""Subword tokenizers of released models, with the library ``tokenizers``.
 
 Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark those that begin one, and
 work on bytes, so that every text can be encoded.
@@ -6,30 +6,21 @@ work on bytes, so that every text can be encoded.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import BertWordPieceTokenizer, decoders
 
-from glassformer.data.tokenizer import (
-    MAX_LEN,
-    WordTokenizer,
-    read_json,
-    require_text,
-    require_token,
-    whole_text,
-)
+from glassformer.data.tokenizer import MAX_LEN, WordTokenizer, read_json, require_text, require_token, whole_text
 from glassformer.errors import InputError, require, require_positive
 from glassformer.untrusted import read_text
 
-PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
 _PAD_NAMES = (PAD, "<pad>", "<PAD>")
 _CLS_NAMES = (CLS, "<s>", "<CLS>")
-_BYTES = 256
 
 
 class SubwordTokenizer:
@@ -39,7 +30,7 @@ class SubwordTokenizer:
     Padding is the token named ``[PAD]`` or ``<pad>``; ``[CLS]`` or ``<s>`` comes before every text.
     """
 
-    def __init__(self, engine: tokenizers.Tokenizer) -> None:
+    def __init__(self, engine: tokenizers.Tokenizer | BertWordPieceTokenizer) -> None:
         self._engine = tokenizers.Tokenizer.from_str(engine.to_str())
         self._engine.no_padding()
         self._engine.no_truncation()
@@ -103,38 +94,6 @@ Tokenizer = WordTokenizer | SubwordTokenizer
 """A tokenizer of classifiers: ids are 0 ... vocab_size - 1, and ``cls_id`` comes before every text."""
 
 
-def train_subwords(
-    texts: Iterable[str], kind: Literal["wordpiece", "bpe"] = "wordpiece", vocab_size: int = 8000
-) -> SubwordTokenizer:
-    """Train a tokenizer on lower-cased ``texts``. Ids: 0 ``[PAD]``, 1 ``[UNK]``, 2 ``[CLS]``, which begins every text.
-
-    "wordpiece" merges characters within words and punctuation marks, "bpe" bytes. There are at most ``vocab_size`` ids,
-    fewer if the texts have fewer parts. Byte pairs need 256 bytes and 3 special tokens.
-
-    Source: Wu et al. 2016, "Google's Neural Machine Translation System", section 4.1 (word pieces); Sennrich et al.
-        2016, "Neural Machine Translation of Rare Words with Subword Units" (byte pairs).
-    """
-    require_positive(vocab_size=vocab_size)
-    require(kind in ("wordpiece", "bpe"), f"kind = {kind!r}", "'wordpiece' or 'bpe'", "Choose one of them.")
-    require(not isinstance(texts, str), "one text", "an iterable of texts", "Put it into a list.")
-    special = [PAD, UNK, CLS]
-    least = len(special) + (_BYTES if kind == "bpe" else 1)
-    require(vocab_size >= least, f"vocab_size = {vocab_size}", f"at least {least} for {kind}", "Raise vocab_size.")
-    known = list(texts)
-    for text in known:
-        require_text(text)
-    known = [whole_text(text) for text in known]
-    require(any(text.strip() for text in known), "texts without a word", "at least one word", "Pass training texts.")
-
-    engine = (
-        _word_pieces(known, vocab_size, special) if kind == "wordpiece" else _byte_pairs(known, vocab_size, special)
-    )
-    engine.post_processor = processors.TemplateProcessing(
-        single=f"{CLS} $A", special_tokens=[(CLS, engine.token_to_id(CLS))]
-    )
-    return SubwordTokenizer(engine)
-
-
 def load_subwords(path: Path | str) -> SubwordTokenizer:
     """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them.
 
@@ -161,72 +120,18 @@ def tokenizer_from_json(text: str) -> Tokenizer:
     return WordTokenizer.from_json(text) if "format" in content else SubwordTokenizer.from_json(text)
 
 
-def _word_pieces(texts: list[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
-    normalizer, parts = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    words = Counter(word for text in texts for word, _ in parts.pre_tokenize_str(normalizer.normalize_str(text)))
-    signs: Counter[str] = Counter()
-    for word, count in words.items():
-        for sign in (word[0], *(f"##{sign}" for sign in word[1:])):
-            signs[sign] += count
-    ranked = sorted(signs, key=lambda sign: (-signs[sign], sign))
-    kept = set(ranked[: vocab_size - len(special)])
-    learned = [word for word in words if {word[0], *(f"##{sign}" for sign in word[1:])} <= kept]
-    # The trainer also makes a piece of each character at the beginning of a word, even if no word begins with it.
-    superfluous = {sign for word in learned for sign in word} - kept
-    # It numbers characters in the order of a hash table, which varies between runs and decides between merges of equal
-    # count. Characters passed as special tokens have fixed numbers.
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size + len(superfluous), special_tokens=special + sorted(kept), show_progress=False
-    )
-    scratch = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
-    scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    scratch.train_from_iterator((" ".join([word] * words[word]) for word in learned), trainer=trainer)
-    numbers = scratch.get_vocab(with_added_tokens=True)
-    pieces = [piece for piece in sorted(numbers, key=numbers.__getitem__) if piece not in superfluous]
-    return _bert_engine({piece: number for number, piece in enumerate(pieces)}, special, normalizer)
-
-
-def _byte_pairs(texts: list[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
-    engine = tokenizers.Tokenizer(models.BPE())
-    engine.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    engine.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=special, show_progress=False, initial_alphabet=alphabet
-    )
-    engine.train_from_iterator(texts, trainer=trainer)
-    return engine
-
-
-def _bert(path: Path, text: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
+def _bert(path: Path, text: str, config: dict[str, Any]) -> BertWordPieceTokenizer:
     """BERT's tokenizer: one piece per line, whose number is the line's from 0."""
     lines = text.split("\n")
     vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(lines[:-1] if lines[-1] == "" else lines)}
     missing = [piece for piece in (PAD, UNK, CLS, SEP) if piece not in vocabulary]
     require(not missing, f"{path} without {missing}", "a BERT vocabulary, one piece per line", "Check the file.")
-    normalizer = normalizers.BertNormalizer(
+    return BertWordPieceTokenizer(
+        vocabulary,
         lowercase=config.get("do_lower_case", True),
         strip_accents=config.get("strip_accents"),
         handle_chinese_chars=config.get("tokenize_chinese_chars", True),
     )
-    special = [piece for piece in (PAD, UNK, CLS, SEP, MASK) if piece in vocabulary]
-    engine = _bert_engine(vocabulary, special, normalizer)
-    engine.post_processor = processors.TemplateProcessing(
-        single=f"{CLS} $A {SEP}", special_tokens=[(piece, vocabulary[piece]) for piece in (CLS, SEP)]
-    )
-    return engine
-
-
-def _bert_engine(
-    vocabulary: dict[str, int], special: list[str], normalizer: normalizers.BertNormalizer
-) -> tokenizers.Tokenizer:
-    engine = tokenizers.Tokenizer(models.WordPiece(vocab=vocabulary, unk_token=UNK))
-    engine.add_special_tokens(special)
-    engine.normalizer = normalizer
-    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    engine.decoder = decoders.WordPiece()
-    return engine
 
 
 def _engine_from(text: str, what: str) -> tokenizers.Tokenizer:

@@ -1,14 +1,10 @@
-"""The calls that a page can make, and the checks and refusals that are the same for every transport."""
+"""What every transport of the page's calls shares: who answers, and how a request is refused or abandoned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
-
-from pydantic import ValidationError
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
@@ -17,47 +13,12 @@ if TYPE_CHECKING:
     from glassformer.explorer.loading.loaded_model import LoadedModel
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call: the types of its request and its answer, and what it does in a sentence."""
-
-    asked: type[m.Message]
-    answered: type[m.Message] | type[bytes] | type[str]
-    """``bytes`` for float32 numbers, ``str`` for a whole HTML page."""
-    summary: str
-
-
-CALLS = MappingProxyType(
-    {
-        "models": Call(m.Nothing, m.Catalogue, "List every model that can be explored."),
-        "run": Call(m.Ask, m.Run, "Run a model on a text."),
-        "weights": Call(m.AskTile, bytes, "A tile of an attention matrix."),
-        "rows": Call(m.AskRows, bytes, "The attention weights of one query, in every layer and head or in one."),
-        "measures": Call(m.AskMeasures, m.Measures, "Entropy, distance, sink share and thumbnail of every head."),
-        "experts": Call(m.AskExperts, m.Experts, "The experts that every token was routed to."),
-        "head": Call(m.AskHead, m.Head, "A task with the weights that were designed for it."),
-        "check": Call(m.AskCheck, m.Check, "Run weights on a sequence, and prove or refute them for all sequences."),
-        "program": Call(m.AskProgram, m.Program, "A compiled program on a text: its parts, heads and residual stream."),
-        "proof": Call(m.AskProof, m.Proof, "Prove or refute that a compiled program gives what its definition gives."),
-        "scramble": Call(m.AskScramble, m.Scrambled, "Reorder a source, in one way or in all, and compare the logits."),
-        "next": Call(m.AskNext, m.Next, "The distribution of the next token under a sampling rule."),
-        "steps": Call(m.AskSteps, m.Steps, "Continue a text by some tokens."),
-        "whatif": Call(m.AskWhatIf, m.WhatIf, "Change a model and compare its output with that of a run."),
-        "sweep": Call(m.AskSweep, m.HeadSweep, "Remove every head, one at a time, and compare the output."),
-        "lens": Call(m.AskLens, m.Lens, "What the residual stream predicts after each layer."),
-        "contributions": Call(m.AskContributions, m.Contributions, "What each part of a model adds to a logit."),
-        "find": Call(m.AskFind, m.Found, "The token with which a text begins."),
-        "page": Call(m.AskPage, str, "The page, in its current state, as one file that needs no server."),
-    }
-)
-
-
 @runtime_checkable
 class Answering(Protocol):
     """An object that answers calls, as an :class:`~glassformer.explorer.backend.Backend` does."""
 
-    def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
-        """The answer to a call, of the type that :data:`CALLS` names."""
+    def answer(self, call: str, request: m.Message) -> Any:
+        """The answer to a call, of the type that :data:`~glassformer.explorer.backend.CALLS` names."""
 
     def catalogue(self) -> m.Catalogue:
         """Every model."""
@@ -72,16 +33,6 @@ class UnknownName(InputError):
 
 class NotDescribed(InputError):
     """A request that is not of its call's type; the server answers with 400."""
-
-
-def parse(call: str, asked: object) -> m.Message:
-    """The request ``asked``, a value from JSON, checked to be exactly of the type that :data:`CALLS` names."""
-    if call not in CALLS:
-        raise UnknownName(f"the call {call[:40]!r}", f"one of {', '.join(CALLS)}", "Use one of these names.")
-    try:
-        return CALLS[call].asked.model_validate(asked)
-    except ValidationError as error:
-        raise not_described(call, error.errors(include_url=False, include_context=False, include_input=False)) from None
 
 
 def not_described(call: str, errors: Sequence[Any]) -> NotDescribed:

@@ -1,13 +1,15 @@
-"""The explorer's answers: every call by its name, whatever carries it."""
+"""The calls that a page can make, and their answers, whatever carries them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from glassformer import __version__
 from glassformer.errors import require
@@ -22,10 +24,65 @@ from glassformer.explorer.answers.sampling import find, next_token, steps
 from glassformer.explorer.answers.scrambling import scramble
 from glassformer.explorer.answers.sweeping import sweep
 from glassformer.explorer.answers.what_if import whatif
-from glassformer.explorer.api import CALLS, UnknownName
+from glassformer.explorer.api import UnknownName, not_described
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.state import from_words
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: the types of its request and its answer, and what it does in a sentence."""
+
+    asked: type[m.Message]
+    answered: type[m.Message] | type[bytes] | type[str]
+    """``bytes`` for float32 numbers, ``str`` for a whole HTML page."""
+    summary: str
+    answer: Callable[[Runs, Any], Any] = lambda runs, ask: None
+    """Of the calls ``models`` and ``page``, :class:`Backend` answers."""
+
+
+def _of_model(answer: Callable[[Any, Any], Any]) -> Callable[[Runs, Any], Any]:
+    return lambda runs, ask: answer(runs.model(ask.model), ask)
+
+
+CALLS = MappingProxyType(
+    {
+        "models": Call(m.Nothing, m.Catalogue, "List every model that can be explored."),
+        "run": Call(m.Ask, m.Run, "Run a model on a text.", lambda runs, ask: runs.run(ask).message),
+        "weights": Call(m.AskTile, bytes, "A tile of an attention matrix.", weights),
+        "rows": Call(m.AskRows, bytes, "The attention weights of one query, in every layer and head or in one.", rows),
+        "measures": Call(m.AskMeasures, m.Measures, "Entropy, distance, sink and thumbnail of every head.", measures),
+        "experts": Call(m.AskExperts, m.Experts, "The experts that every token was routed to.", experts),
+        "head": Call(m.AskHead, m.Head, "A task with the weights that were designed for it.", _of_model(head)),
+        "check": Call(m.AskCheck, m.Check, "Run weights on a sequence, and prove or refute them.", _of_model(check)),
+        "program": Call(m.AskProgram, m.Program, "A compiled program's parts, heads and residual stream.", program),
+        "proof": Call(m.AskProof, m.Proof, "Prove or refute a compiled program.", proof),
+        "scramble": Call(m.AskScramble, m.Scrambled, "Compare a source with other orders.", _of_model(scramble)),
+        "next": Call(m.AskNext, m.Next, "The next token's distribution under a rule.", _of_model(next_token)),
+        "steps": Call(m.AskSteps, m.Steps, "Continue a text by some tokens.", _of_model(steps)),
+        "whatif": Call(m.AskWhatIf, m.WhatIf, "Change a model and compare its output with that of a run.", whatif),
+        "sweep": Call(m.AskSweep, m.HeadSweep, "Remove every head, one at a time, and compare the output.", sweep),
+        "lens": Call(m.AskLens, m.Lens, "What the residual stream predicts after each layer.", lens),
+        "contributions": Call(m.AskContributions, m.Contributions, "What each part adds to a logit.", contributions),
+        "find": Call(m.AskFind, m.Found, "The token with which a text begins.", _of_model(find)),
+        "page": Call(m.AskPage, str, "The page, in its current state, as one file that needs no server."),
+    }
+)
+
+
+def parse(call: str, asked: object) -> m.Message:
+    """The request ``asked``, a value from JSON, checked to be exactly of the type that :data:`CALLS` names."""
+    try:
+        return _known(call).asked.model_validate(asked)
+    except ValidationError as error:
+        raise not_described(call, error.errors(include_url=False, include_context=False, include_input=False)) from None
+
+
+def _known(call: str) -> Call:
+    if call not in CALLS:
+        raise UnknownName(f"the call {call[:40]!r}", f"one of {', '.join(CALLS)}", "Use one of these names.")
+    return CALLS[call]
 
 
 class Backend:
@@ -62,45 +119,18 @@ class Backend:
                 self._stamps[name] = stamp
             return self._open[name]
 
-    def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
-        """The answer to a call, of the type that :data:`~glassformer.explorer.api.CALLS` names."""
-        if call not in CALLS:
-            raise UnknownName(f"the call {call!r}", f"one of {', '.join(CALLS)}", "Use one of these names.")
-        asked = CALLS[call].asked
-        require(
-            isinstance(request, asked),
-            f"a {type(request).__name__} for the call {call!r}",
-            f"a {asked.__name__}",
-            "Make one from the request's JSON.",
-        )
-        answered: m.Message | np.ndarray | str = _ANSWERS[call](self, request)
+    def answer(self, call: str, request: m.Message) -> Any:
+        """The answer to a call, of the type that :data:`CALLS` names."""
+        asked = _known(call).asked
+        got = f"a {type(request).__name__} for the call {call!r}"
+        require(isinstance(request, asked), got, f"a {asked.__name__}", "Make one from the request's JSON.")
+        if isinstance(request, m.AskPage):
+            return page(self, from_words(request.state))
+        if call == "models":
+            return self.catalogue()
+        answered: m.Message | np.ndarray = CALLS[call].answer(self.runs, request)
         return answered.astype("<f4").tobytes() if isinstance(answered, np.ndarray) else answered
 
     def catalogue(self) -> m.Catalogue:
         """Every model, in the order in which they are listed."""
         return m.Catalogue(models=[entry.card for entry in self.entries.values()], version=__version__)
-
-
-_ANSWERS = MappingProxyType[str, Callable[[Backend, Any], Any]](
-    {
-        "models": lambda backend, ask: backend.catalogue(),
-        "run": lambda backend, ask: backend.runs.run(ask).message,
-        "weights": lambda backend, ask: weights(backend.runs, ask),
-        "rows": lambda backend, ask: rows(backend.runs, ask),
-        "measures": lambda backend, ask: measures(backend.runs, ask),
-        "experts": lambda backend, ask: experts(backend.runs, ask),
-        "head": lambda backend, ask: head(backend.model(ask.model)),
-        "check": lambda backend, ask: check(backend.model(ask.model), ask),
-        "program": lambda backend, ask: program(backend.runs, backend.model, ask),
-        "proof": lambda backend, ask: proof(backend.runs, backend.model(ask.model)),
-        "scramble": lambda backend, ask: scramble(backend.model(ask.model), ask),
-        "next": lambda backend, ask: next_token(backend.model(ask.model), ask),
-        "steps": lambda backend, ask: steps(backend.model(ask.model), ask),
-        "whatif": lambda backend, ask: whatif(backend.runs, backend.model(ask.ask.model), ask),
-        "sweep": lambda backend, ask: sweep(backend.runs, backend.model(ask.ask.model), ask),
-        "lens": lambda backend, ask: lens(backend.runs, backend.model(ask.ask.model), ask),
-        "contributions": lambda backend, ask: contributions(backend.runs, backend.model(ask.ask.model), ask),
-        "find": lambda backend, ask: find(backend.model(ask.model), ask),
-        "page": lambda backend, ask: page(backend, from_words(ask.state)),
-    }
-)

@@ -72,18 +72,13 @@ class Guard:
     - 415: a POST whose body is not ``application/json``, which a form of another page could send, or is compressed.
 
     All answers get :data:`SECURITY_HEADERS` and may not be stored; files of the page may be, if revalidated.
-
-    Args:
-        app: The application.
-        hosts: The names of this server, with its port, in lower case.
-        most_bytes: See :data:`MOST_BYTES`.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], *, most_bytes: int = MOST_BYTES) -> None:
         self.app, self.hosts, self.most_bytes = app, hosts, most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request of ``scope``, or pass it on with its whole body."""
+        """Refuse the request, or pass it on with its whole body."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

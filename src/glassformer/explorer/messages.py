@@ -87,13 +87,11 @@ class Attention(Message):
 
     part: Part
     label: str
-    """Its name on the page, such as "cross-attention"."""
     layers: int
     heads: int
     queries: int
     keys: int
     queries_are: Literal["tokens", "source"]
-    """The words of the queries: ``Run.tokens`` or ``Run.source``."""
     keys_are: Literal["tokens", "source"]
     causal: bool
     windows: list[int | None]
@@ -111,19 +109,15 @@ class ModelCard(Message):
     about: str
     """One or two sentences: what the model does, and what to look for."""
     views: list[View]
-    """Its views; the first is shown first."""
     text: Text
-    """The initial text."""
     source: Units | None = None
     """For an encoder-decoder: the units that its encoder reads at first, as in ``Ask.source``."""
     samples: list[Text] = Field(default=[])
-    """Other texts to try."""
     input_help: str
     """Valid texts, such as "letters A, B and C" or "numbers from 0 to 10 between spaces"."""
     words: list[str] | None = None
     """The vocabulary, if it is small; None: any text is valid."""
     layer: Index = 0
-    """The layer that is shown first."""
     head: Index = 0
     origin: Origin
 
@@ -144,12 +138,16 @@ class HeadWeightsMessage(Request):
     pos: Cells | None = None
 
 
-class Ask(Request):
-    """A model and its input."""
+class AskText(Request):
+    """A model and a text, for an encoder-decoder the decoder's initial one, which may be empty."""
 
     model: Name
     text: Text
-    """The text; for an encoder-decoder the decoder's initial text, which may be empty."""
+
+
+class Ask(AskText):
+    """A model and its input."""
+
     source: Units | None = None
     """For an encoder-decoder: the units that its encoder reads. None: those of the card."""
     order: Order | None = None
@@ -166,7 +164,6 @@ class Said(Message):
     classes: list[tuple[str, float]] = Field(default=[])
     """Probabilities of classes or next tokens, the likeliest first; empty if there are none."""
     words: list[str] = Field(default=[])
-    """Generated tokens."""
 
 
 class Run(Message):
@@ -176,7 +173,6 @@ class Run(Message):
     ask: Ask
     tokens: list[str]
     source: list[str] | None
-    """The tokens that the encoder of an encoder-decoder read, in that order."""
     attentions: list[Attention]
     said: Said
 
@@ -258,7 +254,6 @@ class ExpertLayer(Message):
     """[token][expert]: the router's softmax over all experts. Empty in every layer if the answer would exceed
     ``MOST_EXPERT_NUMBERS`` numbers."""
     load: list[float]
-    """[expert]: its share of all choices."""
 
 
 class Experts(Message):
@@ -287,9 +282,7 @@ class Head(Message):
     inputs: list[str]
     """The names of the rows of Km, Qm and Vm: the tokens, then the coordinates of the position."""
     positions: list[str]
-    """The names of the rows of pos."""
     why: dict[str, str]
-    """The reason for the values of each matrix."""
 
 
 class AskCheck(Request):
@@ -298,7 +291,6 @@ class AskCheck(Request):
     model: Name
     weights: HeadWeightsMessage
     text: Text
-    """The sequence to run them on."""
 
 
 class Numbers(Message):
@@ -334,7 +326,6 @@ class CertificateMessage(Message):
     bound: float | None
     counterexample: FailureMessage | None
     text: str
-    """The whole certificate as text."""
 
 
 class Check(Message):
@@ -350,11 +341,8 @@ class Check(Message):
     weights: Numbers
     outputs: Numbers
     targets: Numbers
-    """The targets of the outputs that are judged."""
     reads: list[str]
-    """The meaning of each judged output."""
     wanted: list[str]
-    """The meaning of each target."""
     right: list[bool]
     """Whether each output is right by the task's criterion: if several letters are equally right, any of them is."""
     certificate: CertificateMessage
@@ -378,7 +366,6 @@ class ProgramPart(Message):
     sources: list[int]
     """Places of the parts that it reads."""
     domain: str
-    """The values that a variable can have."""
     values: list[str]
     """[position]: its value by the definition; of a selector the selected keys."""
 
@@ -389,13 +376,10 @@ class ProgramHead(Message):
     layer: int
     head: int
     select: str
-    """What it selects."""
     writes: list[str]
-    """The variables that it writes."""
     weights: list[list[float]]
     """[query][key]"""
     sink: list[float] | None
-    """[query]: the share of the sink."""
 
 
 class ProgramVariable(Message):
@@ -403,9 +387,7 @@ class ProgramVariable(Message):
 
     name: str
     born: int
-    """The stage that writes it."""
     read: int
-    """The stage of its last reader."""
     coordinates: list[int]
     values: list[str]
     """[position]: its value, decoded from the stream; several where its coordinates do not tell them apart."""
@@ -423,11 +405,9 @@ class Program(Message):
     stream: list[list[list[float]]]
     """[stage][position][coordinate]: the residual stream after each stage but the output."""
     outputs: list[str]
-    """[position]: what the transformer gives."""
     definition: list[str] | None
-    """[position]: what the definition gives; None without it, or where it has no value."""
+    """What the definition gives at each position; None without it, or where it has no value."""
     right: list[bool] | None
-    """[position]: whether the two agree."""
     num_parameters: int
 
 
@@ -458,19 +438,15 @@ class Proof(Message):
     num_possible: float
     num_wrong: int
     largest_error: float | None
-    """None: not finite."""
     bound: float | None
-    """None: no bound is known."""
     allowed: float | None
     """None: any error, since there is one value."""
     counterexample: ProgramFailure | None
 
 
-class AskScramble(Request):
+class AskScramble(AskText):
     """A request to reorder an encoder-decoder's source, in one way or in all."""
 
-    model: Name
-    text: Text
     source: Units
     order: Order | None = None
     """The order to compare with the given one; None: all orders, or 500 if there are more."""
@@ -480,24 +456,18 @@ class Scrambled(Message):
     """The effect of one order, or of all."""
 
     orders: int
-    """Number of orders tried."""
     exhaustive: bool
     largest_change: float
-    """Largest absolute difference of a logit."""
     changed_tokens: int
-    """Number of positions whose most likely token changed."""
     tolerance: float
     """Largest change that is attributed to rounding."""
     holds: bool
     worst: Order
-    """The order with the largest change."""
 
 
-class AskNext(Request):
+class AskNext(AskText):
     """A request for the next token's distribution under a sampling rule."""
 
-    model: Name
-    text: Text
     temperature: Temperature = 1.0
     top_k: TopK | None = None
     top_p: TopP = 1.0
@@ -524,13 +494,10 @@ class Next(Message):
     """The distribution of the next token."""
 
     tokens: list[str]
-    """The tokens of the text."""
     candidates: list[Candidate]
     """The 64 likeliest, the likeliest first."""
     rest: int
-    """The number of other tokens."""
     rest_plain: float
-    """Their total probability before the rule."""
     kept: int
     """Number of tokens with a probability above 0 after the rule."""
     entropy: float
@@ -558,16 +525,13 @@ class Step(Message):
 
     token: str
     probability: float
-    """Its probability under the rule."""
     obeys: bool | None
-    """As in :class:`Candidate`."""
 
 
 class Steps(Message):
     """A continuation. Each draw depends on the seed and its position: two requests for one step equal one for two."""
 
     text: Text
-    """The text with its continuation."""
     steps: list[Step]
     ended: Ended
 
@@ -587,7 +551,6 @@ class ForbiddenEdge(Request):
     layer: Index | None
     """None: in every layer of the part."""
     head: Index | None
-    """None: in every head."""
     query: Index
     key: Index
 
@@ -620,11 +583,8 @@ Forbidden = Annotated[list[ForbiddenEdge], Field(max_length=MOST_EDITS)]
 Replaced = Annotated[list[ReplacedExpert], Field(max_length=MOST_EDITS)]
 
 
-class AskFind(Request):
+class AskFind(AskText):
     """A request for a token of a decoder's vocabulary by its text."""
-
-    model: Name
-    text: Text
 
 
 class Found(Message):
@@ -633,14 +593,12 @@ class Found(Message):
     id: OutcomeId
     name: str
     whole: bool
-    """Whether it is the whole text."""
 
 
 class AskOutcome(Request):
     """An output of a run: the next token after one of its tokens, or the class of its text."""
 
     ask: Ask
-    """The run's request."""
     place: Index | None = None
     """The token whose successor is predicted. None: the last one; of an encoder-decoder, the one before the first
     generated token. For a classifier only None."""
@@ -652,7 +610,6 @@ class AskWhatIf(AskOutcome):
     """A request for an output with and without changes of the model."""
 
     other: OutcomeId | None = None
-    """Another token or class to list."""
     removed: Removed = Field(default=[])
     forbidden: Forbidden = Field(default=[])
     steer: Steering | None = None
@@ -668,9 +625,7 @@ class Outcome(Message):
     id: OutcomeId
     name: str
     before: float
-    """Its probability in the run."""
     after: float
-    """Its probability with the changes."""
 
 
 class WhatIf(Message):
@@ -683,10 +638,8 @@ class WhatIf(Message):
     """All, or the 64 likeliest before and the 8 likeliest after, joined by those that the request names; those with the
     largest of both probabilities first."""
     rest: int
-    """The number of others."""
     rest_before: float
     rest_after: float
-    """Their total probability."""
     distance: float
     """Half the sum of absolute differences over all outcomes, in [0, 1]."""
     changes: list[str]
@@ -724,7 +677,6 @@ class HeadSweep(Message):
     other: OutcomeId | None
     other_name: str | None
     before: float
-    """With all heads."""
     stacks: list[SweptStack]
     done: int
     """The number of exact heads."""
@@ -736,7 +688,6 @@ class AskLens(AskOutcome):
     """A request for what the residual stream predicts after each layer, at all positions."""
 
     first: Index = 0
-    """The first position of the answer."""
 
 
 class Lens(Message):
@@ -752,9 +703,8 @@ class Lens(Message):
     names: list[list[str]]
     """[stage][position]: the likeliest token or class."""
     probabilities: list[list[float]]
-    """[stage][position]: its probability."""
     targets: list[list[float]]
-    """[stage][position]: the target's probability."""
+    """[stage][position]: the probability of the likeliest, and of the target."""
 
 
 class AskContributions(AskOutcome):
@@ -770,10 +720,8 @@ class Contribution(Message):
     name: str
     kind: Literal["embedding", "head", "ffn", "expert", "bias", "interventions"]
     part: Part | None
-    """Of a head."""
     layer: int | None
     number: int | None
-    """Of a head or an expert."""
     value: float
 
 

@@ -16,7 +16,7 @@ from glassformer.explorer import import_extra
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.codecs import text_of, tokens_in, units_of
 from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, of_kind
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import Run
 from glassformer.explorer.saving.recorded_answers import asks_of, page_state
@@ -36,7 +36,7 @@ class ModelPage:
     """The result of :func:`glassformer.explore`. As the last line of a notebook's cell it shows the page.
 
     Args:
-        explorer: Answers the calls.
+        backend: Answers the calls.
         state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
     """
 
@@ -68,11 +68,7 @@ class ModelPage:
             self._widget.state = words
 
     def save(self, path: str | Path) -> Path:
-        """Write the page in its current state to one file that opens without a server and without network.
-
-        Returns:
-            The path of the file.
-        """
+        """Write the page in its current state to one file that opens without a server and without network."""
         return save(self.backend, from_words(self.words), path)
 
     def figure(self) -> Figure:
@@ -81,8 +77,7 @@ class ModelPage:
         from glassformer.figures.heat_maps import MOST_NAMES
 
         shown = page_state(from_words(self.words), self.backend.catalogue().models)
-        run = self.backend.answer("run", asks_of(self.backend, shown)[0])
-        assert isinstance(run, Run)
+        run: Run = self.backend.answer("run", asks_of(self.backend, shown)[0])
         stack = shown.stack(run)
         layer, head = min(shown.state.layer, stack.layers - 1), min(shown.state.head, stack.heads - 1)
         level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)
@@ -139,47 +134,28 @@ def open_page(
     model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
 ) -> ModelPage:
     """See :func:`glassformer.explore`."""
-    if model is None or isinstance(model, str | Path):
-        return _by_name(model, text, tokenizer, source, state)
-    if isinstance(model, ModelEntry | LoadedModel):
-        require(tokenizer is None, f"a tokenizer for {model.card.name}", "none", "It has its own.")
-        return _shown([model], text, source, state)
-    return _shown([wrap_model(model, text, tokenizer, source)], None, None, state)
-
-
-def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> ModelPage:
+    if not (model is None or isinstance(model, str | Path | ModelEntry | LoadedModel)):
+        return ModelPage(Backend([wrap_model(model, text, tokenizer, source)]), state)
+    named = model is not None
     require(model != "", "a model without a name", "a name, a directory or a model", "Omit it to explore all models.")
-    require(
-        tokenizer is None,
-        f"a tokenizer for {model or 'the bundled models'}",
-        "none, since it is stored with the model",
-        "Omit it, or pass the model itself.",
-    )
-    found = list_models(model, runs=None)
+    found = [model] if isinstance(model, ModelEntry | LoadedModel) else list_models(model, runs=None)
+    card, expected = found[0].card, "none, since it is stored with the model"
+    require(tokenizer is None, f"a tokenizer for {card.name}", expected, "Omit it, or pass the model itself.")
     names = ", ".join(entry.card.name for entry in found)
-    alone = model is None and not (text is None and source is None)
+    alone = not named and not (text is None and source is None)
     require(not alone, f"a {'source' if text is None else 'text'} without a model", "both", f"Name one of {names}.")
-    return _shown(found, text, source, state if model is None else {**state, "model": found[0].card.name})
-
-
-def _shown(found: Sequence[ModelEntry | LoadedModel], text: Any, source: Any, state: dict[str, Any]) -> ModelPage:
-    """The first of the models with its input."""
-    backend, card = Backend(found), found[0].card
+    backend, state = Backend(found), {**state, "model": card.name} if named else state
     if text is not None:
         tokens = tokens_in(text)
-        state = {**state, "text": text if tokens is None else _text_of(backend, card.name, tokens)}
+        if tokens is not None:
+            loaded = of_kind(LoadedDecoder, backend.model(card.name), "tokens", "a model that takes them: a decoder")
+            text = text_of(tokens, loaded.encode, [loaded.join])
+        state["text"] = text
     if source is not None:
         takes = card.kind == "encoder_decoder"
         require(takes, f"a source for {card.title}", "an encoder-decoder", "Omit source.")
-        state = {**state, "source": units_of(source)}
+        state["source"] = units_of(source)
     return ModelPage(backend, state)
-
-
-def _text_of(backend: Backend, name: str, tokens: list[int]) -> str:
-    loaded = backend.model(name)
-    if not isinstance(loaded, LoadedDecoder):
-        raise InputError(f"tokens for {name}", "a text", "Pass text='...'.")
-    return text_of(tokens, loaded.encode, [loaded.join])
 
 
 def _png(figure: Figure) -> tuple[str, dict[str, int]]:

@@ -22,8 +22,8 @@ from starlette.exceptions import HTTPException
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
-from glassformer.explorer.api import CALLS, Abandoned, Call, NotDescribed, UnknownName, abandoned, not_described
-from glassformer.explorer.backend import Backend
+from glassformer.explorer.api import Abandoned, NotDescribed, UnknownName, abandoned, not_described
+from glassformer.explorer.backend import CALLS, Backend, Call
 from glassformer.explorer.guards import Guard, hosts_of, refusal
 from glassformer.explorer.messages import Refusal
 
@@ -135,12 +135,7 @@ def listen(port: int) -> socket.socket:
 
 
 def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
-    """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set.
-
-    Args:
-        explorer: Answers the calls.
-        listener: From :func:`listen`.
-    """
+    """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set."""
     config = uvicorn.Config(
         Guard(create_api(backend), hosts_of(listener.getsockname()[1])),
         http="h11",
@@ -158,14 +153,7 @@ def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
 
 
 def serve(backend: Backend, listener: socket.socket, address: str, *, browser: bool) -> None:
-    """Serve until Ctrl-C.
-
-    Args:
-        explorer: Answers the calls.
-        listener: From :func:`listen`.
-        address: The address of the page.
-        browser: Whether to open the address in a browser.
-    """
+    """Serve until Ctrl-C the page at ``address``, which is opened in the browser if wanted."""
     server = make_server(backend, listener)
     if browser:
         # The listener queues the browser's requests until the server runs. A browser in the terminal never returns.

@@ -16,35 +16,14 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from glassformer.errors import InputError
-from glassformer.explorer.messages import (
-    MOST_CHARACTERS,
-    MOST_TOKENS,
-    WHOLE,
-    Forbidden,
-    Index,
-    Message,
-    Order,
-    OutcomeId,
-    Part,
-    Removed,
-    Replaced,
-    Seed,
-    Steering,
-    Temperature,
-    TopK,
-    TopP,
-    Units,
-    View,
-)
+from glassformer.explorer import messages as m
 
 CELL = r"(Km|Qm|Vm|pos)\.(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})"
 """The address of a cell of a head's matrices: name, row, column."""
 SIZE = r"0|[1-9][0-9]{0,2}"
-"""A number of rows or columns."""
 NUMBER = r"[ \t]*[+\u2212-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+\u2212-]?[0-9]+)?[ \t]*"
 """A number as it is typed in a cell, perhaps with a true minus sign."""
 MOST_DIGITS = 40
-"""The most characters of such a number."""
 
 
 def _encodable(text: str) -> str:
@@ -56,43 +35,43 @@ Encodable = Annotated[str, AfterValidator(_encodable)]
 """Text without half a surrogate pair, which no message can carry."""
 
 
-class HeadPlace(Message):
+class HeadPlace(m.Message):
     """A head of the stack that is shown."""
 
-    layer: Index
-    head: Index
+    layer: m.Index
+    head: m.Index
 
 
-class Window(Message):
+class Window(m.Message):
     """The part of a matrix that is seen: its first query and key, and how many of each."""
 
-    query: Index
-    key: Index
-    size: Annotated[int, Field(ge=1, le=MOST_TOKENS), WHOLE]
+    query: m.Index
+    key: m.Index
+    size: Annotated[int, Field(ge=1, le=m.MOST_TOKENS), m.WHOLE]
 
 
-class State(Message):
+class State(m.Message):
     """What the page shows."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, serialize_by_alias=True)
 
     model: Encodable = ""
     """Empty: the first."""
-    view: View | None = None
+    view: m.View | None = None
     """None: the first of the model's."""
     text: Encodable | None = None
     """None: the text of the model's card."""
-    source: Units | None = None
+    source: m.Units | None = None
     """What an encoder-decoder's encoder reads. None: the source of the model's card."""
-    order: Order | None = None
+    order: m.Order | None = None
     """The order of the source. None, or an order of another number of things: as it is."""
-    part: Part | None = None
+    part: m.Part | None = None
     """The stack of attention. None: the first."""
-    layer: Index = 0
-    head: Index = 0
+    layer: m.Index = 0
+    head: m.Index = 0
     versus: HeadPlace | None = None
     """A second head, compared with the first."""
-    pin: Index | None = None
+    pin: m.Index | None = None
     """The query that stays chosen when nothing is hovered."""
     shape: Literal["matrix", "lines", "words", "layers", "heads"] = "matrix"
     """How attention is drawn."""
@@ -107,27 +86,27 @@ class State(Message):
     cells: dict[Encodable, Encodable] = Field(default={})
     """Edits of a hand-designed head: an address (:data:`CELL`) and the number as typed. ``size.qk``, ``size.pos`` and
     ``size.len`` are numbers of columns of keys and queries, of columns of pos (0: no positions), and of rows of pos."""
-    temperature: Temperature = 1.0
-    top_k: TopK | None = None
-    top_p: TopP = 1.0
-    seed: Seed = 0
-    written: list[Annotated[int, Field(ge=0, le=MOST_CHARACTERS), WHOLE]] = Field(default=[])
+    temperature: m.Temperature = 1.0
+    top_k: m.TopK | None = None
+    top_p: m.TopP = 1.0
+    seed: m.Seed = 0
+    written: list[Annotated[int, Field(ge=0, le=m.MOST_CHARACTERS), m.WHOLE]] = Field(default=[])
     """Where in the text each token begins that was generated on the page, in characters."""
-    expert_layer: Index = 0
+    expert_layer: m.Index = 0
     """The layer whose expert choices are shown."""
-    removed: Removed = Field(default=[])
+    removed: m.Removed = Field(default=[])
     """The heads that are removed in the view What if."""
-    forbidden: Forbidden = Field(default=[])
+    forbidden: m.Forbidden = Field(default=[])
     """The edges of attention that are forbidden there."""
-    steer: Steering | None = None
+    steer: m.Steering | None = None
     """How the residual stream is steered there."""
-    swaps: Replaced = Field(default=[])
+    swaps: m.Replaced = Field(default=[])
     """The experts that are replaced there."""
-    place: Index | None = None
+    place: m.Index | None = None
     """The token whose successor is predicted. None: the last one, or the one before an encoder-decoder's answer."""
-    target: OutcomeId | None = None
+    target: m.OutcomeId | None = None
     """The token or class that sweep, lens and contributions are about. None: the likeliest without changes."""
-    other: OutcomeId | None = None
+    other: m.OutcomeId | None = None
     """The token or class whose logit is subtracted in the contributions; None: none."""
 
 

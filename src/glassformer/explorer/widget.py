@@ -13,17 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.api import UnknownName, parse, refusal_of
-from glassformer.explorer.backend import Backend
+from glassformer.explorer.api import UnknownName, refusal_of
+from glassformer.explorer.backend import Backend, parse
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """A widget that shows the page. A notebook may show several, and one in several places.
-
-    Args:
-        explorer: Answers the calls.
-        state: The words of the page's address.
-    """
+    """A widget that shows the page. A notebook may show several, and one in several places."""
 
     # A notebook's file stores this for every widget; the page's long code comes in a message, once for all widgets.
     _esm = PAGE / "widget.js"

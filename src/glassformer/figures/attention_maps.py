@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
@@ -77,7 +76,6 @@ def attention_map(
     *,
     ax: Axes | None = None,
     largest: float | None = None,
-    root: bool = False,
     axis_names: tuple[str, str] = ("key", "query"),
     colormap: str = SEQUENTIAL,
 ) -> Figure:
@@ -91,7 +89,6 @@ def attention_map(
         queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
         ax: Where to draw; a new figure when None.
         largest: The weight with the darkest colour; the largest of ``weights`` when None.
-        root: Colours by the square root of the weight, so that small weights of long texts are visible.
         axis_names: What the columns are, and what the rows are.
     """
     limits = (0.0, end_of_scale([weights], largest))
@@ -100,7 +97,7 @@ def attention_map(
     down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
     width, height = max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys)
     figure, place = axes_or_new(ax, width, height)
-    image = draw_map(place, weights, keys, queries, limits, root, axis_names, labels=ax is None, colormap=colormap)
+    image = draw_map(place, weights, keys, queries, limits, axis_names, labels=ax is None, colormap=colormap)
     # A new figure's size makes the cells nearly square; given axes are filled.
     place.set_box_aspect(None)
     bar: dict[str, Any] = {"aspect": down / 0.13, "panchor": False} if ax is None else {}
@@ -111,7 +108,7 @@ def attention_map(
     figure.draw_without_rendering()
     box = place.get_window_extent()
     cell = min(box.width / weights.shape[1], 1.5 * box.height / weights.shape[0]) / figure.dpi
-    if cell >= 0.9 * LABELLED_CELL and few and not root:
+    if cell >= 0.9 * LABELLED_CELL and few:
         write_values(place, weights, image)
     return figure
 
@@ -141,7 +138,6 @@ def draw_map(
     keys: Names,
     queries: Names,
     limits: tuple[float, float],
-    root: bool,
     axis_names: tuple[str, str],
     *,
     labels: bool = True,
@@ -155,13 +151,9 @@ def draw_map(
         )
     y_names, x_names = (_tick_labels(names) if len(names) <= MOST_NAMES else () for names in (queries, keys))
     cells = overview(values, most)
-    # With root, the colours of letters would have to follow other colours of cells.
-    labels = labels and not root
     image = panel(
         ax, cells, "", *axis_names, labels=labels, limits=limits, colormap=colormap, x_names=x_names, y_names=y_names
     )
-    if root:
-        image.set_norm(PowerNorm(0.5, *limits))
     rows, columns = (_block(count, most) for count in values.shape)
     image.set_extent((-0.5, columns * cells.shape[1] - 0.5, rows * cells.shape[0] - 0.5, -0.5))
     # The last blocks may extend beyond the last token.
@@ -209,7 +201,6 @@ def attention_grid(
     head_names: Names = (),
     panel_names: Names = (),
     largest: float | None = None,
-    root: bool = False,
     values: bool = False,
     axis_names: tuple[str, str] = ("key", "query"),
     figure: Figure | None = None,
@@ -221,7 +212,6 @@ def attention_grid(
         queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
         panel_names: One for each panel, row by row, instead of its layer's and its head's name.
         largest: The weight with the darkest colour; the largest of all when None.
-        root: Colours by the square root of the weight.
         values: Write the weights into the cells, in panels of up to 22 x 22.
         axis_names: What the columns are, and what the rows are.
     """
@@ -233,7 +223,7 @@ def attention_grid(
     titles = numbered(panel_names, rows * columns, "") if panel_names else joined
     limits, shape = (0.0, end_of_scale([head for layer in layers for head in layer], largest)), layers[0].shape[1:]
     queries = (keys if len(keys) == shape[0] else ()) if queries is None else queries
-    labels = values and max(shape) <= MOST_TEXTS and not root
+    labels = values and max(shape) <= MOST_TEXTS
     down, across = _inches(shape[0], queries, labels, 0.7), _inches(shape[1], keys, labels, 1.6)
     width, height = across + 0.4 + names_room(queries), down + 0.5 + names_room(keys)
     made, axes = new_figure(columns * width + 1.2, rows * height + 0.8, rows, columns, figure=figure)
@@ -243,7 +233,7 @@ def attention_grid(
             ax.set_axis_off()
             continue
         named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
-        image = draw_map(ax, layers[layer][head], keys, queries, limits, root, named, labels=labels, most=_PANEL_CELLS)
+        image = draw_map(ax, layers[layer][head], keys, queries, limits, named, labels=labels, most=_PANEL_CELLS)
         ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
     made.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
     finish(made, title)

@@ -54,7 +54,6 @@ def coloured_text(
     *,
     label: str | None = None,
     largest: float | None = None,
-    framed: int | None = None,
 ) -> Figure:
     """A text, each word on a background that shows its weight, in as many lines as it needs.
 
@@ -71,10 +70,6 @@ def coloured_text(
         label: What the weights are, at the colour bar.
         largest: The weight at the end of the scale, for several texts on one scale; a text in ``ax`` then has no colour
             bar. The largest of ``weights`` when None.
-        framed: The index of a word to frame.
-
-    Raises:
-        InputError: Among others, a text too long for ``ax``.
     """
     values = _checked(words, np.asarray(weights, dtype=float)[None], 1, signed)[0]
     reached = float(np.abs(values).max())
@@ -96,7 +91,7 @@ def coloured_text(
         got = f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high"
         needed = len(lines) * _LINE
         require(needed <= height, got, f"{needed / _INCH:.1f} inches", "Use larger axes, or omit ax.")
-    _write(room, lines, values, scale, 0.0, framed)
+    _write(room, lines, values, scale, 0.0)
     return figure
 
 

@@ -37,6 +37,7 @@ from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
 """The scores of queries with keys, and the values of the same tokens or places."""
 
+_ROWS = ("hand-designed", "learned")
 _MOST_WITH_TEXTS = 13
 _BAR = 0.13
 _NEVER = "grey: pairs that never occur in one sequence"
@@ -61,7 +62,7 @@ def draw_head(weights: HeadWeights, seq: ArrayLike, names: list[str] | None = No
     Args:
         seq: ``[position, input_dim]``.
         names: Of the sequence's positions, such as their letters; numbers when None.
-        options: ``input_names``, ``title``, ``labels`` and ``absolute`` of :func:`draw_comparison`.
+        options: ``input_names``, ``title`` and ``labels`` of :func:`draw_comparison`.
     """
     return draw_comparison(weights, None, seq, names, **options)
 
@@ -73,25 +74,21 @@ def draw_comparison(
     seq: ArrayLike,
     names: list[str] | None = None,
     *,
-    row_names: tuple[str, str] = ("hand-designed", "learned"),
     input_names: list[str] | None = None,
     title: str = "",
     labels: bool = False,
-    absolute: bool = False,
 ) -> Figure:
-    """Two heads on the same sequence: the eight panels of the first, in two rows, above those of the second.
+    """A hand-designed and a learned head on one sequence: eight panels of the first, in two rows, above the second's.
 
     Without ``second``, the first head is drawn alone.
 
     Args:
         seq: As for :func:`draw_head`, and so are ``names``.
-        row_names: Of the two heads.
         input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of the position follow
             as p0, p1, ...
         labels: Write the values, not rescaled, into the cells of panels of up to 22 rows and columns.
-        absolute: One scale for all panels of both heads instead, centred at 0, with a colour bar.
     """
-    heads = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
+    heads = [("", first)] if second is None else list(zip(_ROWS, (first, second), strict=True))
     panels = [each for _, weights in heads for each in _eight_panels(weights, seq, names, input_names)]
     cell = LABELLED_CELL if labels else CELL
     widths = [max(side(each.values.shape[1], cell) for each in panels[column::4]) for column in range(4)]
@@ -99,30 +96,19 @@ def draw_comparison(
         max(side(each.values.shape[0], cell, cell) for each in panels[i : i + 4]) for i in range(0, len(panels), 4)
     ]
     figure, axes = new_figure(
-        sum(widths) + 4 * 0.6 + 0.3 * (second is not None) + 1.0 * absolute,
+        sum(widths) + 4 * 0.6 + 0.3 * (second is not None),
         sum(heights) + len(heights) * 0.85 + 0.4 * bool(title),
         rows=len(heights),
         columns=4,
         width_ratios=widths,
         height_ratios=heights,
     )
-    largest = _largest_size([each.values for each in panels])
     for ax, each in zip(axes, panels, strict=True):
-        image = panel(
-            ax,
-            each.values,
-            *(each.title, each.x_label, each.y_label),
-            labels=labels,
-            limits=(-largest, largest) if absolute else None,
-            colormap=DIVERGING if absolute else "Reds",
-            x_names=each.x_names,
-            y_names=each.y_names,
-        )
+        texts = each.title, each.x_label, each.y_label
+        panel(ax, each.values, *texts, labels=labels, x_names=each.x_names, y_names=each.y_names)
     for number, (row_name, _) in enumerate(heads):
         taller = int(np.argmax(heights[2 * number : 2 * number + 2]))
         name_row(axes[8 * number + 4 * taller], row_name)
-    if absolute:
-        figure.colorbar(image, ax=axes, label="value, one scale for all panels", aspect=30, panchor=False)
     finish(figure, title)
     return figure
 
@@ -186,18 +172,17 @@ def draw_circuit_comparison(
     names: Names,
     title: str = "",
     *,
-    row_names: tuple[str, str] = ("hand-designed", "learned"),
     value_names: Names = (),
     split: int | None = None,
     common_scale: bool = True,
 ) -> Figure:
-    """The circuits of two heads, those of the first above those of the second.
+    """The circuits of a hand-designed head above those of a learned one.
 
-    ``row_names`` are those of the two heads; the other arguments are those of :func:`draw_circuits`. Without
+    The other arguments are those of :func:`draw_circuits`. Without
     ``common_scale`` each head has its own scale, which shows the pattern of a head with comparatively small scores.
     Without ``second``, the first head is drawn alone.
     """
-    rows = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
+    rows = [("", first)] if second is None else list(zip(_ROWS, (first, second), strict=True))
     for _, circuits in rows:
         _check_circuits(circuits, names, split)
     size, v_dim = rows[0][1][1].shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,6 +110,7 @@ def figure_of(ax: Axes) -> Figure:
     return cast(Figure, ax.get_figure(root=True))
 
 
+@in_style
 def save_figure(
     figure: Figure, directory: Path, name: str, *, formats: Sequence[str] = ("png", "svg"), **savefig: Any
 ) -> list[Path]:
@@ -120,19 +121,13 @@ def save_figure(
     """
     expected = "a plain name without directory or suffix"
     require(name == Path(name).stem and name != "", f"name = {name!r}", expected, "Use a name such as 'losses'.")
-    paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
-    write_figure(figure, paths, **savefig)
-    return list(paths.values())
-
-
-@in_style
-def write_figure(figure: Figure, paths: Mapping[str, Path], **savefig: Any) -> None:
-    """Write the figure in each format; nothing if one of them is unknown."""
-    for suffix in paths:
+    for suffix in formats:
         require(suffix in _METADATA, f"the format {suffix!r}", f"one of {', '.join(_METADATA)}", "Choose one of these.")
+    paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
+    directory.mkdir(parents=True, exist_ok=True)
     for suffix, path in paths.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, **{"format": suffix, "metadata": _METADATA[suffix], **savefig})
+    return list(paths.values())
 
 
 def line(series: int, points: int) -> dict[str, Any]:

@@ -2,6 +2,6 @@
 
 from glassformer.generation.decoding import GREEDY, generate, stream
 from glassformer.generation.greedy import greedy_decode
-from glassformer.generation.sampling import SamplingRule, next_token_distribution, sample
+from glassformer.generation.sampling import SamplingRule
 
-__all__ = ["GREEDY", "SamplingRule", "generate", "greedy_decode", "next_token_distribution", "sample", "stream"]
+__all__ = ["GREEDY", "SamplingRule", "generate", "greedy_decode", "stream"]

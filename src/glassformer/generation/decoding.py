@@ -1,10 +1,12 @@
-"""Autoregressive generation with a decoder."""
+"""Autoregressive generation with a decoder: of texts, and of one growing text such as a conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import index
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,7 +17,8 @@ from glassformer.generation.compiled import compiled_step
 from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
 from glassformer.generation.speculative import Drafts
-from glassformer.layers.cache import Cache
+from glassformer.layers.attention import editors
+from glassformer.layers.cache import Cache, Snapshot
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
 
@@ -32,39 +35,14 @@ Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
 """Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
 
 
-def generate(
-    model: Decoder,
-    prompts: Prompts,
-    max_new_tokens: int,
-    *,
-    rule: SamplingRule = GREEDY,
-    stop_tokens: Sequence[int] = (),
-    use_cache: bool = True,
-    compile: bool = False,
-    speculate: int = 0,
-) -> list[list[int]]:
+def generate(model: Decoder, prompts: Prompts, max_new_tokens: int, **options: Any) -> list[list[int]]:
     """Continue each prompt; returns the new tokens, without the prompt.
-
-    A text ends after ``max_new_tokens`` tokens or with the first of ``stop_tokens``, which is its last token then.
-    Prompts of different lengths are padded on the left and masked, so each gets what it would get alone, up to
-    rounding: in bfloat16 and with packed weights, logits alone and in a batch differ by some hundredths, which decides
-    where two tokens are nearer to one another. The same ``rule.seed`` gives the same texts to the same prompts;
-    the random numbers of a step are drawn for all texts at once, so that a text alone is another one than in a batch.
 
     Args:
         model: The decoder; it is used in evaluation mode and left in the mode it was in.
         prompts: Token ids, at least one in each prompt.
         max_new_tokens: At least 1; with the longest prompt at most ``max_seq_len`` positions are read.
-        rule: How a token is chosen; greedy by default.
-        stop_tokens: Tokens that end a text.
-        use_cache: Keep keys and values between steps. Without, every step reads the whole text again: the reference
-            that the cached path is tested against.
-        compile: Compile the decoding step with ``torch.compile``. Needs ``use_cache`` and a C++ compiler. For GPUs; on
-            a processor :class:`~glassformer.generation.native_step.DecodingStep` is faster. Each batch size and each
-            cache size (256 positions, then powers of two) is compiled once for each model, in about half a minute.
-        speculate: Most tokens of one text that are looked up in it and verified in one forward pass: see
-            :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
-            text repeats what it has said. Needs ``use_cache``, and not ``compile``.
+        options: ``rule``, ``stop_tokens``, ``compile`` and ``speculate``: those of :func:`stream`.
 
     Example:
         >>> from glassformer.models import DecoderConfig
@@ -76,17 +54,7 @@ def generate(
         InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
             that exclude one another.
     """
-    steps = stream(
-        model,
-        prompts,
-        max_new_tokens,
-        rule=rule,
-        stop_tokens=stop_tokens,
-        use_cache=use_cache,
-        compile=compile,
-        speculate=speculate,
-        constant=True,
-    )
+    steps = stream(model, prompts, max_new_tokens, constant=True, **options)
     return [[token for token in text if token is not None] for text in zip(*steps, strict=True)]
 
 
@@ -97,46 +65,57 @@ def stream(
     *,
     rule: SamplingRule = GREEDY,
     stop_tokens: Sequence[int] = (),
-    use_cache: bool = True,
     compile: bool = False,
     speculate: int = 0,
     constant: bool = False,
 ) -> Iterator[list[int | None]]:
     """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended.
 
-    The model may be changed between two steps. On a processor each step therefore looks at it anew, unless it is
-    promised to stay ``constant``.
+    A text ends after ``max_new_tokens`` tokens or with the first of ``stop_tokens``, which is its last token then.
+    Prompts of different lengths are padded on the left and masked, so each gets what it would get alone, up to
+    rounding: in bfloat16 and with packed weights, logits alone and in a batch differ by some hundredths, which decides
+    where two tokens are nearer to one another. The same ``rule.seed`` gives the same texts to the same prompts;
+    the random numbers of a step are drawn for all texts at once, so that a text alone is another one than in a batch.
+
+    Args:
+        model: As for :func:`generate`, as are ``prompts`` and ``max_new_tokens``.
+        prompts: See there.
+        max_new_tokens: See there.
+        rule: How a token is chosen; greedy by default.
+        stop_tokens: Tokens that end a text.
+        compile: Compile the decoding step with ``torch.compile``, which needs a C++ compiler. For GPUs; on a processor
+            :class:`~glassformer.generation.native_step.DecodingStep` is faster. Each batch size and each cache size
+            (256 positions, then powers of two) is compiled once for each model, in about half a minute.
+        speculate: Most tokens of one text that are looked up in it and verified in one forward pass: see
+            :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
+            text repeats what it has said. Not with ``compile``.
+        constant: The model is not changed between two steps. Otherwise each step on a processor looks at it anew.
     """
     require_positive(max_new_tokens=max_new_tokens)
-    require(use_cache or not compile, "compile without use_cache", "compile with use_cache", "Leave one of them out.")
-    require(speculate >= 0, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
+    _require_count(speculate)
     tokens, real = _padded(model, prompts)
     texts, length = tokens.shape
-    cached = use_cache and not compile
-    require(
-        speculate == 0 or (texts == 1 and cached),
-        f"speculate = {speculate} for {texts} texts" + ("" if cached else ", without use_cache or with compile"),
-        "one text, with use_cache and without compile",
-        "Leave speculate out, or continue each text by itself.",
-    )
+    got = f"speculate = {speculate} for {texts} texts" + (", with compile" if compile else "")
+    fix = "Leave speculate out, or continue each text by itself."
+    require(speculate == 0 or (texts == 1 and not compile), got, "one text, without compile", fix)
     positions = length + max_new_tokens - 1
-    require(
-        positions <= model.config.max_seq_len,
-        f"a prompt of {length} tokens and max_new_tokens = {max_new_tokens}",
-        f"at most max_seq_len = {model.config.max_seq_len} positions in all",
-        "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len.",
-    )
-    if not use_cache:
-        prompt, step = _without_cache(model, tokens, real)
-    elif compile:
-        prompt, step = _with_compiled_step(model, positions, tokens, real)
-    else:
-        cache = model.new_cache(texts, positions)
-        prompt = partial(read_prompt, model, cache, tokens, real)
-        step = DecodingStep(model, cache, constant=constant)
+    got = f"a prompt of {length} tokens and max_new_tokens = {max_new_tokens}"
+    expected = f"at most max_seq_len = {model.config.max_seq_len} positions in all"
+    fix = "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len."
+    require(positions <= model.config.max_seq_len, got, expected, fix)
+    # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
+    powers = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
+    cache = model.new_cache(texts, powers if compile else positions)
+    native = DecodingStep(model, cache, constant=constant)
+    step: Step = _compiled(model, cache, tokens, real) if compile else native
     drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
     choose = partial(rule.choose, generator=rule.generator(model.device))
+    prompt = partial(read_prompt, model, cache, tokens, real)
     return decode(prompt, step, choose, max_new_tokens, frozenset(stop_tokens), drafts)
+
+
+def _require_count(speculate: int) -> None:
+    require(speculate >= 0, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
 
 
 Step = Callable[[Int[Tensor, "batch new"]], Float[Tensor, "batch new vocab"]]
@@ -190,44 +169,24 @@ def decode(
 
 
 def read_prompt(
-    model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None = None, prefill: int | None = None
+    model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None = None
 ) -> Float[Tensor, "batch vocab"]:
-    """Read texts into the cache, ``prefill`` tokens at a time; the logits after them."""
-    at_a_time, last = prefill or PREFILL, torch.empty(0)
+    """Read texts into the cache; the logits after them."""
+    last = torch.empty(0)
     with evaluating(model), torch.inference_mode():
-        for start in range(0, max(tokens.shape[1], 1), at_a_time):  # once for no tokens, which the model refuses
-            piece = slice(start, start + at_a_time)
+        for start in range(0, max(tokens.shape[1], 1), PREFILL):  # once for no tokens, which the model refuses
+            piece = slice(start, start + PREFILL)
             padding = None if real is None else real[:, piece]
             last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
         return model.logits(last)[:, -1]
 
 
-_Way = tuple[Callable[[], Tensor], Step]
-"""How a way of decoding reads the prompts, and how it goes on."""
-
-
-def _without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -> _Way:
-    def prompt() -> Tensor:
-        with evaluating(model):
-            return model.logits(model.hidden(tokens, key_padding=real, last=1))[:, -1]
-
-    def step(new: Tensor) -> Tensor:
-        nonlocal tokens, real
-        tokens = torch.cat([tokens, new], dim=1)
-        real = None if real is None else torch.cat([real, torch.ones_like(new, dtype=torch.bool)], dim=1)
-        return prompt()[:, None]
-
-    return prompt, step
-
-
-def _with_compiled_step(model: Decoder, positions: int, tokens: Tensor, real: Tensor | None) -> _Way:
+def _compiled(model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None) -> Step:
+    """The compiled step after these prompts."""
     batch, length = tokens.shape
-    # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
-    slots = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
-    cache = model.new_cache(batch, slots)
-    compiled = compiled_step(model, batch, slots)
+    compiled = compiled_step(model, batch, cache.max_seq_len)
     position = torch.tensor([length - 1], device=tokens.device)
-    visible = torch.ones(batch, slots, dtype=torch.bool, device=tokens.device)
+    visible = torch.ones(batch, cache.max_seq_len, dtype=torch.bool, device=tokens.device)
     if real is not None:
         visible[:, :length] = real
 
@@ -236,7 +195,7 @@ def _with_compiled_step(model: Decoder, positions: int, tokens: Tensor, real: Te
         with evaluating(model):
             return compiled(model, new, position, cache, visible)[:, None]
 
-    return partial(read_prompt, model, cache, tokens, real), step
+    return step
 
 
 def _padded(
@@ -254,12 +213,8 @@ def _padded(
     listed = not isinstance(prompts, str) and all(hasattr(prompt, "__len__") for prompt in prompts)
     require(listed, got, "a list of lists of token ids", fix)
     lengths = [len(prompt) for prompt in prompts]
-    require(
-        len(lengths) > 0 and min(lengths) > 0,
-        f"prompts of lengths {lengths}",
-        "at least one prompt, and a token in each",
-        "Start an empty text with a start token.",
-    )
+    got, expected = f"prompts of lengths {lengths}", "at least one prompt, and a token in each"
+    require(min(lengths, default=0) > 0, got, expected, "Start an empty text with a start token.")
     longest = max(lengths)
     try:
         rows = [[0] * (longest - len(prompt)) + [index(token) for token in prompt] for prompt in prompts]
@@ -272,3 +227,107 @@ def _padded(
         return tokens, None
     start = longest - torch.tensor(lengths, device=device)[:, None]
     return tokens, torch.arange(longest, device=device) >= start
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """State at the end of a prompt: its logits, and what later positions write over."""
+
+    tokens: tuple[int, ...]
+    logits: Float[Tensor, "1 vocab"]
+    snapshot: Snapshot
+
+
+class Continuation:
+    """Continues prompts that each start with the one before, reading only the new tokens.
+
+    After a reply the text is taken back to the end of its prompt, so that the next prompt may hold the reply in another
+    form, as in conversations whose reasoning is left out later. Keys and values of full layers are still there then;
+    those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
+    a layer. Any other prompt is read from its start, and so is one under other interventions than the last.
+
+    The tokens are those of :func:`generate` for the whole prompt, up to rounding.
+
+    Args:
+        model: Used in evaluation mode, and left in the mode it was in.
+        max_seq_len: Positions in all, for which memory is taken at once; None: the model's.
+        rule: How tokens are chosen. One generator of random numbers serves all replies.
+        speculate: As for :func:`stream`.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        max_seq_len: int | None = None,
+        *,
+        rule: SamplingRule = GREEDY,
+        speculate: int = 0,
+    ) -> None:
+        self.max_seq_len = model.config.max_seq_len if max_seq_len is None else max_seq_len
+        require_positive(max_seq_len=self.max_seq_len)
+        _require_count(speculate)
+        self._model, self._rule, self._speculate = model, rule, speculate
+        self._cache = model.new_cache(1, self.max_seq_len)
+        self._generator = rule.generator(model.device)
+        self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
+        self._editors = editors()
+        """Interventions under which the mark was read: under others the text is read again."""
+
+    def unread(self, prompt: Sequence[int]) -> int:
+        """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
+        return len(prompt) - len(self._mark_before(prompt).tokens)
+
+    def reply(
+        self, prompt: Sequence[int], max_new_tokens: int | None = None, *, stop_tokens: Sequence[int] = ()
+    ) -> Iterator[int]:
+        """The tokens that follow ``prompt``, one by one; nothing is computed before the first is asked for.
+
+        It may be left at any moment, also by an exception, and the next call goes on as if it had ended.
+
+        Args:
+            prompt: At least one token and at most ``max_seq_len``.
+            max_new_tokens: At most so many; None: until the cache is full, which is after
+                ``max_seq_len - len(prompt) + 1``.
+            stop_tokens: Tokens that end the reply; the one that does is its last.
+        """
+        require(len(prompt) > 0, "an empty prompt", "at least one token", "Start an empty text with a token.")
+        got, expected = f"a prompt of {len(prompt)} tokens", f"at most max_seq_len = {self.max_seq_len}"
+        fix = "Shorten it, or make the continuation with a larger max_seq_len."
+        require(len(prompt) <= self.max_seq_len, got, expected, fix)
+        room = self.max_seq_len - len(prompt) + 1
+        most = room if max_new_tokens is None else min(room, max_new_tokens)
+        require_positive(max_new_tokens=most)
+        return self._reply(tuple(prompt), most, frozenset(stop_tokens))
+
+    def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
+        begun, read = editors(), DecodingStep(self._model, self._cache)
+
+        def step(new: Tensor) -> Tensor:
+            # Keys and values that were computed under other interventions do not go together.
+            got = "a reply that began under other interventions than it goes on"
+            require(begun == editors(), got, "one intervention for the whole reply", "Begin it anew within the block.")
+            return read(new)
+
+        logits = self._read_prompt(prompt)
+        drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
+        choose = partial(self._rule.choose, generator=self._generator)
+        for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
+            assert token is not None  # the only text
+            yield token
+
+    def _mark_before(self, prompt: Sequence[int]) -> _Mark:
+        known = self._mark.tokens
+        return self._mark if tuple(prompt[: len(known)]) == known and self._editors == editors() else self._start
+
+    def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
+        """Logits after ``prompt``; sets the mark there."""
+        # The cache is overwritten: another mark is no longer valid.
+        self._mark = mark = self._mark_before(prompt)
+        self._editors = editors()
+        logits = mark.logits
+        self._cache.restore(mark.snapshot)
+        if new := prompt[len(mark.tokens) :]:
+            tokens = torch.tensor([new], dtype=torch.int64, device=self._model.device)
+            logits = read_prompt(self._model, self._cache, tokens)
+        self._mark = _Mark(prompt, logits, self._cache.snapshot())
+        return logits

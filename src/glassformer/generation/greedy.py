@@ -19,7 +19,6 @@ def greedy_decode(
     start_id: int,
     end_id: int | None = None,
     source_real: Bool[Tensor, "batch source"] | None = None,
-    use_cache: bool = True,
 ) -> Int64[Tensor, "batch token"]:
     """The tokens that the model writes for each source, without the start token.
 
@@ -34,33 +33,23 @@ def greedy_decode(
         start_id: The token that stands before every target.
         end_id: The token that ends a text; None: every text has ``max_new_tokens``.
         source_real: True where a source position is real; :meth:`EncoderDecoder.real_source` when None.
-        use_cache: Keep keys and values between steps. Without, every step reads the whole target again: the reference
-            that the cached path is tested against.
     """
     require_positive(max_new_tokens=max_new_tokens)
     longest, vocab_size = model.config.max_target_len, model.config.target_vocab
-    require(
-        max_new_tokens <= longest,
-        f"max_new_tokens = {max_new_tokens}",
-        f"at most max_target_len = {longest}",
-        "Ask for fewer tokens, or make the model with a larger max_target_len.",
-    )
+    got, fix = f"max_new_tokens = {max_new_tokens}", "Ask for fewer, or make the model with a larger max_target_len."
+    require(max_new_tokens <= longest, got, f"at most max_target_len = {longest}", fix)
     for name, token in (("start_id", start_id), ("end_id", end_id)):
-        whole = isinstance(token, int) and not isinstance(token, bool)
-        require(
-            (token is None and name == "end_id") or (whole and 0 <= token < vocab_size),  # type: ignore[operator]
-            f"{name} = {token!r}",
-            f"a token of the target vocabulary, in [0, {vocab_size})",
-            "Use the tokens that the model was trained with.",
-        )
+        known = (token is None and name == "end_id") or (type(token) is int and 0 <= token < vocab_size)
+        expected = f"a token of the target vocabulary, in [0, {vocab_size})"
+        require(known, f"{name} = {token!r}", expected, "Use the tokens that the model was trained with.")
     with evaluating(model), torch.no_grad():  # unlike inference mode, no_grad returns tokens usable in training
         memory = model.encode(source, source_real)
         real = model.real_source(source) if source_real is None else source_real
-        cache = model.new_cache(memory, max_new_tokens) if use_cache else None
+        cache = model.new_cache(memory, max_new_tokens)
         tokens = torch.full((len(source), 1), start_id, dtype=torch.int64, device=source.device)
         ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
         for _ in range(max_new_tokens):
-            newest = tokens[:, -1:] if use_cache else tokens
+            newest = tokens[:, -1:]
             # Generated tokens are not padding, even if they equal pad_id.
             logits = model.decode(newest, memory, real, torch.ones_like(newest, dtype=torch.bool), cache)[:, -1]
             chosen = GREEDY.choose(logits).masked_fill(ended, model.config.pad_id)

@@ -31,11 +31,7 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
 from glassformer.data.harmony import Message, Role, Setting, render_prompt
-from glassformer.data.released_tokenizer import (
-    ReleasedTokenizer,
-    named_tokenizer,
-    tokenizer_beside,
-)
+from glassformer.data.released_tokenizer import ReleasedTokenizer, named_tokenizer, tokenizer_beside
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.generation.decoding import stream
 from glassformer.generation.sampling import SamplingRule
@@ -113,14 +109,25 @@ class FoundModel:
     chat_template: ChatTemplate | None
     declared_ends: tuple[int, ...]
     """The end-of-text tokens that its files name."""
-    stop_tokens: tuple[int, ...]
-    """Those, and the tokenizer's special tokens that end a text or a turn."""
     size: int
     """Bytes of its files of weights."""
     packing: str
     """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
     content: Mapping[str, Any] = field(repr=False)
     """That of its ``config.json``, or the metadata of its file."""
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is not None:
+            self.tokenizer.require_fits(self.config.vocab_size)
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """``declared_ends``, and the tokenizer's special tokens that end a text or a turn."""
+        if self.tokenizer is None:
+            return tuple(sorted(self.declared_ends))
+        specials = self.tokenizer.specials
+        named = [specials[name] for name in _ENDS if name in specials]
+        return tuple(sorted({*self.declared_ends, *named, *self.tokenizer.ends}))
 
     @property
     def about(self) -> str:
@@ -265,15 +272,11 @@ class LanguageModel:
         return "".join(self.stream(text, max_new_tokens, **options))
 
     @property
-    def num_weights(self) -> int:
-        """See :func:`count_weights`."""
-        return count_weights(self.model)
-
-    @property
     def about(self) -> str:
         """Name, number of weights, how they are stored, and size, in words."""
         kind = f"{self.packing}, " if self.packing else ""
-        return f"{self.name}: {self.num_weights / 1e6:,.0f} million weights, {kind}{self.size / 2**20:,.0f} MiB"
+        count = count_weights(self.model)
+        return f"{self.name}: {count / 1e6:,.0f} million weights, {kind}{self.size / 2**20:,.0f} MiB"
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.about})"
@@ -342,19 +345,16 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     if isinstance(place, GgufFile):
         return _in_file(place, own)
     config = read_json(place / CONFIG_FILE)
-    require(
-        not {"training", "description"} <= config.keys(),
-        f"{source}, the directory of a run",
-        "a model's directory",
-        "Use 'glassformer generate --run', or convert the run with 'glassformer convert'.",
-    )
+    is_run = {"training", "description"} <= config.keys()
+    fix = "Use 'glassformer generate --run', or convert the run with 'glassformer convert'."
+    require(not is_run, f"{source}, the directory of a run", "a model's directory", fix)
     decoder = read_decoder_config(place, config)
     found = own or tokenizer_beside(place)
     template = template_from_directory(place)
     name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
     size = sum(each.stat().st_size for each in place.glob("*.safetensors"))
-    ends = _declared_ends(place, config, decoder.vocab_size)
-    return _found(name, place, decoder, found, template, ends, size, "", config)
+    ends = _declared_ends(place, config, decoder)
+    return FoundModel(name, place, decoder, found, template, ends, size, "", config)
 
 
 def find_place(source: str | Path) -> Path | GgufFile:
@@ -403,8 +403,7 @@ def _in_file(file: GgufFile, tokenizer: ReleasedTokenizer | None) -> FoundModel:
     _, config = gguf_config(file)
     metadata, label = file.metadata, file.path.name
     own = tokenizer or tokenizer_from_gguf(metadata, label)
-    keys = ("eos_token_id", "eot_token_id")
-    ends = [metadata.get(f"tokenizer.ggml.{key}") for key in keys]
+    ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
     # Files are renamed less often than their metadata is wrong.
     name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", label)
     name = re.sub(r"(?i)[.-](i?q\d\w*|b?f16|f32|mxfp4)$", "", name)
@@ -412,27 +411,8 @@ def _in_file(file: GgufFile, tokenizer: ReleasedTokenizer | None) -> FoundModel:
     for tensor in file.tensors.values():
         stored[tensor.kind] += tensor.nbytes
     template = template_from_gguf(metadata, label)
-    declared = sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size})
-    return _found(name, file, config, own, template, declared, file.nbytes, stored.most_common(1)[0][0], metadata)
-
-
-def _found(
-    name: str,
-    place: Path | GgufFile,
-    config: DecoderConfig,
-    tokenizer: ReleasedTokenizer | None,
-    template: ChatTemplate | None,
-    declared: Sequence[int],
-    size: int,
-    packing: str,
-    content: Mapping[str, Any],
-) -> FoundModel:
-    ends: list[int] = []
-    if tokenizer is not None:
-        tokenizer.require_fits(config.vocab_size)
-        ends = [tokenizer.specials[each] for each in _ENDS if each in tokenizer.specials] + [*tokenizer.ends]
-    stops = tuple(sorted({*declared, *ends}))
-    return FoundModel(name, place, config, tokenizer, template, tuple(declared), stops, size, packing, content)
+    packing = stored.most_common(1)[0][0]
+    return FoundModel(name, file, config, own, template, _known_tokens(ends, config), file.nbytes, packing, metadata)
 
 
 def _known(name: str, known: Known) -> Path | GgufFile:
@@ -465,14 +445,18 @@ def _require_size(name: str, known: Known, size: int) -> None:
     require(size == known.nbytes, f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again.")
 
 
-def _declared_ends(directory: Path, config: dict[str, Any], vocab_size: int) -> list[int]:
+def _declared_ends(directory: Path, config: dict[str, Any], decoder: DecoderConfig) -> tuple[int, ...]:
     path = directory / GENERATION_FILE
     ends: list[Any] = []
     for settings in (config, read_json(path) if path.is_file() else {}):
         value = settings.get("eos_token_id")
         ends += value if isinstance(value, list) else [value]
+    return _known_tokens(ends, decoder)
+
+
+def _known_tokens(ends: Sequence[Any], config: DecoderConfig) -> tuple[int, ...]:
     # The files of a small model may still name ids of the large model it was derived from.
-    return sorted({end for end in ends if isinstance(end, int) and 0 <= end < vocab_size})
+    return tuple(sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size}))
 
 
 def _listed(tokens: Tensor | Iterable[int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from operator import is_
+from itertools import chain
 from typing import Any
 
 import torch
@@ -151,25 +151,23 @@ class _Plan:
     """
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
-        self._attributes: list[dict[str, Any]] = []
-        self._names: list[str] = []
-        self._values: list[Any] = []
-        """What ``self._attributes[i][self._names[i]]`` was: modules, tensors, and None where there is none."""
-        self._modules: list[nn.Module] = []
-        self._types: list[type] = []
-        self._sizes: list[int] = []
-        """How many attributes a module has: a method of its own is one more."""
+        self._cache, self._modules = cache, [*model.modules()]
+        _require(type(model) is Decoder and type(cache) is Cache and len(model.layers) == len(cache.layers))
+        _require(all(map(_is_unchanged, self._modules)))
+        self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
+        _require(self.dtype in _DTYPES)
+        # An attribute that moves into an empty table is one attribute less.
+        tables = [
+            table for each in self._modules for table in (each._parameters, each._buffers, each._modules) if table
+        ]
+        # A rotary embedding's tensor is an ordinary attribute.
+        self._tables = [*tables, *(vars(each) for each in self._modules if type(each) is RotaryEmbedding)]
         self._tensors: list[Tensor] = []
-        self._addresses: list[int] = []
         self._memory: list[Tensor] = []
         self._handles = -1
         """``RemovableHandle.next_id`` when the modules had no hooks: it grows with every hook of any module."""
-        self._model, self._cache, self._caches = model, cache, list(cache.layers)
-        self._module({"": model}, "", Decoder)
-        _require(type(cache) is Cache and len(model.layers) == len(cache.layers))
-        self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
-        _require(self.dtype in _DTYPES)
         self.weights = self._decoder(model)
+        self._parts = self._state()
 
     @classmethod
     def of(cls, model: Decoder, cache: Cache) -> _Plan | None:
@@ -182,14 +180,16 @@ class _Plan:
 
     def is_current(self) -> bool:
         """Whether modules, weights and cache are those that the plan was made of, and no module has a hook."""
-        return (  # in each step, so without a line of Python for each part
-            all(map(is_, map(dict.get, self._attributes, self._names), self._values))
-            and list(map(type, self._modules)) == self._types
-            and native.addresses(self._tensors) == self._addresses
-            and list(map(len, map(vars, self._modules))) == self._sizes
-            and (self._handles == RemovableHandle.next_id or self._has_no_hooks())
-            and len(self._model.layers) == len(self._caches)
-            and self._cache.layers == self._caches
+        return self._state() == self._parts and (self._handles == RemovableHandle.next_id or self._has_no_hooks())
+
+    def _state(self) -> tuple[list[Any], ...]:
+        """What changes with any part that is replaced: in each step, so without a line of Python for each."""
+        return (
+            [*map(id, chain.from_iterable(map(dict.values, self._tables)))],
+            [id(tensor) for layer in self._cache.layers for tensor in (layer.keys, layer.values)],
+            [*map(type, self._modules)],
+            [*map(len, map(vars, self._modules))],  # a method of its own is one attribute more
+            native.addresses(self._tensors),
         )
 
     def _has_no_hooks(self) -> bool:
@@ -198,26 +198,21 @@ class _Plan:
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim
-        for name in ("positions", "local_rotary", "logit_cap"):
-            if model._modules.get(name) is None:
-                self._remember(model._modules, name, None)
-        embedding, positions = self._embedding(model, "embedding", config.vocab_size), Matrix()
-        if model.positions is not None:
-            positions = self._embedding(model, "positions", config.max_seq_len)
-        layers = (Layer * len(self._module(model._modules, "layers", nn.ModuleList)))()
+        _require(not isinstance(config.rope_scaling, LongRope))
+        positions = None if model.positions is None else self._embedding(model, "positions", config.max_seq_len)
+        layers = (Layer * len(_part(model, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
-        cap = None if model.logit_cap is None else self._module(model._modules, "logit_cap", SoftCap)
         output, bias = self._linear(model, "output", config.vocab_size, width)
-        _require(not bias and not isinstance(config.rope_scaling, LongRope))
-        for number, layer in enumerate(layers):
-            block = self._module(model.layers._modules, str(number), Block)
-            self._attention(layer, block, self._cache.layers[number], width)
+        _require(bias is None)
+        for number, (layer, cache) in enumerate(zip(layers, self._cache.layers, strict=True)):
+            block = _part(model.layers, str(number), Block)
+            self._attention(layer, block, cache, model)
             local = model.local_rotary is not None and config.layer_window(number) is not None
             layer.rotation = -1 if config.learned_positions or number in config.unrotated_layers else int(local)
             self._feed_forward(layer, block, width)
         return Weights(
-            embedding=embedding,
-            positions=positions,
+            embedding=self._embedding(model, "embedding", config.vocab_size),
+            positions=positions or Matrix(),
             embedding_norm=self._norm(model, "embedding_norm", width),
             final_norm=self._norm(model, "final_norm", width),
             output=output,
@@ -231,54 +226,51 @@ class _Plan:
             head_dim=config.head_dim,
             interleaved=model.rotary.layout == "interleaved",
             embedding_scale=float(torch.tensor(config.embedding_scale, dtype=self.dtype)),
-            logit_cap=0.0 if cap is None else cap.cap,
+            logit_cap=0.0 if model.logit_cap is None else _part(model, "logit_cap", SoftCap).cap,
         )
 
     def _embedding(self, model: Decoder, name: str, rows: int) -> Matrix:
-        table, width = self._module(model._modules, name, nn.Embedding, BlockEmbedding), model.config.hidden_dim
+        table, width = _part(model, name, nn.Embedding, BlockEmbedding), model.config.hidden_dim
         _require(table.max_norm is None and table.num_embeddings >= rows)
         if isinstance(table, BlockEmbedding):
             return self._blocks(table, table.num_embeddings, width)
-        return self._matrix(table, "weight", table.num_embeddings, width)
+        return self._matrix(table.weight, table.num_embeddings, width)
 
     def _blocks(self, owner: BlockLinear | BlockEmbedding, rows: int, width: int) -> Matrix:
         _require(self.dtype == torch.float32)  # in which their layers compute
         kind = KINDS[owner.kind]
         _require(width % kind.block == 0)
-        blocks = self._address(owner._buffers, "blocks", torch.uint8, rows, kind.row_bytes(width))
-        return Matrix.blocks(blocks, kind, width)
+        return Matrix.blocks(self._address(owner.blocks, torch.uint8, rows, kind.row_bytes(width)), kind, width)
 
     def _rotations(self, model: Decoder) -> Any:
         """The rotation of all layers and that of windowed ones; none with learned positions."""
-        found = [self._module(model._modules, "rotary", RotaryEmbedding)]
-        if model.local_rotary is not None:
-            found.append(self._module(model._modules, "local_rotary", RotaryEmbedding))
-        rotations = (Rotation * len(found))()
-        for rotation, rotary in zip(rotations, found, strict=True):
+        names = ["rotary"] if model.local_rotary is None else ["rotary", "local_rotary"]
+        rotations = (Rotation * len(names))()
+        for rotation, name in zip(rotations, names, strict=True):
+            rotary = _part(model, name, RotaryEmbedding)
             pairs = rotary.head_dim // 2
             _require(rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2)
-            rotation.frequencies = self._address(vars(rotary), "_frequencies", torch.float32, pairs)
+            rotation.frequencies = self._address(rotary._frequencies, torch.float32, pairs)
             rotation.pairs = pairs
             rotation.concentration = 1.0 if rotary.scaling is None else rotary.scaling.concentration
         return rotations
 
     def _norm(self, owner: nn.Module, name: str, width: int) -> Norm:
         """A norm over ``width`` numbers; without a weight where there is none."""
-        if owner._modules.get(name) is None:
-            self._remember(owner._modules, name, None)
+        if getattr(owner, name) is None:
             return Norm()
-        norm = self._module(owner._modules, name, nn.Identity, RMSNorm, nn.LayerNorm)
+        norm = _part(owner, name, nn.Identity, RMSNorm, nn.LayerNorm)
         if isinstance(norm, nn.Identity):
             return Norm()
         centred = isinstance(norm, nn.LayerNorm)
-        bias = self._vector(norm, "bias", width) if centred else None
-        return Norm(self._vector(norm, "weight", width), bias, centred, norm.eps)
+        bias = self._vector(norm.bias, width) if centred else None
+        return Norm(self._vector(norm.weight, width), bias, centred, norm.eps)
 
-    def _attention(self, layer: Layer, block: Block, cache: LayerCache, width: int) -> None:
-        attention = self._module(block._modules, "attention", GroupedQueryAttention)
+    def _attention(self, layer: Layer, block: Block, cache: LayerCache, model: Decoder) -> None:
+        attention, width = _part(block, "attention", GroupedQueryAttention), model.config.hidden_dim
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
         window = attention.pattern.window
-        _require(attention.layout == self._model.rotary.layout and head_dim == self._model.config.head_dim)
+        _require(attention.layout == model.rotary.layout and head_dim == model.config.head_dim)
         _require(type(cache) is LayerCache and attention.pattern.causal and attention.pattern.key_padding is None)
         _require(cache.window == window if cache.window is not None else window is None or window >= cache.max_seq_len)
         for name in ("attention_norm", "attention_post_norm"):
@@ -292,16 +284,16 @@ class _Plan:
             self._set_linear(layer, name, attention, name, rows * head_dim, width)
         self._set_linear(layer, "output", attention, "output", width, heads * head_dim)
         for name in ("key_weights", "sinks"):
-            setattr(layer, name, self._vector(attention, name, heads))
-        shape = (self._batch, kv_heads, cache.slots, head_dim)
+            setattr(layer, name, self._vector(getattr(attention, name), heads))
         for name in ("keys", "values"):
-            setattr(layer, name, self._address(vars(cache), name, self.dtype, *shape))
+            address = self._address(getattr(cache, name), self.dtype, self._batch, kv_heads, cache.slots, head_dim)
+            setattr(layer, name, address)
         layer.num_heads, layer.num_kv_heads, layer.slots = heads, kv_heads, cache.slots
         layer.scale = head_dim**-0.5 if attention.scale is None else attention.scale
         layer.cap = attention.cap or 0.0
 
     def _feed_forward(self, layer: Layer, block: Block, width: int) -> None:
-        ffn = self._module(block._modules, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture)
+        ffn = _part(block, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture)
         for name in ("ffn_norm", "ffn_post_norm"):
             setattr(layer, name, self._norm(block, name, width))
         layer.parallel = block.parallel
@@ -317,7 +309,7 @@ class _Plan:
                 self._set_linear(layer, to, ffn, name, layer.ff_dim, width)
             self._set_linear(layer, "down", ffn, "down", width, layer.ff_dim)
             return
-        router = self._module(ffn._modules, "router", Router)
+        router = _part(ffn, "router", Router)
         experts, layer.ff_dim, layer.top_k = router.num_experts, ffn.ff_dim, router.top_k
         layer.num_experts = experts
         self._set_linear(layer, "router", router, "score", experts, width, Score)
@@ -325,81 +317,64 @@ class _Plan:
         _require(not packed or self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
         shapes = {"gate_up": (2 * ffn.ff_dim, width)} if packed else dict.fromkeys(("gate", "up"), (ffn.ff_dim, width))
         for name, shape in (shapes | {"down": (width, ffn.ff_dim)}).items():
-            to = name.removesuffix("_up")
-            matrix = self._packed(ffn, name, experts, *shape) if packed else self._matrix(ffn, name, experts, *shape)
-            setattr(layer, to, matrix)
-            setattr(layer, f"{to}_bias", self._vector(ffn, f"{name}_bias", experts, shape[0]))
+            to, size = name.removesuffix("_up"), (experts, *shape)
+            setattr(layer, to, self._packed(ffn, name, *size) if packed else self._matrix(getattr(ffn, name), *size))
+            setattr(layer, f"{to}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0]))
             self.size += shape[0] * shape[1] * layer.top_k
 
-    def _module(self, parts: dict[str, Any], name: str, *kinds: type) -> Any:
-        """The module of this name, of exactly one of these types and without methods of its own."""
-        module: Any = parts.get(name)
-        _require(type(module) in kinds and module._compiled_call_impl is None)
-        _require(not any(callable(getattr(type(module), own, None)) for own in vars(module)))
-        self._remember(parts, name, module)
-        self._modules.append(module)
-        self._types.append(type(module))
-        self._sizes.append(len(vars(module)))
-        return module
-
-    def _remember(self, attributes: dict[str, Any], name: str, value: nn.Module | Tensor | None) -> None:
-        self._attributes.append(attributes)
-        self._names.append(name)
-        self._values.append(value)
-
-    def _address(self, tensors: dict[str, Any], name: str, dtype: torch.dtype, *shape: int) -> int:
-        tensor: Any = tensors.get(name)
+    def _address(self, tensor: Tensor, dtype: torch.dtype, *shape: int) -> int:
         _require(type(tensor) in (Tensor, nn.Parameter) and tensor.shape == shape)
-        self._addresses.append(native.address(tensor, dtype, math.prod(shape)))
-        self._remember(tensors, name, tensor)
         self._tensors.append(tensor)
         self._memory.append(tensor.detach())
-        return self._addresses[-1]
+        return native.address(tensor, dtype, math.prod(shape))
 
-    def _vector(self, owner: nn.Module, name: str, *shape: int) -> int | None:
-        """The address of a parameter; None where there is none."""
-        if getattr(owner, name) is None:
-            self._remember(owner._parameters, name, None)
-            return None
-        return self._address(owner._parameters, name, self.dtype, *shape)
+    def _vector(self, weight: Tensor | None, *shape: int) -> int | None:
+        return None if weight is None else self._address(weight, self.dtype, *shape)
 
-    def _matrix(self, owner: nn.Module, name: str, *shape: int) -> Matrix:
-        return Matrix.of(self._address(owner._parameters, name, self.dtype, *shape), self.dtype, shape[-1])
+    def _matrix(self, weight: Tensor, *shape: int) -> Matrix:
+        return Matrix.of(self._address(weight, self.dtype, *shape), self.dtype, shape[-1])
 
-    def _packed(self, owner: nn.Module, name: str, experts: int, rows: int, width: int) -> Matrix:
+    def _packed(self, owner: PackedMixture, name: str, experts: int, rows: int, width: int) -> Matrix:
         shape = (experts, rows, width // 32)
-        scales = self._address(owner._buffers, f"{name}_scales", torch.uint8, *shape)
-        blocks = self._address(owner._buffers, f"{name}_blocks", torch.uint8, *shape, 16)
+        scales = self._address(getattr(owner, f"{name}_scales"), torch.uint8, *shape)
+        blocks = self._address(getattr(owner, f"{name}_blocks"), torch.uint8, *shape, 16)
         return Matrix.of(blocks, torch.uint8, width, scales)
 
-    def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> Any:
+    def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> tuple[Matrix, int | None]:
         """The weights of a linear layer and the address of its bias."""
-        linear = self._module(
-            owner._modules, name, *(kinds or (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear))
-        )
+        linear = _part(owner, name, *(kinds or _LINEAR))
         self.size += rows * width
-        bias = self._vector(linear, "bias", rows)
+        bias = self._vector(linear.bias, rows)
         if isinstance(linear, BlockLinear):
             return self._blocks(linear, rows, width), bias
         if isinstance(linear, LosslessLinear):
-            packed: Any
-            index: Any
-            packed, index = (linear._buffers.get(name) for name in ("packed", "index"))
-            _require(packed is not None and index is not None and len(packed) == rows and fits(packed, index, width))
-            address = self._address(linear._buffers, "packed", torch.uint8, *packed.shape)
-            entries = self._address(linear._buffers, "index", torch.int32, *index.shape)
-            return Matrix.lossless(address, entries, width), bias
+            packed, index = linear.packed, linear.index
+            _require(len(packed) == rows and fits(packed, index, width))
+            address = self._address(packed, torch.uint8, *packed.shape)
+            return Matrix.lossless(address, self._address(index, torch.int32, *index.shape), width), bias
         if not isinstance(linear, Int8Linear):
-            return self._matrix(linear, "weight", rows, width), bias
+            return self._matrix(linear.weight, rows, width), bias
         _require(self.dtype == torch.bfloat16)  # as packed experts
-        scales = self._address(linear._buffers, "scales", torch.bfloat16, rows, width // 32)
-        integers = self._address(linear._buffers, "integers", torch.int8, rows, width)
-        return Matrix.of(integers, torch.int8, width, scales), bias
+        scales = self._address(linear.scales, torch.bfloat16, rows, width // 32)
+        return Matrix.of(self._address(linear.integers, torch.int8, rows, width), torch.int8, width, scales), bias
 
     def _set_linear(self, layer: Layer, to: str, *linear: Any) -> None:
         matrix, bias = self._linear(*linear)
         setattr(layer, to, matrix)
         setattr(layer, f"{to}_bias", bias)
+
+
+def _part(owner: nn.Module, name: str, *kinds: type) -> Any:
+    """The module of this name, of exactly one of these types."""
+    part = owner._modules.get(name)
+    _require(type(part) in kinds)
+    return part
+
+
+def _is_unchanged(module: nn.Module) -> bool:
+    """Whether a module has no methods of its own and is not compiled."""
+    own = (callable(getattr(type(module), name, None)) for name in vars(module))
+    return module._compiled_call_impl is None and not any(own)
 
 
 def _require(condition: bool) -> None:

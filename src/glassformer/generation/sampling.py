@@ -16,7 +16,18 @@ _ROUNDING = 1e-11
 
 @config
 class SamplingRule:
-    """How the next token is chosen; see :func:`next_token_distribution`."""
+    """How the next token is chosen: temperature, then top-k, then top-p.
+
+        p = softmax(logits / temperature)
+        p = 0 outside the top_k most likely tokens, rescaled to sum 1
+        p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token), rescaled to sum 1
+
+    Equally likely tokens rank by their id, the lowest first, as in argmax; probabilities never depend on chance. Sums
+    are computed in float64, and a set that misses top_p by less than 1e-11 counts as reaching it.
+
+    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), section 3.1 for top-p, 3.2 for top-k
+    and temperature.
+    """
 
     temperature: NonNegative = 1.0
     """Divides the logits. 0 is greedy, 1 leaves them as they are, larger values are closer to uniform."""
@@ -33,7 +44,14 @@ class SamplingRule:
         return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
 
     def distribution(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """Probability of every token under this rule; see :func:`next_token_distribution`."""
+        """Probability of every token of ``logits`` [..., vocab]; -inf forbids a token, if another of its row is left.
+
+        Returns:
+            Probabilities of the shape of ``logits``; float64 for float64 logits, else float32.
+
+        Raises:
+            InputError: Logits that are NaN or +inf, or a row of nothing but -inf.
+        """
         best, best_token = _best(logits)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         if self.greedy:
@@ -47,13 +65,17 @@ class SamplingRule:
     ) -> Int64[Tensor, "*batch"]:
         """Choose one token for every row of ``logits``; a greedy rule takes the argmax and draws nothing.
 
+        The same generator state gives the same tokens: every row takes one uniform number from the generator, in order.
+
         Args:
-            logits: [..., vocab]; -inf forbids a token.
+            logits: As for :meth:`distribution`.
             generator: Where the randomness comes from, as :meth:`generator` makes it; None for torch's global one.
         """
         if self.greedy:
             return _best(logits)[1]
-        _require_one_device(logits, generator)
+        if generator is not None and generator.device.type != logits.device.type:
+            got, fix = f"a generator on {generator.device} with logits on {logits.device}", "Make it with generator()."
+            raise InputError(got, "both on one device", fix)
         return _draw(self.distribution(logits), generator)
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
@@ -81,60 +103,6 @@ class SamplingRule:
         return torch.zeros_like(logits, dtype=torch.float64).scatter_(-1, tokens, probabilities)
 
 
-def next_token_distribution(
-    logits: Float[Tensor, "*batch vocab"], *, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0
-) -> Float[Tensor, "*batch vocab"]:
-    """Probability with which each token is chosen next: temperature, then top-k, then top-p.
-
-        p = softmax(logits / temperature)
-        p = 0 outside the top_k most likely tokens, rescaled to sum 1
-        p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token), rescaled to sum 1
-
-    Equally likely tokens rank by their id, the lowest first, as in argmax; the result never depends on chance. Sums are
-    computed in float64, and a set that misses top_p by less than 1e-11 counts as reaching it.
-
-    Args:
-        logits: [..., vocab]; -inf forbids a token, if at least one token of the row is left.
-        temperature: 0 is greedy (all probability on the most likely token).
-        top_k: At least 1; None, or more than the vocabulary, for all tokens.
-        top_p: In [0, 1]; 0 is greedy, 1 the full distribution.
-
-    Returns:
-        Probabilities of the shape of ``logits``; float64 for float64 logits, else float32.
-
-    Raises:
-        InputError: Parameters out of range; logits that are NaN or +inf, or a row of nothing but -inf.
-
-    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), section 3.1 for top-p, 3.2 for top-k
-    and temperature.
-    """
-    return SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(logits)
-
-
-def sample(
-    probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generator | None = None
-) -> Int64[Tensor, "*batch"]:
-    """Draw one token from every row of ``probabilities``.
-
-    The same generator state gives the same tokens: every row takes one uniform number from the generator, in order.
-
-    Raises:
-        InputError: A row that is no distribution (negative, NaN, infinite or all zero), or a generator on another
-            device.
-    """
-    _require_rows(probabilities, "probabilities")
-    total = probabilities.sum(dim=-1)
-    valid = torch.isfinite(total) & (total > 0) & (probabilities.amin(dim=-1) >= 0)
-    require(
-        bool(valid.all()),
-        "probabilities that are negative, NaN, infinite or zero throughout a row",
-        "rows of non-negative numbers with a positive sum",
-        "Pass the result of next_token_distribution.",
-    )
-    _require_one_device(probabilities, generator)
-    return _draw(probabilities, generator)
-
-
 def _draw(probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generator | None) -> Int64[Tensor, "*batch"]:
     # Inverse transform: one uniform number per row, several times faster than torch.multinomial's one per token. It
     # stays below the row's total and an impossible token adds nothing to the sum, so no token of probability 0 is hit.
@@ -145,7 +113,9 @@ def _draw(probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generat
 
 def _best(logits: Float[Tensor, "*batch vocab"]) -> tuple[Float[Tensor, "*batch"], Int64[Tensor, "*batch"]]:
     """The highest logit of each row and the lowest token that has it."""
-    _require_rows(logits, "logits")
+    got, fix = f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}", "Pass the model's output."
+    fits = logits.ndim >= 1 and logits.shape[-1] >= 1 and logits.is_floating_point()
+    require(fits, got, "a floating-point tensor [..., vocab] with at least one token", fix)
     best, token = logits.max(dim=-1)
     # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf alike.
     if torch.isfinite(best).all():
@@ -174,21 +144,3 @@ def _softmax(
 ) -> Float[Tensor, "*batch vocab"]:
     """Softmax in float64; subtracting the maximum first keeps a tiny temperature from overflowing."""
     return ((logits.double() - best.double()[..., None]) / temperature).softmax(dim=-1)
-
-
-def _require_rows(values: Tensor, name: str) -> None:
-    require(
-        values.ndim >= 1 and values.shape[-1] >= 1 and values.is_floating_point(),
-        f"{name} of shape {tuple(values.shape)} and dtype {values.dtype}",
-        "a floating-point tensor [..., vocab] with at least one token",
-        "Pass the model's output for the position to continue.",
-    )
-
-
-def _require_one_device(values: Tensor, generator: torch.Generator | None) -> None:
-    if generator is not None and generator.device.type != values.device.type:
-        raise InputError(
-            f"a generator on {generator.device} with values on {values.device}",
-            "both on one device",
-            f"Make it with SamplingRule.generator({str(values.device)!r}).",
-        )

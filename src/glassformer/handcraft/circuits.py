@@ -19,8 +19,6 @@ constant per query place, the mean over the possible keys.
 Values have no such freedom: weights add up to 1, so a constant added to all values moves every output by it. Values are
 compared as they are, including those of places to which no query attends.
 
-Functions of a head and a space raise :class:`~glassformer.errors.InputError` if the head does not fit the space.
-
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", QK and OV circuits. Here the output
 matrix is the identity, so Vm is the OV circuit.
 """
@@ -58,11 +56,7 @@ def qk_parts(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "p
 
 
 def qk_between_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
-    """The score of every query place with every key place, ordered as ``space.places``.
-
-    Raises:
-        InputError: Scores exceed what float64 can hold.
-    """
+    """The score of every query place with every key place, ordered as ``space.places``."""
     inputs = place_inputs(weights, space)
     with np.errstate(over="ignore", invalid="ignore"):
         scores = inputs @ qk_circuit(weights) @ inputs.T
@@ -174,21 +168,17 @@ def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray
 
 def require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
     """Raise :class:`InputError` unless the matrices have a row for each token and each position of ``space``."""
-    cls = " and CLS" if space.has_cls else ""
-    require(
-        weights.input_dim == space.num_tokens,
-        f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns, so inputs of length "
-        f"{weights.input_dim}",
-        f"{space.num_tokens} + {weights.pos_dim} = {space.num_tokens + weights.pos_dim} rows, for "
-        f"{len(space.letters)} letters{cls}" + (" and the position" if weights.pos is not None else ""),
-        "Give Km, Qm and Vm one row for each token and below them one for each column of pos.",
-    )
-    require(
-        weights.max_seq_len is None or weights.max_seq_len >= space.num_positions,
-        f"pos of shape {[weights.max_seq_len, weights.pos_dim]}",
-        f"at least {space.num_positions} rows, one for each position of the longest sequence",
-        "Give pos a row for each position" + (", including that of CLS." if space.has_cls else "."),
-    )
+    cls, position = " and CLS" if space.has_cls else "", "" if weights.pos is None else " and the position"
+    got = f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns"
+    got += f", so inputs of length {weights.input_dim}"
+    expected = f"{space.num_tokens} + {weights.pos_dim} = {space.num_tokens + weights.pos_dim} rows"
+    expected += f", for {len(space.letters)} letters{cls}{position}"
+    fix = "Give Km, Qm and Vm one row for each token and below them one for each column of pos."
+    require(weights.input_dim == space.num_tokens, got, expected, fix)
+    rows = weights.max_seq_len
+    got, expected = f"pos of shape {[rows, weights.pos_dim]}", f"at least {space.num_positions} rows"
+    fix = f"Give pos a row for each position of the longest sequence{', CLS included' if space.has_cls else ''}."
+    require(rows is None or rows >= space.num_positions, got, expected, fix)
 
 
 def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: str) -> None:

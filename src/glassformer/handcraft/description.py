@@ -106,12 +106,9 @@ class Description:
         tokens = self._token_values()
         shape = (self.space.num_positions, tokens.shape[1])
         positions = np.zeros(shape) if self.position_values is None else np.array(self.position_values, dtype=float)
-        require(
-            positions.shape == shape and bool(np.isfinite(positions).all()),
-            f"position_values of shape {list(positions.shape)}",
-            f"finite numbers of shape {list(shape)}, a row for each position",
-            "Give one row for each position, CLS first.",
-        )
+        fits = positions.shape == shape and bool(np.isfinite(positions).all())
+        got, expected = f"position_values of shape {list(positions.shape)}", f"finite numbers of shape {list(shape)}"
+        require(fits, got, expected, "Give one row for each position, CLS first.")
         return np.concatenate([tokens, positions])
 
     @cached_property
@@ -144,20 +141,15 @@ class Description:
             require(name in names, f"a value for {name!r}", f"values for {', '.join(names)}", "Name one of these.")
         require(bool(self.values), "no values", "a value for at least one token", "Omit values for one-hot ones.")
         try:
-            given = {name: np.atleast_1d(np.array(value, dtype=float)) for name, value in self.values.items()}
+            rows = {name: np.atleast_1d(np.array(value, dtype=float)) for name, value in self.values.items()}
         except (TypeError, ValueError) as error:
-            raise InputError(
-                f"values {self.values!r}", "a number or a list of numbers for each token", "Pass numbers."
-            ) from error
-        lengths = {value.shape for value in given.values()}
-        require(
-            len(lengths) == 1 and all(value.ndim == 1 and np.isfinite(value).all() for value in given.values()),
-            f"values of shapes {sorted(lengths)}",
-            "finite numbers, equally many for every token",
-            "Give every token a number, or lists of the same length.",
-        )
-        v_dim = len(next(iter(given.values())))
-        return np.stack([given.get(name, np.zeros(v_dim)) for name in names])
+            expected = "a number or a list of numbers for each token"
+            raise InputError(f"values {self.values!r}", expected, "Pass numbers.") from error
+        shapes = sorted({row.shape for row in rows.values()})
+        fits = len(shapes) == 1 and len(shapes[0]) == 1 and all(np.isfinite(row).all() for row in rows.values())
+        fix = "Give every token a number, or lists of the same length."
+        require(fits, f"values of shapes {shapes}", "finite numbers, equally many for every token", fix)
+        return np.stack([rows.get(name, np.zeros(shapes[0])) for name in names])
 
 
 def everything() -> Selector:
@@ -198,11 +190,7 @@ def later() -> Selector:
 
 
 def token(name: str) -> Selector:
-    """Keys with the token ``name``: a letter, or CLS.
-
-    Raises:
-        InputError: When built for sequences without such a token.
-    """
+    """Keys with the token ``name``: a letter, or CLS."""
 
     def factors(space: SequenceSpace) -> Factors:
         if name not in space.token_names:
@@ -213,11 +201,7 @@ def token(name: str) -> Selector:
 
 
 def at_position(index: int) -> Selector:
-    """The place of letter number ``index``, from 0, CLS not counted.
-
-    Raises:
-        InputError: ``index`` is negative, or, when built, beyond the longest sequence.
-    """
+    """The place of letter number ``index``, from 0, CLS not counted."""
     require(index >= 0, f"index = {index}", "a position of at least 0", "Count letters from 0.")
 
     def factors(space: SequenceSpace) -> Factors:

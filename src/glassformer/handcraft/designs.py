@@ -3,13 +3,8 @@ r"""Build the weights of a head from a description.
 A :class:`~glassformer.handcraft.description.Selector` is a weighted sum of relations, each given by two matrices. Their
 columns, concatenated, are those of Qm and Km, so that the score is the sum. A factor on Qm, the *sharpness*, turns the
 gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g, an error of at most
-e needs
-
-    sharpness = ln((n - 1) D / e) / g
-
-since the leakage is below ``(n - 1) exp(-g sharpness)`` (:mod:`glassformer.handcraft.bounds`). Since scores add up,
-"the same letter or the place before, but not both" cannot be built: :func:`build` refuses an exclusive or.
-docs/handcraft.md lists what else a single head cannot do.
+e needs ``ln((n - 1) D / e) / g``, since the leakage is below ``(n - 1) exp(-g sharpness)``
+(:mod:`glassformer.handcraft.bounds`). docs/handcraft.md lists what a single head cannot do.
 """
 
 from __future__ import annotations
@@ -53,10 +48,6 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
 
     Args:
         largest_error: The largest allowed error of any output, in the units of the values.
-
-    Raises:
-        InputError: ``largest_error`` is not above 0, or so small that rounding alone exceeds it; or no sum of the
-            description's relations orders the keys as its tiers do.
     """
     require_above_zero(largest_error=largest_error)
     sharpness, space = needed_sharpness(description, largest_error), description.space
@@ -74,30 +65,21 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
 def design(task: Task, largest_error: float = 1e-9) -> Design:
     """The head that solves ``task`` as its description says."""
     if task.description is None:
-        raise InputError(
-            f"the task {task.name!r}, which has no description",
-            "a task with a description",
-            "Write a Description for it, if a single head can do it, and call build().",
-        )
+        fix = "Write a Description for it, if a single head can do it, and call build()."
+        raise InputError(f"the task {task.name!r}, which has no description", "a task with a description", fix)
     return build(task.description, largest_error)
 
 
 def needed_sharpness(description: Description, largest_error: float) -> float:
-    """The sharpness that keeps every error at or below ``largest_error``: an integer of at least 1.
-
-    Raises:
-        InputError: The description's scores do not order the keys as its tiers do.
-    """
+    """The sharpness that keeps every error at or below ``largest_error``: an integer of at least 1."""
     space, table, gap = description.space, description.table, math.inf
     for case in tier_cases(space, table.tiers, table.scores):
         for query in case.queries[(case.spread > _SAME) | (case.margin < _SAME)][:1].tolist():
             token, position = (each[query] for each in space.places)
             name = f"{space.token_names[token]} at position {position - space.has_cls}"
-            raise InputError(
-                f"{description}, for which the query {name} cannot score its keys",
-                "relations whose sum is equal for all keys of a tier, and lower for lower tiers",
-                "A single head adds its relations. Use fewer of them, or two heads.",
-            )
+            got = f"{description}, for which the query {name} cannot score its keys"
+            expected = "relations whose sum is equal for all keys of a tier, and lower for lower tiers"
+            raise InputError(got, expected, "A single head adds its relations. Use fewer of them, or two heads.")
         gap = min(gap, float(case.margin.min()))
     values = description.place_values
     difference = float((values.max(axis=0) - values.min(axis=0)).max())

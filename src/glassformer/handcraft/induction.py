@@ -32,19 +32,18 @@ Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 220
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.handcraft.bounds import gamma, leakage, require_as_built
-from glassformer.handcraft.rotary_head import RotaryHead, distance_gap
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.kernels.rotation import rotate
 from glassformer.models.decoder import Decoder
@@ -58,6 +57,64 @@ _LARGEST = 1e9
 """Of a weight, so that no sum of products overflows."""
 _RUN_AT_ONCE = 256
 _SAMPLES = 1000
+
+
+class RotaryHead:
+    """The head of a layer of a decoder in the half-split layout, whose weights are written as a sum of relations.
+
+    The residual stream is divided into *parts*: ranges of coordinates with the one-hot vector of a token, and a
+    coordinate ``one`` that is 1 everywhere. Pair f of a query's and a key's coordinates adds
+    ``cos(distance theta_f + angle)`` times both lengths to their score, so fast pairs tell distances apart, and slow
+    ones compare contents at any distance. Each relation has pairs of its own.
+    """
+
+    def __init__(self, model: Decoder, layer: int) -> None:
+        attention: Any = model.layers[layer].attention
+        self._pairs = model.config.head_dim // 2
+        turns = torch.arange(self._pairs, dtype=torch.float64) / self._pairs
+        self.frequencies = torch.pow(model.config.rope_base, -turns)
+        maps = attention.query, attention.key, attention.value, attention.output
+        self._query, self._key, self._value, self._output = (each.weight.detach().zero_() for each in maps)
+
+    def at_distance(self, distance: int, weight: float, pairs: Sequence[int], one: int) -> None:
+        """Score the key ``distance`` before the query by ``weight`` for each of some fast pairs, others less."""
+        for pair in pairs:
+            self._write(pair, one, one, weight, -distance * float(self.frequencies[pair]))
+
+    def latest(self, weight: float, pair: int, one: int) -> None:
+        """Score later keys higher: ``weight cos(pi / 4 + distance theta)``, falling up to 3/4 pi."""
+        self._write(pair, one, one, weight, math.pi / 4)
+
+    def match(self, query: range, key: range, weight: float, pairs: Sequence[int]) -> None:
+        """Score keys whose part ``key`` equals the query's part ``query`` by ``weight cos(distance theta)``."""
+        for pair, asks, answers in zip(pairs, query, key, strict=True):
+            self._write(pair, asks, answers, weight)
+
+    def attend_to(self, key: int, weight: float, pair: int, one: int) -> None:
+        """Score keys whose coordinate ``key`` is 1 by ``weight cos(distance theta)``."""
+        self._write(pair, one, key, weight)
+
+    def copy(self, read: range, write: range) -> None:
+        """Add the part ``read`` of the attended key to the part ``write`` of the query's stream."""
+        for coordinate, (source, target) in enumerate(zip(read, write, strict=True)):
+            self._value[coordinate, source] = self._output[target, coordinate] = 1.0
+
+    def _write(self, pair: int, query: int, key: int, weight: float, angle: float = 0.0) -> None:
+        free = not bool(self._key[pair].any())
+        require(free, f"pair {pair}, which has a relation", "a free pair", "Use a larger head_dim.")
+        length = weight * math.sqrt(2 * self._pairs)
+        self._query[pair, query] = length * math.cos(angle)
+        self._query[pair + self._pairs, query] = length * math.sin(angle)
+        self._key[pair, key] = 1.0
+
+
+def distance_gap(frequencies: Float[Tensor, " pair"], distance: int, longest: int) -> float:
+    """The least difference in score, for weight 1, of the key at ``distance`` from one at another of up to ``longest``.
+
+    It is the gap of :meth:`RotaryHead.at_distance`: ``sum over pairs of 1 - cos((d - distance) theta)``.
+    """
+    away = torch.arange(longest + 1, dtype=torch.float64) - distance
+    return float((1 - torch.outer(away[away != 0], frequencies).cos()).sum(1).min())
 
 
 def induction_target(texts: Int[np.ndarray, "text letter"], start: int) -> Int[np.ndarray, "text letter"]:
@@ -183,15 +240,9 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         limit: Most short texts to run.
     """
     config = model.config
-    form: dict[str, Any] = {
-        "num_layers": 2,
-        "num_heads": 1,
-        "ff_dim": 0,
-        "vocab_size": len(letters) + 1,
-        "window": None,
-    }
+    form: dict[str, Any] = {"num_layers": 2, "num_heads": 1, "ff_dim": 0, "vocab_size": len(letters) + 1}
     form |= {"sinks": False, "key_weights": False, "attention_bias": False, "rope_layout": "half-split"}
-    form["rope_scaling"] = None
+    form |= {"window": None, "rope_scaling": None}
     wrong = [f"{name} = {getattr(config, name)!r}" for name, wanted in form.items() if getattr(config, name) != wanted]
     wrong += config.extensions()
     if wrong:
@@ -327,14 +378,11 @@ class _Bound:
         other = (previous[None] != token[letters][:, None]) & letters
         lowest, highest, highest_other, of_start = [], [], [], []
         for distance, scores in enumerate(self._scores(q[letters], k)):
-            if distance == 0:  # the key is the query's own place
-                here = torch.eye(tokens**2, dtype=torch.bool)[letters]
-                masks = match & here, other & here
-            else:
-                masks = match, other
-            lowest.append(scores.masked_fill(~masks[0], math.inf).amin(1))
-            highest.append(scores.masked_fill(~masks[0], -math.inf).amax(1))
-            highest_other.append(scores.masked_fill(~masks[1], -math.inf).amax(1))
+            # At distance 0 the key is the query's own place.
+            possible = torch.eye(tokens**2, dtype=torch.bool)[letters] | (distance > 0)
+            lowest.append(scores.masked_fill(~(match & possible), math.inf).amin(1))
+            highest.append(scores.masked_fill(~(match & possible), -math.inf).amax(1))
+            highest_other.append(scores.masked_fill(~(other & possible), -math.inf).amax(1))
             of_start.append(scores[:, -1] if distance else torch.full((len(scores),), -math.inf))
         margin, nearer = math.inf, torch.full_like(lowest[0], -math.inf)
         further = [torch.full_like(nearer, -math.inf)]

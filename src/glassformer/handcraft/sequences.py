@@ -48,19 +48,14 @@ class SequenceSpace:
 
     def __post_init__(self) -> None:
         fits = all(isinstance(x, str) and len(x) == 1 and x.isprintable() and not x.isspace() for x in self.letters)
-        require(
-            fits and len(set(self.letters)) == len(self.letters) and 1 <= len(self.letters) <= len(LETTERS),
-            f"letters = {self.letters!r}",
-            f"1 to {len(LETTERS)} different single letters",
-            "Name each letter once, as in ABC.",
-        )
+        fits = fits and len(set(self.letters)) == len(self.letters) and 1 <= len(self.letters) <= len(LETTERS)
+        expected = f"1 to {len(LETTERS)} different single letters"
+        require(fits, f"letters = {self.letters!r}", expected, "Name each letter once, as in ABC.")
         require_positive(max_len=self.max_len)
-        require(
-            len(self.letters) * self.max_len <= _MAX_PLACES,
-            f"{len(self.letters)} letters at {self.max_len} positions",
-            f"at most {_MAX_PLACES:,} letters times positions, since all pairs of them are computed",
-            "Take fewer letters or shorter sequences.",
-        )
+        got = f"{len(self.letters)} letters at {self.max_len} positions"
+        expected = f"at most {_MAX_PLACES:,} letters times positions, since all pairs of them are computed"
+        fits = len(self.letters) * self.max_len <= _MAX_PLACES
+        require(fits, got, expected, "Take fewer letters or shorter sequences.")
 
     @property
     def num_tokens(self) -> int:

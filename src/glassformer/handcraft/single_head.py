@@ -40,12 +40,10 @@ class HeadWeights:
     def __init__(self, Km: ArrayLike, Qm: ArrayLike, Vm: ArrayLike, pos: ArrayLike | None = None) -> None:
         self.Km, self.Qm, self.Vm = _matrix("Km", Km), _matrix("Qm", Qm), _matrix("Vm", Vm)
         self.pos = None if pos is None else _matrix("pos", pos)
-        require(
-            self.Km.shape == self.Qm.shape and len(self.Km) == len(self.Vm),
-            ", ".join(f"{name} of shape {list(self.matrices[name].shape)}" for name in ("Km", "Qm", "Vm")),
-            "the same number of rows, input_dim + pos_dim, and in Km and Qm the same number of columns, qk_dim",
-            "Give each a row for every entry of the input and of its position, and Km and Qm equally many columns.",
-        )
+        got = ", ".join(f"{name} of shape {list(self.matrices[name].shape)}" for name in ("Km", "Qm", "Vm"))
+        expected = "the same number of rows, input_dim + pos_dim, and in Km and Qm the same number of columns, qk_dim"
+        fix = "Give each a row for every entry of the input and of its position, and Km and Qm equally many columns."
+        require(self.Km.shape == self.Qm.shape and len(self.Km) == len(self.Vm), got, expected, fix)
         got = f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows"
         fix = "Add rows for the tokens above those for the position."
         require(self.pos_dim < len(self.Km), got, "more rows than columns of pos: input_dim + pos_dim", fix)
@@ -217,11 +215,7 @@ class SingleHead(nn.Module):
         return head
 
     def to_weights(self) -> HeadWeights:
-        """The weights as matrices in float64.
-
-        Raises:
-            InputError: A weight is NaN or infinite, as after diverged training.
-        """
+        """The weights as matrices in float64."""
         named = {key.removesuffix(".weight"): each.double().cpu().numpy() for key, each in self.state_dict().items()}
         return HeadWeights(**{name: matrix if name == "pos" else matrix.T for name, matrix in named.items()})
 
@@ -244,12 +238,10 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 
 def _require_length(length: int, longest: int | None) -> None:
-    require(
-        length >= 1 and (longest is None or length <= longest),
-        f"a sequence of {length} positions",
-        "at least one" if longest is None else f"1 to {longest}, one row of pos for each",
-        "Shorten the sequence, or give pos more rows." if length else "Pass at least one token.",
-    )
+    expected = "at least one" if longest is None else f"1 to {longest}, one row of pos for each"
+    fix = "Shorten the sequence, or give pos more rows." if length else "Pass at least one token."
+    fits = length >= 1 and (longest is None or length <= longest)
+    require(fits, f"a sequence of {length} positions", expected, fix)
 
 
 def _table(title: str, rows: Array, names: list[str], columns: Sequence[object] = ()) -> str:

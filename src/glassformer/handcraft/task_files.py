@@ -32,11 +32,10 @@ from typing_extensions import TypedDict
 
 from glassformer.config import Positive, config
 from glassformer.errors import require
-from glassformer.handcraft.python_files import error_in, require_permission, run_python_file
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Readout, Target, Task
 from glassformer.text import short, shown
-from glassformer.untrusted import in_file, parse_json
+from glassformer.untrusted import error_in, in_file, parse_json, require_permission, run_python_file
 
 Rows = Float[np.ndarray, "letter v_dim"]
 
@@ -70,12 +69,6 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
     Args:
         path: Ends in .json or .py.
         run_python: Whether a .py file may be run, with all permissions of the current user.
-
-    Raises:
-        InputError: Another suffix; a Python file without ``run_python``; a file that
-            :func:`~glassformer.untrusted.parse_json` refuses; a missing, unknown or ill-typed entry; a letter
-            outside the alphabet; outputs whose number or length does not fit; an error in the Python file, with its
-            line.
     """
     path = Path(path)
     kind = path.suffix.lower()
@@ -163,12 +156,8 @@ def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
 def _rows(text: str, output: Any, space: SequenceSpace, v_dim: int | None = None) -> Rows:
     """The wanted vectors for the positions of ``text``, from any of the three forms of ``output``."""
     got = f"the output {short(repr(output))} for the input {short(text)}"
-    require(
-        isinstance(output, str | list | tuple) and len(output) == len(text),
-        got,
-        f"a text or a list as long as the input: {len(text)}",
-        "Give one output for each letter; none for CLS.",
-    )
+    fits, expected = isinstance(output, str | list | tuple), f"a text or a list as long as the input: {len(text)}"
+    require(fits and len(output) == len(text), got, expected, "Give one output for each letter; none for CLS.")
     if isinstance(output, str):
         made = np.eye(len(space.letters))[space.encode(output)]
     else:
@@ -178,10 +167,8 @@ def _rows(text: str, output: Any, space: SequenceSpace, v_dim: int | None = None
             made = np.array(rows, dtype=float) if numbers else np.empty(0)
         except (ValueError, OverflowError):  # of different lengths, or above every float
             made = np.empty(0)
-    require(
-        made.ndim == 2 and made.size > 0 and bool(np.isfinite(made).all()) and v_dim in (None, made.shape[1]),
-        got,
-        "finite numbers, or lists of them" + (f"; {v_dim} for each letter, as in the first output" if v_dim else ""),
-        "Write [1, -1] or [[1, 0], [0, 1]], for example.",
-    )
+    fits = made.ndim == 2 and made.size > 0 and bool(np.isfinite(made).all()) and v_dim in (None, made.shape[1])
+    as_first = f"; {v_dim} for each letter, as in the first output" if v_dim else ""
+    fix = "Write [1, -1] or [[1, 0], [0, 1]], for example."
+    require(fits, got, f"finite numbers, or lists of them{as_first}", fix)
     return made

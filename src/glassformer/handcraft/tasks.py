@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.handcraft.description import (
     Description,
     Selector,
@@ -104,9 +104,8 @@ class Task:
     @cached_property
     def all_cases(self) -> Cases:
         """Every sequence with its target, the shorter ones first; at most 20,000, since they are cached."""
-        require(
-            self.count <= _KEPT_CASES, f"{self.count:,} sequences", f"at most {_KEPT_CASES:,}", "Use case_blocks()."
-        )
+        got, expected = f"{self.count:,} sequences", f"at most {_KEPT_CASES:,}"
+        require(self.count <= _KEPT_CASES, got, expected, "Use case_blocks().")
         if self.examples is None:
             return self.cases(next(self.space.blocks(_KEPT_CASES)))
         return self.cases(self.space.block([self.space.encode(text) for text in self.examples]))
@@ -131,12 +130,10 @@ class Task:
             rows = np.flatnonzero(lengths == length)
             wanted = np.asarray(self.target(block.tokens[rows, first : first + length]), dtype=float)
             shape = (len(rows), length, self.v_dim)
-            if wanted.shape != shape or not np.isfinite(wanted).all():
-                raise InputError(
-                    f"targets of shape {list(wanted.shape)} from the task {self.name!r}",
-                    f"finite numbers of shape {list(shape)}: [sequence, letter, v_dim]",
-                    "Correct the task's target.",
-                )
+            got = f"targets of shape {list(wanted.shape)} from the task {self.name!r}"
+            expected = f"finite numbers of shape {list(shape)}: [sequence, letter, v_dim]"
+            fits = wanted.shape == shape and bool(np.isfinite(wanted).all())
+            require(fits, got, expected, "Correct the task's target.")
             target[rows, first : first + length] = wanted
         inputs = self.space.one_hot(block)
         if self.description is None:
@@ -234,9 +231,6 @@ def parity(letters: str = "AB", max_len: int = 4) -> Task:
     other two, at j and k, be A or B. Parity needs ``f_j(A) + f_k(A)`` and ``f_j(B) + f_k(B)`` plus the rest to be on
     one side of zero, and ``f_j(A) + f_k(B)`` and ``f_j(B) + f_k(A)`` plus the rest on the other. But the first two and
     the last two have the same sum.
-
-    Raises:
-        InputError: Fewer than two letters, or sequences of fewer than three, which some heads can do.
     """
     got = f"parity of {len(letters)} letters and sequences of at most {max_len}"
     fix = "Use more letters or longer sequences: smaller cases are possible for a single head."

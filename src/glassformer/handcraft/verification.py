@@ -148,10 +148,6 @@ def verify(
         >>> head = build(Description(space, attend, {CLS: 1, "A": -1, "B": -1, "C": -1}), largest_error=1e-9)
         >>> verify(head.weights, TASKS["unique"](), tolerance=1e-9).verdict
         'holds'
-
-    Raises:
-        InputError: Shapes that do not fit the task, weights whose scores or values could overflow ``dtype``, a
-            tolerance that is not above 0, or another dtype.
     """
     tolerance = task.tolerance if tolerance == "task" else tolerance
     if tolerance is not None:

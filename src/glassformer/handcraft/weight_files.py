@@ -39,13 +39,7 @@ _ENCRYPTED = 0x1
 
 
 def read_head(path: Path | str) -> HeadWeights:
-    """The matrices in ``path``, a .json or .npz file. Links are followed.
-
-    Raises:
-        InputError: No such file, or not a regular one; more than ``MAX_BYTES`` or ``MAX_NUMBERS``; a truncated, damaged
-            or encrypted file, or another format; matrices that are missing, unknown, repeated, ragged, of objects, or
-            not finite; shapes that do not fit one another.
-    """
+    """The matrices in ``path``, a .json or .npz file. Links are followed."""
     path = Path(path)
     readers = {".json": _read_json, ".npz": _read_npz}
     kind = path.suffix.lower()

@@ -7,7 +7,7 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1; Beltagy et al. 202
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.kernels import native
-from glassformer.kernels.dispatch import defined_backward, differentiate, native_library, use_definition
+from glassformer.kernels.dispatch import Fast, Operation, native_library, use_definition
 from glassformer.kernels.native import declare
 from glassformer.kernels.pattern import Pattern
 
@@ -127,7 +127,7 @@ def attention(
     pattern = pattern.narrowed(queries, keys)
     # C++ visits only tiles of keys that some query sees, windows and sinks included, and holds no weights.
     if _native_takes(q, k, v, sink, pattern, dropout):
-        return _NativeAttention.apply(q, k, v, sink, pattern.causal, pattern.window or keys, scale)
+        return Fast.apply(_OPERATION, (pattern.causal, pattern.window or keys, None, scale), q, k, v, sink)
     # PyTorch's kernel knows no window: blocks of queries with just their keys keep its cost linear in the length.
     compute = _dense if pattern.window is None else _windowed
     return compute(q, k, v, pattern, scale, sink, dropout)
@@ -179,35 +179,77 @@ def _library(*tensors: Tensor) -> native.Library | None:
     return library if library is not None and library.level > 0 else None
 
 
-class _NativeAttention(torch.autograd.Function):
-    """Attention of the C++ library, in float32; bfloat16 is converted."""
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    causal: bool,
+    window: int | None,
+    bias: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, twice, and the log-sum-exp; with a window (of any length) in C++, otherwise by PyTorch's kernel."""
+    if window is None:
+        out, lse = _cpu_attention(q, k, v, sink, causal, bias, scale)
+        return out, out, lse
+    batch, heads, queries, width = q.shape
+    wide = [_in_rows(each.float()) for each in (q, k, v)]
+    out = wide[0].new_empty(batch, queries, heads, width).transpose(1, 2)  # merging the heads copies nothing
+    lse = out.new_empty(batch, heads, queries)
+    logits = out.new_empty(0) if sink is None else sink.detach().float().contiguous()
+    _call_native("attention", [*wide, out, lse, logits], k, (causal, window), scale, logits.numel())
+    out = out.to(q.dtype)
+    return out, out, lse
 
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, window: int, scale: float
-    ) -> Tensor:
-        batch, heads, queries, width = q.shape
-        wide = [_in_rows(each.float()) for each in (q, k, v)]
-        out = wide[0].new_empty(batch, queries, heads, width).transpose(1, 2)  # merging the heads copies nothing
-        lse = out.new_empty(batch, heads, queries)
-        logits = out.new_empty(0) if sink is None else sink.detach().float().contiguous()
-        _call_native("attention", [*wide, out, lse, logits], k, (causal, window), scale, logits.numel())
-        out = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, sink, out, lse)
-        ctx.seen, ctx.scale = (causal, window), scale
-        return out
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sink, out, lse = ctx.saved_tensors
-        if defined_backward(grads[0]):
-            causal, window = ctx.seen
-            allowed = Pattern(causal, window if causal else None).mask(q.shape[2], k.shape[2], q.device)
-            by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
-            return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None
-        found = _native_backward(grads[0], q, k, v, out, lse, ctx.seen, ctx.scale)
-        grad_sink = None if sink is None else _gradient_of_sink(grads[0], out, lse, sink)
-        return *found, grad_sink, None, None, None
+def _by_formula(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    causal: bool,
+    window: int | None,
+    bias: Tensor | None,
+    scale: float,
+) -> Tensor:
+    pattern = Pattern(causal, window if causal else None)
+    allowed = pattern.mask(q.shape[2], k.shape[2], q.device) if bias is None else bias == 0
+    return definition(q, k, v, sink, allowed, scale)
+
+
+def _backward(
+    needed: Sequence[bool],
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    window: int | None,
+    bias: Tensor | None,
+    scale: float,
+) -> tuple[Tensor | None, ...]:
+    """Of PyTorch's kernel in float32 at least: in bfloat16 it takes about twice the time.
+
+    It rebuilds the weights ``exp(scores - lse)`` from the log-sum-exp. With one that the sink ``s`` is part of these
+    are the right ones, and the gradient of ``s`` is ``-sum_i exp(s - lse_i) (grad_i . output_i)``.
+    """
+    if window is not None or (bias is None and 2 * q.shape[2] >= _FEW_QUERIES and _library(q, k, v) is not None):
+        of_inputs = _native_backward(grad, q, k, v, out, lse.contiguous(), (causal, window or k.shape[2]), scale)
+    else:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        inputs = [each if each is None or q.dtype == wide else each.to(wide) for each in (grad, q, k, v, out, bias)]
+        of_inputs = _FLASH_BACKWARD(*inputs[:5], lse, 0.0, causal, attn_mask=inputs[5], scale=scale)
+    if sink is None or not needed[3]:
+        return *of_inputs, None
+    flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
+    return *of_inputs, flow.sum_to_size(sink.shape).to(sink.dtype)
+
+
+_OPERATION = Operation(_by_formula, _forward, _backward)
 
 
 def _native_backward(
@@ -251,16 +293,10 @@ def _in_rows(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 else x.contiguous()
 
 
-def _gradient_of_sink(grad: Tensor, out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
-    wide = lse.dtype
-    flow = -torch.exp(sink.to(wide) - lse) * (grad.to(wide) * out.to(wide)).sum(-1)
-    return flow.sum_to_size(sink.shape).to(sink.dtype)
-
-
 def _dense(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float, sink: Tensor | None, dropout: float
 ) -> Tensor:
-    """Attention without a window: no mask at all where the kernel knows the pattern by itself."""
+    """Attention in one piece: no mask at all where the kernel knows the pattern by itself."""
     batch, heads, queries, head_dim = q.shape
     keys, groups = k.shape[2], heads // k.shape[1]
     if queries == 1 and groups > 1:
@@ -271,7 +307,7 @@ def _dense(
     if not pattern.causal:
         return _kernel(q, k, v, False, _padding_mask(pattern), scale, sink, dropout)
     # The kernel's causal rule aligns the first query with the first key, which is ours only if there are as many.
-    square = queries == keys and pattern.key_padding is None
+    square = queries == keys and pattern.window is None and pattern.key_padding is None
     mask = None if square else pattern.mask(queries, keys, q.device)
     return _kernel(q, k, v, square, mask, scale, sink, dropout)
 
@@ -281,62 +317,33 @@ def _padding_mask(pattern: Pattern) -> Tensor | None:
     return None if pattern.key_padding is None else pattern.key_padding[:, None, None, :]
 
 
-def window_split(queries: int, keys: int, window: int) -> tuple[int, int, int, int]:
-    """How windowed attention cuts its queries: how many before, in and after the blocks, and how many in a block.
-
-    The windows of the first queries are cut off by the start of the sequence; the last ones fill no block.
-    """
-    reach = min(keys, queries + window - 1)
-    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
-    head = min(queries, window + queries - reach)  # the first queries, up to the first that sees a full window
-    tail = (queries - head) % block
-    body = queries - head - tail
-    if body < 2 * block:
-        head, body, tail = (queries, 0, 0) if queries <= 2 * block else (head, 0, queries - head)
-    return head, body, tail, block
-
-
 def _windowed(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float, sink: Tensor | None, dropout: float
 ) -> Tensor:
     """Attention in a causal window: blocks of queries, each with just the keys that its queries can see.
 
-    The first queries, see :func:`window_split`, are a small causal attention. The blocks have ``block`` queries and
-    ``window - 1 + block`` keys each, and share one band-shaped mask.
+    The first queries, up to one that sees a full window, and more if they fill no block, are an attention of their own.
     """
     window = pattern.window
     assert window is not None  # narrowed() keeps causal with it
-    queries = q.shape[2]
-    reach = min(k.shape[2], queries + window - 1)
-    if reach < k.shape[2]:
-        k, v = k[:, :, -reach:], v[:, :, -reach:]
-    padding = None if pattern.key_padding is None else pattern.key_padding[:, -reach:]
-    head, body, tail, block = window_split(queries, reach, window)
-
-    def part(piece: Tensor, stop: int) -> Tensor:
-        """Attention of queries ``stop - len(piece) .. stop - 1`` to the keys they can see, under a dense mask."""
-        count, last = piece.shape[2], reach - queries + stop
-        first = max(0, last - count - window + 1)
-        seen_padding = None if padding is None else padding[:, first:last]
-        small = Pattern(True, window, seen_padding).narrowed(count, last - first)
-        seen_k, seen_v = k[:, :, first:last], v[:, :, first:last]
-        if small.window is None:
-            return _dense(piece, seen_k, seen_v, small, scale, sink, dropout)
-        mask = small.mask(count, last - first, q.device)
-        return _kernel(piece, seen_k, seen_v, False, mask, scale, sink, dropout)
-
+    queries, keys = q.shape[2], min(k.shape[2], q.shape[2] + window - 1)
+    k, v = k[:, :, -keys:], v[:, :, -keys:]
+    padding = None if pattern.key_padding is None else pattern.key_padding[:, -keys:]
+    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
+    first = min(queries, window + queries - keys)
+    first += (queries - first) % block
+    last = keys - queries + first
     # One split, whose gradient is one join; a slice each would make a whole gradient of zeros for each.
-    q_head, q_body, q_tail = q.split((head, body, tail), dim=2)
-    parts = [part(q_head, head)] if head else []
-    if body:
-        first = reach - queries + head - window + 1
-        seen = slice(first, first + body + window - 1)
-        seen_padding = None if padding is None else padding[:, seen]
-        parts.append(_banded(q_body, k[:, :, seen], v[:, :, seen], window, block, seen_padding, scale, sink, dropout))
-    if tail:
-        parts.append(part(q_tail, queries))
+    q_first, q_others = q.split((first, queries - first), dim=2)
+    small = Pattern(True, window, None if padding is None else padding[:, :last]).narrowed(first, last)
+    out = _dense(q_first, k[:, :, :last], v[:, :, :last], small, scale, sink, dropout)
+    if first == queries:
+        return out
+    seen = slice(last - window + 1, keys)
+    padding = None if padding is None else padding[:, seen]
+    others = _banded(q_others, k[:, :, seen], v[:, :, seen], window, block, padding, scale, sink, dropout)
     # Joined in the kernel's memory order, position before head, so that merging the heads copies nothing.
-    return parts[0] if len(parts) == 1 else torch.cat([each.transpose(1, 2) for each in parts], dim=1).transpose(1, 2)
+    return torch.cat([each.transpose(1, 2) for each in (out, others)], dim=1).transpose(1, 2)
 
 
 def _banded(
@@ -380,47 +387,19 @@ def _kernel(
     """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
     # The CPU's kernel reads as if the numbers of a head stood side by side; an expanded tensor's do not.
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
-    on_cpu = q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]
-    inputs = (q, k, v, sink)
-    needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
-    trained_on_cpu = on_cpu and needs_grad and not torch.compiler.is_compiling()
-    # What its own backward pass lacks: sinks, speed in bfloat16, and saved tensors that hooks have packed.
-    if trained_on_cpu and (sink is not None or q.dtype.itemsize < 4 or _saved_tensors_are_packed()):
-        return _CpuAttention.apply(*inputs, causal, mask, scale)
-    # The kernel's log-sum-exp is all that a sink changes: cheaper than one more key, which copies keys and values.
-    if on_cpu and sink is not None and not needs_grad:
-        return _cpu_attention(q, k, v, sink, causal, mask, scale)[0]
+    needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (q, k, v, sink))
+    if q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]:
+        # What the kernel's own backward pass lacks: sinks, speed in bfloat16, and a second derivative.
+        if needs_grad and not torch.compiler.is_compiling():
+            return Fast.apply(_OPERATION, (causal, None, _as_bias(mask, q.dtype), scale), q, k, v, sink)
+        # The kernel's log-sum-exp is all that a sink changes: cheaper than one more key, which copies keys and values.
+        if sink is not None and not needs_grad:
+            return _cpu_attention(q, k, v, sink, causal, _as_bias(mask, q.dtype), scale)[0]
     # Elsewhere the kernel gives no log-sum-exp: a key of zeros stands for the sink.
     if sink is not None:
         return _with_zero_key(q, k, v, causal, mask, scale, sink, dropout)
     grouped = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
-    # The type is asked, because the node would unpack the tensor.
-    if trained_on_cpu and (node := out.grad_fn) is not None and hasattr(type(node), "_saved_logsumexp"):
-        node.register_hook(_by_definition)
-    return out
-
-
-def _saved_tensors_are_packed() -> bool:
-    """Whether hooks, such as activation checkpointing's, pack what is saved: then it can be unpacked only once."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-
-
-def _by_definition(
-    found: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...]
-) -> tuple[Tensor | None, ...] | None:
-    """Hook after the fused kernel's backward pass, whose gradients cannot be differentiated again.
-
-    With ``create_graph=True`` it replaces them by those of :func:`definition`, which can.
-    """
-    if not torch.is_grad_enabled() or grads[0] is None:
-        return None
-    node: Any = torch._C._current_autograd_node()
-    q, k, v, bias = node._saved_query, node._saved_key, node._saved_value, node._saved_attn_mask
-    allowed = Pattern(node._saved_is_causal).mask(q.shape[2], k.shape[2], q.device) if bias is None else bias == 0
-    by_formula = partial(definition, sink=None, allowed=allowed, scale=node._saved_scale)
-    again = differentiate(by_formula, (q, k, v), [grad is not None for grad in found[:3]], grads[0])
-    return *again, *found[3:]
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
 
 
 def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -428,10 +407,10 @@ def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _cpu_attention(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, mask: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, bias: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The output and the log-sum-exp of the CPU's fused kernel, both corrected for the sink."""
-    out, lse = _FLASH(q, k, v, 0.0, causal, attn_mask=_as_bias(mask, q.dtype), scale=scale)
+    out, lse = _FLASH(q, k, v, 0.0, causal, attn_mask=bias, scale=scale)
     if sink is None:
         return out, lse
     # A query that sees no key has lse = -inf or nan; its output is zero already.
@@ -439,48 +418,6 @@ def _cpu_attention(
     sees = lse.isfinite()
     with_sink = torch.where(sees, torch.logaddexp(lse, sink), sink)
     return out * torch.where(sees, torch.exp(lse - with_sink), 0.0).unsqueeze(-1).to(out.dtype), with_sink
-
-
-class _CpuAttention(torch.autograd.Function):
-    r"""The fused kernel of the CPU, with a sink or without, with a backward pass in float32 or wider.
-
-    With ``lse`` the kernel's log-sum-exp, a softmax with the extra logit ``s`` is the one without it times
-    ``exp(lse - lse')``, where ``lse' = logaddexp(lse, s)``. The kernel's own backward pass, given the corrected output
-    and ``lse'``, rebuilds exactly the weights ``exp(scores - lse')`` and needs no other change. The gradient of the
-    sink is ``d loss / d s = -sum_i exp(s - lse'_i) (grad_i . output_i)``.
-
-    In bfloat16 the kernel's backward pass takes about twice the time of the same in float32, so it is given float32.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, mask: Tensor | None, scale: float
-    ) -> Tensor:
-        out, lse = _cpu_attention(q, k, v, sink, causal, mask, scale)
-        ctx.save_for_backward(q, k, v, sink, mask, out, lse)
-        ctx.causal, ctx.scale = causal, scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sink, mask, out, lse = ctx.saved_tensors
-        if defined_backward(grads[0]):
-            allowed = Pattern(ctx.causal).mask(q.shape[2], k.shape[2], q.device) if mask is None else mask
-            by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
-            return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None
-        if mask is None and _library(q, k, v) is not None:
-            seen = (ctx.causal, k.shape[2])
-            found = _native_backward(grads[0], q, k, v, out, lse.contiguous(), seen, ctx.scale)
-            grad_sink = None if sink is None else _gradient_of_sink(grads[0], out, lse, sink)
-            return *found, grad_sink, None, None, None
-        wide = torch.promote_types(q.dtype, torch.float32)
-        inputs = grads[0], q, k, v, out
-        grad, *rest = inputs if q.dtype == wide else (each.to(wide) for each in inputs)
-        found = _FLASH_BACKWARD(grad, *rest, lse, 0.0, ctx.causal, attn_mask=_as_bias(mask, wide), scale=ctx.scale)
-        grad_sink = None
-        if sink is not None and ctx.needs_input_grad[3]:
-            grad_sink = _gradient_of_sink(grad, rest[-1], lse, sink)
-        return *found, grad_sink, None, None, None
 
 
 def _with_zero_key(

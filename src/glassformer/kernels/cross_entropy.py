@@ -5,7 +5,6 @@ Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
+from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, differentiate, native_library, use_definition
 from glassformer.kernels.native import declare
 
 NOTHING = -100
@@ -42,43 +41,37 @@ def cross_entropy(
     plain = not fits or logits.numel() < _FEW or torch.compiler.is_compiling() or use_definition()
     if plain or native_library(logits) is None:
         return definition(logits, targets, ignored)
-    return _CrossEntropy.apply(logits, targets, ignored)
+    return Fast.apply(_OPERATION, (targets, ignored), logits)
 
 
 declare("cross_entropy", "Tlff", lambda rows, size, *_: (rows * size, rows, rows, rows))
 declare("cross_entropy_backward", "TlfT", lambda rows, size, *_: (rows * size, rows, rows, rows * size))
 
 
-class _CrossEntropy(torch.autograd.Function):
+def _forward(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
+    library = native_library(logits)
+    assert library is not None
+    rows, size = logits.shape
+    losses, lse = logits.new_empty(2, rows, dtype=torch.float32).unbind()
+    name, threads = f"cross_entropy_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
+    library.call(name, logits.contiguous(), targets.contiguous(), losses, lse, rows, size, ignored, threads)
+    loss = losses.sum().div_((targets != ignored).sum())
+    return definition(logits, targets, ignored) if loss.isnan() else loss, lse  # it raises for an unknown target
+
+
+def _backward(
+    _needed: Any, grad: Tensor, logits: Tensor, lse: Tensor, targets: Tensor, ignored: int
+) -> tuple[Tensor | None, ...]:
     """``d logits = (softmax(logits) - [target]) / rows``, 0 in rows that are ignored."""
+    library = native_library(logits)
+    if library is None:
+        return differentiate(lambda logits: definition(logits, targets, ignored), (logits,), (True,), grad)
+    logits, (rows, size) = logits.contiguous(), logits.shape
+    out = torch.empty_like(logits)
+    name, threads = f"cross_entropy_backward_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
+    scale = float(grad) / max(int((targets != ignored).sum()), 1)
+    library.call(name, logits, targets.contiguous(), lse, out, rows, size, ignored, scale, threads)
+    return (out,)
 
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, ignored: int) -> Tensor:
-        library = native_library(logits)
-        assert library is not None
-        inputs = logits, targets
-        logits, targets = logits.contiguous(), targets.contiguous()
-        rows, size = logits.shape
-        losses, lse = logits.new_empty(2, rows, dtype=torch.float32).unbind()
-        name, threads = f"cross_entropy_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
-        library.call(name, logits, targets, losses, lse, rows, size, ignored, threads)
-        ctx.save_for_backward(*inputs, lse)
-        ctx.ignored = ignored
-        ctx.count = int((targets != ignored).sum())
-        loss = losses.sum().div_(ctx.count)
-        return definition(logits, targets, ignored) if loss.isnan() else loss  # it raises for an unknown target
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        logits, targets, lse = ctx.saved_tensors
-        by_formula = partial(definition, targets=targets, ignored=ctx.ignored)
-        library = native_library(logits)
-        if defined_backward(grads[0]) or library is None:
-            return differentiate(by_formula, (logits,), (True,), grads[0])[0], None, None
-        logits, targets = logits.contiguous(), targets.contiguous()
-        rows, size = logits.shape
-        found = torch.empty_like(logits)
-        name, threads = f"cross_entropy_backward_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
-        scale = float(grads[0]) / max(ctx.count, 1)
-        library.call(name, logits, targets, lse, found, rows, size, ctx.ignored, scale, threads)
-        return found, None, None
+_OPERATION = Operation(definition, _forward, _backward)

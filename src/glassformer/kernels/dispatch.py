@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +83,42 @@ def differentiate(
         wanted = [part for part, need in zip(parts, needed, strict=True) if need and part is not None]
         found = iter(torch.autograd.grad(definition(*parts), wanted, grad, create_graph=True))
     return tuple(next(found) if need else None for need in needed)
+
+
+class Operation(NamedTuple):
+    """A fast form with a backward pass. Options, which have no gradient, come last in all three."""
+
+    definition: Callable[..., Tensor]
+    """Of inputs and options."""
+    forward: Callable[..., tuple[Tensor, ...]]
+    """The output, and what else is kept for the backward pass, of inputs and options."""
+    backward: Callable[..., tuple[Tensor | None, ...]]
+    """The inputs' gradients, of which of them are needed, the output's gradient, inputs, what was kept and options."""
+
+
+class Fast(torch.autograd.Function):
+    """``Fast.apply(operation, options, *inputs)``: the fast form of an operation on tensors, some of which may be None.
+
+    A backward pass that the fast form does not support is the definition's, which can be differentiated again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, operation: Operation, options: tuple[Any, ...], *inputs: Tensor | None) -> Tensor:
+        """The output."""
+        out, *kept = operation.forward(*inputs, *options)
+        ctx.save_for_backward(*inputs, *kept)
+        ctx.operation, ctx.options, ctx.count = operation, options, len(inputs)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The inputs' gradients."""
+        operation, options, needed, saved = ctx.operation, ctx.options, ctx.needs_input_grad[2:], ctx.saved_tensors
+        if defined_backward(grads[0]):
+            found = differentiate(lambda *x: operation.definition(*x, *options), saved[: ctx.count], needed, grads[0])
+        else:
+            found = operation.backward(needed, grads[0], *saved, *options)
+        return None, None, *found
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:

@@ -6,7 +6,7 @@ Source: Jiang et al. 2024, arXiv 2401.04088, section 2.1.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.kernels.dispatch import (
+    Fast,
+    Operation,
     autocast_dtype,
-    defined_backward,
-    differentiate,
     native_library,
     slow_bfloat16,
     use_definition,
@@ -96,7 +96,7 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tenso
         pairs = _Pairs.of(experts, x, indices, expert, order)
         with torch.autocast("cpu", enabled=False):  # the dtype is chosen here
             if torch.is_grad_enabled():
-                return _OneByOne.apply(pairs, experts.clamp, x, weights, *experts[:6])
+                return Fast.apply(_ONE_BY_ONE, (pairs, experts.clamp), x, weights, *experts[:6])
             return _forward(pairs, experts, x, weights, keep=None)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
@@ -195,74 +195,72 @@ def _forward(pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, keep: 
     return pairs.sums(out, weights.to(dtype)).to(x.dtype)
 
 
-class _OneByOne(torch.autograd.Function):
-    """The mixture on the CPU. It keeps two tensors for each expert; its output is not needed for any gradient."""
+def _by_formula(x: Tensor, weights: Tensor, *others: Any) -> Tensor:
+    *parts, pairs, clamp = others
+    with torch.autocast("cpu", enabled=False):
+        return definition(Experts._make((*parts, clamp)), x, weights, pairs.indices)
 
-    @staticmethod
-    def forward(
-        ctx: Any, pairs: _Pairs, clamp: Clamp | None, x: Tensor, weights: Tensor, *parts: Tensor | None
-    ) -> Tensor:
-        inside: list[Tensor] = []
-        out = _forward(pairs, Experts._make((*parts, clamp)), x, weights, inside)
-        ctx.save_for_backward(x, weights, *parts, *inside)
-        ctx.pairs, ctx.clamp = pairs, clamp
-        return out
 
-    @staticmethod
-    @torch.autocast("cpu", enabled=False)
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        pairs, clamp, needed = ctx.pairs, ctx.clamp, ctx.needs_input_grad[2:]
-        x, weights, *others = ctx.saved_tensors
-        parts, inside = others[:6], iter(others[6:])
-        if defined_backward(grads[0]):
+def _keeping(x: Tensor, weights: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    *parts, pairs, clamp = others
+    inside: list[Tensor] = []
+    return _forward(pairs, Experts._make((*parts, clamp)), x, weights, inside), *inside
 
-            def by_formula(x: Tensor, weights: Tensor, *parts: Tensor) -> Tensor:
-                return definition(Experts._make((*parts, clamp)), x, weights, pairs.indices)
 
-            return None, None, *differentiate(by_formula, (x, weights, *parts), needed, grads[0])
-        gate, up, down = parts[:3]
-        found = [torch.empty_like(part) if need else None for part, need in zip(parts, needed[2:], strict=True)]
-        unused = [e for e, count in enumerate(pairs.counts) if count == 0]
-        for each in found:
-            if each is not None and unused:
-                each[unused] = 0
-        dtype = _working_dtype(x.dtype)
-        factors = pairs.with_zeros(weights.flatten()).index_select(0, pairs.order).to(dtype).unsqueeze(1)
-        multiply = by_onednn if pairs.onednn else F.linear
-        to_rows, to_factors = factors.new_empty(len(factors), x.shape[1]), torch.empty_like(factors)
+@torch.autocast("cpu", enabled=False)
+def _backward(
+    needed: Sequence[bool], grad: Tensor, x: Tensor, weights: Tensor, *others: Any
+) -> tuple[Tensor | None, ...]:
+    """Two tensors are kept for each expert; the output is not needed for any gradient."""
+    parts, inside, (pairs, clamp) = others[:6], iter(others[6:-2]), others[-2:]
+    gate, up, down = parts[:3]
+    found = [torch.empty_like(part) if need else None for part, need in zip(parts, needed[2:], strict=True)]
+    unused = [e for e, count in enumerate(pairs.counts) if count == 0]
+    for each in found:
+        if each is not None and unused:
+            each[unused] = 0
+    dtype = _working_dtype(x.dtype)
+    factors = pairs.with_zeros(weights.flatten()).index_select(0, pairs.order).to(dtype).unsqueeze(1)
+    multiply = by_onednn if pairs.onednn else F.linear
+    to_rows, to_factors = factors.new_empty(len(factors), x.shape[1]), torch.empty_like(factors)
 
-        def add(part: int, e: int, grad: Tensor, rows: Tensor) -> None:
-            to_weight, to_bias = found[part], found[part + 3]
-            if to_weight is not None and to_weight.dtype == dtype:
-                pairs.product(grad.T, rows, out=to_weight[e])
-            elif to_weight is not None:
-                to_weight[e] = grad.T @ rows
-            if to_bias is not None:
-                to_bias[e] = grad.sum(0)
+    def add(part: int, e: int, grad: Tensor, rows: Tensor) -> None:
+        to_weight, to_bias = found[part], found[part + 3]
+        if to_weight is not None and to_weight.dtype == dtype:
+            pairs.product(grad.T, rows, out=to_weight[e])
+        elif to_weight is not None:
+            to_weight[e] = grad.T @ rows
+        if to_bias is not None:
+            to_bias[e] = grad.sum(0)
 
-        with_zeros, flows = pairs.with_zeros(x), pairs.with_zeros(grads[0])
-        for e, part in pairs.rows():
-            rows, flow = pairs.tokens(with_zeros, part).to(dtype), pairs.tokens(flows, part).to(dtype)
-            inputs = next(inside), next(inside)
-            hidden = swiglu(*inputs, clamp)
-            to_hidden = multiply(flow, down[e].to(dtype).T)
-            torch.linalg.vecdot(hidden, to_hidden, out=to_factors[part, 0])
-            if parts[5] is not None:
-                to_factors[part, 0] += flow @ parts[5][e].to(dtype)
-            scaled = flow.mul_(factors[part])
-            add(2, e, scaled, hidden)
-            to_gate, to_up = swiglu_backward(to_hidden.mul_(factors[part]), *inputs, clamp)
-            add(0, e, to_gate, rows)
-            add(1, e, to_up, rows)
-            pairs.product(to_gate, gate[e].to(dtype), out=to_rows[part])
-            pairs.product(to_up, up[e].to(dtype), out=to_rows[part], add=True)
-        to_weights = to_factors[:, 0].index_select(0, pairs.place).view_as(weights).to(weights.dtype)
-        return None, None, pairs.sums(to_rows).to(x.dtype), to_weights, *found
+    with_zeros, flows = pairs.with_zeros(x), pairs.with_zeros(grad)
+    for e, part in pairs.rows():
+        rows, flow = pairs.tokens(with_zeros, part).to(dtype), pairs.tokens(flows, part).to(dtype)
+        inputs = next(inside), next(inside)
+        hidden = swiglu(*inputs, clamp)
+        to_hidden = multiply(flow, down[e].to(dtype).T)
+        torch.linalg.vecdot(hidden, to_hidden, out=to_factors[part, 0])
+        if parts[5] is not None:
+            to_factors[part, 0] += flow @ parts[5][e].to(dtype)
+        scaled = flow.mul_(factors[part])
+        add(2, e, scaled, hidden)
+        to_gate, to_up = swiglu_backward(to_hidden.mul_(factors[part]), *inputs, clamp)
+        add(0, e, to_gate, rows)
+        add(1, e, to_up, rows)
+        pairs.product(to_gate, gate[e].to(dtype), out=to_rows[part])
+        pairs.product(to_up, up[e].to(dtype), out=to_rows[part], add=True)
+    to_weights = to_factors[:, 0].index_select(0, pairs.place).view_as(weights).to(weights.dtype)
+    return pairs.sums(to_rows).to(x.dtype), to_weights, *found
+
+
+_ONE_BY_ONE = Operation(_by_formula, _keeping, _backward)
 
 
 def _mix_grouped(experts: Experts, x: Tensor, weights: Tensor, expert: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    """The mixture as one grouped product for each of the three matrices."""
-    chosen = _Dispatch.apply(x, order, place, weights.shape[1])
+    """The mixture as one grouped product for each of the three matrices; ``place`` is the inverse of ``order``."""
+    # Rows are copied and then permuted, for a gradient that adds in one order and rounds once.
+    top_k = weights.shape[1]
+    chosen = x.unsqueeze(1).expand(-1, top_k, -1).flatten(0, 1).index_select(0, order)
     ends = torch.searchsorted(expert, torch.arange(len(experts.gate), device=x.device), right=True, out_int32=True)
 
     def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -271,8 +269,8 @@ def _mix_grouped(experts: Experts, x: Tensor, weights: Tensor, expert: Tensor, o
 
     gate = through(chosen, experts.gate, experts.gate_bias)
     hidden = swiglu(gate, through(chosen, experts.up, experts.up_bias), experts.clamp)
-    mixed = _Contiguous.apply(through(hidden, experts.down, experts.down_bias))
-    return _Combine.apply(mixed, weights, order, place)
+    mixed = through(hidden, experts.down, experts.down_bias).index_select(0, place).unflatten(0, (-1, top_k))
+    return (mixed * weights.to(mixed.dtype).unsqueeze(-1)).sum(1)
 
 
 def _grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
@@ -296,56 +294,6 @@ def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Te
         hidden = swiglu(gate, through(x, experts.up, experts.up_bias, expert), experts.clamp)
         mixed.addcmul_(through(hidden, experts.down, experts.down_bias, expert), weight)
     return mixed
-
-
-class _Dispatch(torch.autograd.Function):
-    """Rows of ``x`` in expert order; in the backward pass each token sums its copies, without scattering.
-
-    ``order[r]`` is the token-expert pair in sorted row r, pair = token * top_k + choice; ``place`` is its inverse.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, place: Tensor, top_k: int) -> Tensor:
-        ctx.save_for_backward(place)
-        ctx.top_k = top_k
-        return x.index_select(0, order // top_k)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (place,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the same sum by operators that can be differentiated again
-            return grads[0].index_select(0, place).unflatten(0, (-1, ctx.top_k)).sum(1), None, None, None
-        return F.embedding_bag(place.view(-1, ctx.top_k), grads[0], mode="sum"), None, None, None
-
-
-class _Combine(torch.autograd.Function):
-    """The weighted sum of each token's expert outputs, which are in expert order."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(y, weights, order, place)
-        # A weighted sum over bags of rows: one pass over memory instead of three.
-        return F.embedding_bag(place.view_as(weights), y, per_sample_weights=weights.to(y.dtype), mode="sum")
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        y, weights, order, place = ctx.saved_tensors
-        copies = grads[0].index_select(0, order // weights.shape[1])
-        grad_weights = (copies * y).sum(-1).index_select(0, place).view_as(weights)
-        factors = weights.flatten().index_select(0, order).unsqueeze(-1)
-        return copies * factors if torch.is_grad_enabled() else copies.mul_(factors), grad_weights, None, None
-
-
-class _Contiguous(torch.autograd.Function):
-    """The identity, whose gradient is contiguous, as the backward pass of the grouped product needs it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0].contiguous()
 
 
 # Written out, because torch cannot infer it from a function that a run-time type checker has wrapped.

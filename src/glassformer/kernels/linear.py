@@ -4,8 +4,7 @@ that is faster than MKL."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +13,9 @@ from torch import Tensor
 
 from glassformer.kernels.dispatch import (
     NATIVE_NAMES,
+    Fast,
+    Operation,
     autocast_dtype,
-    defined_backward,
-    differentiate,
     native_library,
     slow_bfloat16,
     use_definition,
@@ -99,7 +98,7 @@ def linear(
         wide = wide and native_library(*tensors) is not None
     if wide:
         rows = x.reshape(-1, x.shape[-1])
-        out = _Wide.apply(rows, weight, bias) if grad else _wide(rows, weight, bias)
+        out = Fast.apply(_WIDE, (), rows, weight, bias) if grad else _wide(rows, weight, bias)
         return out.view(*x.shape[:-1], len(weight))
     return definition(x, weight, bias)
 
@@ -143,38 +142,30 @@ def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-class _Wide(torch.autograd.Function):
-    """With g the gradient of the output: ``d x = g @ weight``, ``d weight = g.T @ x`` and ``d bias = sum of g``."""
+def _wide_backward(
+    needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """``d x = grad @ weight``, ``d weight = grad.T @ x`` and ``d bias = sum of grad``."""
+    of_x, of_weight, of_bias = needed
+    to_bias = grad.sum(0, dtype=torch.float32).to(weight.dtype) if of_bias else None
+    if x.dtype == torch.float32:
+        grad = grad.contiguous()
+        to_x = by_onednn(grad, weight.T) if of_x else None
+        return to_x, by_onednn(grad.T, x.contiguous().T) if of_weight else None, to_bias
+    grad, wide = grad.float(), x.float() if of_weight else x
+    to_x = torch.zeros_like(x, dtype=torch.float32) if of_x else None
+    to_weight = torch.empty_like(weight) if of_weight else None
+    with torch.autocast("cpu", enabled=False):
+        for rows in parts(weight):
+            if to_x is not None:
+                to_x.addmm_(grad[:, rows], weight[rows].float())
+            if to_weight is not None:
+                to_weight[rows] = grad[:, rows].T @ wide
+    return None if to_x is None else to_x.to(x.dtype), to_weight, to_bias
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
-        return _wide(x, weight, bias)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias = ctx.saved_tensors
-        if defined_backward(grads[0]):
-            return differentiate(definition, (x, weight, bias), ctx.needs_input_grad, grads[0])
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        if x.dtype == torch.float32:
-            grad = grads[0].contiguous()
-            return (
-                by_onednn(grad, weight.T) if of_x else None,
-                by_onednn(grad.T, x.contiguous().T) if of_weight else None,
-                grad.sum(0) if of_bias else None,
-            )
-        grad, wide = grads[0].float(), x.float() if of_weight else x
-        grad_x = torch.zeros_like(x, dtype=torch.float32) if of_x else None
-        grad_weight = torch.empty_like(weight) if of_weight else None
-        with torch.autocast("cpu", enabled=False):
-            for rows in parts(weight):
-                if grad_x is not None:
-                    grad_x.addmm_(grad[:, rows], weight[rows].float())
-                if grad_weight is not None:
-                    grad_weight[rows] = grad[:, rows].T @ wide
-        return (
-            None if grad_x is None else grad_x.to(x.dtype),
-            grad_weight,
-            grad.sum(0).to(weight.dtype) if of_bias else None,
-        )
+_WIDE = Operation(
+    lambda x, weight, bias: definition(x, weight, bias),
+    lambda x, weight, bias: (_wide(x, weight, bias),),
+    _wide_backward,
+)

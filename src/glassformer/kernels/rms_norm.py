@@ -5,7 +5,6 @@ Source: Zhang and Sennrich 2019, arXiv 1910.07467.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
+from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, native_library, use_definition
 from glassformer.kernels.native import declare
 
 
@@ -34,7 +33,7 @@ def rms_norm(
         return definition(x, weight, eps)
     if x.device.type != "cpu":
         return F.rms_norm(x, weight.shape, weight, eps)
-    return _RMSNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
+    return Fast.apply(_OPERATION, (eps,), x, weight) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
 
 
 declare("rms_norm", "TfTf", lambda rows, size, *_: (rows * size, size, rows * size, rows))
@@ -65,8 +64,10 @@ def _narrow(weight: Tensor) -> Tensor:
     return weight if ready else weight.to(torch.float32).contiguous()
 
 
-def _backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of ``x`` and of ``weight``."""
+def _backward(
+    _needed: Any, grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, _eps: float
+) -> tuple[Tensor, Tensor]:
+    """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g n``."""
     library = native_library(x, grad) if weight.shape == x.shape[-1:] else None
     if library is not None:
         rows, size = inverse.numel(), x.shape[-1]
@@ -84,20 +85,4 @@ def _backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple
     return grad_x.to(x.dtype), flow.sum(0).to(weight.dtype)
 
 
-class _RMSNorm(torch.autograd.Function):
-    """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g n``."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out, inverse = _normalise(x, weight, eps)
-        ctx.save_for_backward(x, weight, inverse)
-        ctx.eps = eps
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, inverse = ctx.saved_tensors
-        if defined_backward(grads[0]):
-            needed = ctx.needs_input_grad[:2]
-            return *differentiate(partial(definition, eps=ctx.eps), (x, weight), needed, grads[0]), None
-        return *_backward(grads[0], x, weight, inverse), None
+_OPERATION = Operation(definition, _normalise, _backward)

@@ -6,15 +6,13 @@ Source: Shazeer 2020, arXiv 2002.05202; OpenAI 2025, gpt-oss reference implement
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
+from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, native_library, use_definition
 from glassformer.kernels.native import declare
 from glassformer.kernels.options import Clamp
 
@@ -35,7 +33,7 @@ def swiglu(
         return definition(gate, up, clamp)
     if not torch.is_grad_enabled():
         return _forward(gate, up, clamp)
-    return _SwiGLU.apply(gate, up, clamp)
+    return Fast.apply(_OPERATION, (clamp,), gate, up)
 
 
 declare("swiglu", "TTT", lambda size, *_: (size, size, size))
@@ -78,19 +76,8 @@ def _constants(clamp: Clamp | None) -> tuple[float, float, float]:
     return (1.0, math.inf, 0.0) if clamp is None else (clamp.alpha, clamp.limit, 1.0)
 
 
-class _SwiGLU(torch.autograd.Function):
-    """What depends on the inputs alone is computed again in the backward pass instead of being kept."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        ctx.clamp = clamp
-        return _forward(gate, up, clamp)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        gate, up = ctx.saved_tensors
-        if defined_backward(grads[0]):
-            by_formula = partial(definition, clamp=ctx.clamp)
-            return *differentiate(by_formula, (gate, up), ctx.needs_input_grad[:2], grads[0]), None
-        return *swiglu_backward(grads[0], gate, up, ctx.clamp), None
+_OPERATION = Operation(
+    definition,
+    lambda gate, up, clamp: (_forward(gate, up, clamp),),
+    lambda _needed, grad, gate, up, clamp: swiglu_backward(grad, gate, up, clamp),
+)

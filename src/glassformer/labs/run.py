@@ -52,8 +52,15 @@ class Run:
     done: SimpleNamespace  # the results of earlier steps, by name
 
     def kept(self, name: str, kind: Any, compute: Callable[[], _Part]) -> _Part:
-        """A part of a step, computed at most once in a run however often it is interrupted; see :func:`kept`."""
-        return kept(self.out / "steps" / f"{name}.json", kind, compute)
+        """A part of a step, computed at most once in a run however often it is interrupted, and kept as JSON.
+
+        ``kind`` is a dataclass, or a list or dictionary of such, of numbers, strings, lists and dictionaries. The part
+        is returned as its file gives it back, so that an uninterrupted run and a continued one go on from the same.
+        """
+        path = self.out / "steps" / f"{name}.json"
+        if not path.exists():
+            write_text(path, to_json(compute(), kind))
+        return read(path, kind)
 
 
 def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool = False, **settings: Any) -> Path:
@@ -67,18 +74,14 @@ def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool
         out: Where to write; it is made if missing.
         quick: The short version, which the report names.
         seed: Of data, initial weights and sampling.
-        resume: Continue what an earlier run left in ``out``: what is finished is read and not computed again.
+        resume: Continue what an earlier run left in ``out``: what is finished is read and not computed again. Without
+            it ``out`` must hold no run.
         settings: Settings other than the lab's.
-
-    Raises:
-        InputError: A negative seed, ``out`` holds a run and ``resume`` is false, or it holds a run with other settings
-            or another seed.
-        KeyboardInterrupt: Interrupted; the same call with ``resume`` goes on.
     """
     require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
     chosen = replace(lab.settings, **{**(lab.quick if quick else {}), **settings})
-    asked = TypeAdapter(type(chosen)).dump_python(chosen, mode="json")
-    claim(out, {"lab": lab.name, "quick": quick, "seed": seed, **asked, **lab.inputs(chosen)}, resume)
+    plan = TypeAdapter(type(chosen)).dump_python(chosen, mode="json")
+    claim(out, {"lab": lab.name, "quick": quick, "seed": seed, **plan, **lab.inputs(chosen)}, resume)
     current = Run(out, chosen, seed, SimpleNamespace())
     kinds = get_type_hints(lab.results)
     begun = time.monotonic()
@@ -87,17 +90,11 @@ def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool
         setattr(current.done, name, current.kept(name, kinds[name], partial(measure, current)))
     results = lab.results(quick=quick, seed=seed, **vars(current.done))
     write_text(out / "results.json", to_json(results, lab.results))
-    report = publish(lab, results, out)
-    print(f"{lab.name}: {time.monotonic() - begun:.0f} s; figures: {out / 'figures'}", flush=True)
-    return report
-
-
-def publish(lab: Lab, results: Any, out: Path) -> Path:
-    """Draw the figures of ``results`` into ``out / "figures"``, and write the report, whose path it returns."""
     for name, draw in lab.figures.items():
         if (figure := draw(results)) is not None:
             save_figure(figure, out / "figures", name)
     write_text(out / "report.md", render(lab, results))
+    print(f"{lab.name}: {time.monotonic() - begun:.0f} s; figures: {out / 'figures'}", flush=True)
     return out / "report.md"
 
 
@@ -149,28 +146,15 @@ def join_lines(text: str) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def kept(path: Path, kind: Any, compute: Callable[[], _Part]) -> _Part:
-    """What the JSON file ``path`` holds; what ``compute`` gives, written there, if there is no such file.
-
-    Args:
-        path: Of this part alone; its directory is made.
-        kind: A dataclass, or a list or dictionary of such, of numbers, strings, lists and dictionaries.
-        compute: Called at most once.
-
-    Returns:
-        The part as the file gives it back, so that an uninterrupted run and a continued one go on from the same.
-    """
-    if not path.exists():
-        write_text(path, to_json(compute(), kind))
-    return read(path, kind)
-
-
 def read(path: Path, kind: Any) -> Any:
     """The results, or the part of them, that the JSON file ``path`` holds."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        fault = error if isinstance(error, OSError) else _first(error)
+        fault = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            fault = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
         raise InputError(
             f"{path}, which cannot be read: {fault}",
             f"a {getattr(kind, '__name__', kind)} that a run of the lab has left",
@@ -184,31 +168,16 @@ def to_json(part: object, kind: Any) -> str:
     return json.dumps(TypeAdapter(kind).dump_python(part, mode="python"), indent=1) + "\n"
 
 
-def _first(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    return ".".join(str(place) for place in fault["loc"]) + ": " * bool(fault["loc"]) + fault["msg"]
-
-
-def claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
-    """Make ``out`` the directory of a run, or check that it is the one of this run.
-
-    Args:
-        out: The directory; what was asked for is kept in its lab.json.
-        asked: The seed and the plan, as values that JSON has.
-        resume: Whether a run that is there already may be continued.
-
-    Raises:
-        InputError: ``out`` holds a run and ``resume`` is false, or the run of another plan or seed, or a lab.json that
-            cannot be read; or ``out`` is a file, or a directory that cannot be made or written in.
-    """
+def claim(out: Path, plan: dict[str, Any], resume: bool) -> None:
+    """Make ``out`` the directory of a run of ``plan``, which its lab.json holds, or check that it is this run's."""
     path = out / "lab.json"
     others = [] if path.exists() or not out.is_dir() else [each.name for each in out.iterdir() if each.name[0] != "."]
     got = f"{out}, which holds something else: {', '.join(sorted(others)[:3])}"
     require(not others, got, "a new or empty directory, or one of a lab", "Choose another directory.")
-    asked = json.loads(json.dumps(asked))
+    plan = json.loads(json.dumps(plan))
     if not path.exists():
         try:
-            write_text(path, json.dumps(asked, indent=1) + "\n")
+            write_text(path, json.dumps(plan, indent=1) + "\n")
         except OSError as error:  # a file where a directory should be, or no right to write
             got = f"{out}, in which nothing can be written ({error.strerror or error})"
             raise InputError(got, "a directory, or a place for a new one", "Choose another directory.") from error
@@ -217,7 +186,7 @@ def claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
     require(resume, f"{out}, which holds a run of the lab", "a directory without one", fix)
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))
-        changed = sorted(name for name in asked if earlier[name] != asked[name])
+        changed = sorted(name for name in plan if earlier[name] != plan[name])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}, which cannot be read", "the plan of a run", "Choose another directory.") from error
     got, fix = f"{out}, which holds a run with another {', '.join(changed)}", "Remove it, or choose another directory."

@@ -43,10 +43,6 @@ def head_measures(
         weights: Attention weights without padding, with any leading axes, such as ``[layer, head, query, key]``.
         visible: Which keys a query may see, such as ``np.tri(n, dtype=bool)`` for a causal head; all when None.
         positions: Index of the key at each query's position; query i is at key i when None, for as many of both.
-
-    Raises:
-        InputError: No queries or keys, weights below 0 or not finite, rows that sum to more than 1, a weight on an
-            invisible key, or positions that are not among the keys.
     """
     _check(weights)
     queries, keys = weights.shape[-2:]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, watching
 from glassformer.observe import hugging_face
-from glassformer.observe.captured import Captured, as_texts
+from glassformer.observe.captured import Captured
 from glassformer.observe.hook_points import (
     ROLES,
     Heads,
@@ -24,10 +24,11 @@ from glassformer.observe.hook_points import (
     Selection,
     choose_points,
     own_points,
+    place_of,
     whole_numbers,
 )
-from glassformer.observe.recorder import Frame, Recorder
-from glassformer.observe.seams import Change, insert, scope
+from glassformer.observe.module_hooks import Change, insert, scope
+from glassformer.observe.recorder import OF_CALLS, Frame, Recorder
 
 
 @contextmanager
@@ -40,8 +41,6 @@ def capture(
     heads: Heads | None = None,
     queries: Selection | None = None,
     retain_grad: bool = False,
-    tokens: Any = None,
-    source_tokens: Any = None,
 ) -> Iterator[Captured]:
     """Record what a model computes while it runs::
 
@@ -102,8 +101,6 @@ def capture(
             gradient of the attention's output, ``d loss / d weights[i, j] = grad[i] . v[j]``, and that of the scores
             from it, as if the weights had been stored. Other kinds are no part of the graph and have no gradient. The
             records then keep the graph alive.
-        tokens: The words of the text, or of each text, which then name the positions.
-        source_tokens: Those of an encoder-decoder's sources.
 
     Example:
         >>> from glassformer.models import Decoder, DecoderConfig
@@ -114,7 +111,7 @@ def capture(
         torch.Size([1, 2, 1, 3])
 
     Raises:
-        InputError: A model without hook points, an unknown or empty selection, words that are not strings; and from
+        InputError: A model without hook points, an unknown or empty selection; and from
             within the model: a position out of range, an attention that bypasses the hook, or ``retain_grad`` for
             weights or scores under attention dropout.
     """
@@ -134,20 +131,17 @@ def capture(
     if queries is not None and not isinstance(queries, slice):
         queries = whole_numbers("queries", queries)
         require(len(queries) > 0, "no queries", "at least one position", "Omit queries to capture all.")
-    seen = Captured([], as_texts("tokens", tokens), as_texts("source_tokens", source_tokens), model=weakref.ref(model))
+    seen = Captured([], model=weakref.ref(model))
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
+    recorder.foreign = foreign
     with ExitStack() as attached:
         attached.enter_context(uncompiled())
         if foreign:
             attached.enter_context(hugging_face.proving(points, asked))
-        _attach(attached, recorder, foreign, points)
+        _attach(attached, recorder, points)
         yield seen
-    require(
-        recorder.calls == 0 or recorder.made or not kinds,
-        f"queries = {queries!r}, which no call had",
-        "positions of the text",
-        "Choose positions that the model computes.",
-    )
+    got, fix = f"queries = {queries!r}, which no call had", "Choose positions that the model computes."
+    require(recorder.calls == 0 or recorder.made or not kinds, got, "positions of the text", fix)
 
 
 def find_hook_points(model: Any) -> tuple[HookPoint, ...]:
@@ -163,70 +157,58 @@ def network_of(model: Any) -> nn.Module:
     return network
 
 
-def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequence[HookPoint]) -> None:
+def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]) -> None:
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` is closed."""
     frames, here = recorder.frames, attached.enter_context(scope())
 
     def listen(module: nn.Module, where: str, note: Change, order: int = 4) -> None:
         attached.callback(insert(module, where, note, order, here))
 
-    def hook(module: nn.Module, layer: int, point: HookPoint | None) -> None:
+    def enclose(module: nn.Module, layer: int, point: HookPoint | None) -> None:
         def enter(values: Tensor, given: tuple[Any, ...]) -> None:
             if point is None or point.block is None:
                 frames.clear()  # what has raised has not left
             frames.append(recorder.frame(module, point, layer, given))
-            if point is None:
-                recorder.stream("embedding", module, values, frames[-1])
-                recorder.stream("residual_before", module, values, frames[-1])
 
         def leave(values: Tensor, _: tuple[Any, ...]) -> None:
             if not frames or frames[-1].module is not module:
                 return
             frame = frames.pop()
-            if point is not None and not frame.recorded:
+            if point is None:
+                recorder.last = frame, values.shape[1]
+            elif not frame.recorded:
                 raise InputError(
                     f"{point.name}, which ran without passing the point where attention is captured",
                     "an attention implementation that calls the captured function",
                     "Capture other modules, or choose another attention implementation.",
                 )
-            if point is None:
-                recorder.stream("residual", module, values, frame)
-            elif point.added is module:
-                recorder.stream("attention", module, values, frame)
 
-        listen(module, "input", enter)
-        listen(module, "output", leave)
+        listen(module, "input", enter, 3)
+        listen(module, "output", leave, 5)
 
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
     if "logits" in recorder.kinds:  # whose positions are those of the last block
         last = [point for point in points if point.role == "block"][-1]
         blocks[last.module] = last.layer
     for block, layer in blocks.items():
-        hook(block, layer, None)
+        enclose(block, layer, None)
     attentions = [point for point in recorder.chosen if point.role == "attention"]
     for point in attentions:
-        hook(point.module, point.layer, point)
-        if recorder.retain_grad and point.mixed is not None and not foreign:
-            listen(point.mixed, "input", lambda values, _: recorder.output(values))
+        enclose(point.module, point.layer, point)
+        if recorder.retain_grad and point.out_proj is not None and not recorder.foreign:
+            listen(point.out_proj, "input", lambda values, _: recorder.output(values))
     for point in recorder.chosen:
-        if point.role == "experts" or (point.role == "ffn" and "ffn" in recorder.kinds):
-            listen(point.module, "output", partial(recorder.after, point))
+        if point.role == "experts":
+            listen(point.module, "output", partial(recorder.mixture, point))
         elif point.role == "logits":
             listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:
                 listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
-        elif point.between is not None and "residual_between" in recorder.kinds:
-            where = "first input" if point.pre_norm else "output"
-            listen(point.between, where, partial(recorder.here, "residual_between", point))
-        inputs = {"attention_input": point.module, "ffn_input": point.reads, "neurons": point.neurons}
-        for kind, module in inputs.items():
-            if module is not None and kind in recorder.kinds and ROLES[kind] == point.role:
-                listen(module, "input", partial(recorder.read, kind, point))
-        if point.merged is not None and "heads" in recorder.kinds:
-            listen(point.merged, "input", partial(recorder.heads, point))
-        if point.added not in (None, point.module) and "attention" in recorder.kinds:
-            assert point.added is not None
-            listen(point.added, "output", partial(recorder.here, "attention", point))
+        else:
+            for kind in (kind for kind in recorder.kinds if ROLES[kind] == point.role and kind not in OF_CALLS):
+                module, where = place_of(point, kind)
+                if module is not None:
+                    listen(module, where, partial(recorder.note, kind, point))
     if not attentions:
         return
 
@@ -244,7 +226,7 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequ
             recorder.attention(inputs(), frame)
             recorder.output(output)
 
-    attached.enter_context(hugging_face.watching(note_foreign) if foreign else watching(note))
+    attached.enter_context(hugging_face.watching(note_foreign) if recorder.foreign else watching(note))
 
 
 _stance_lock = threading.Lock()

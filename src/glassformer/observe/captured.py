@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -41,9 +41,6 @@ AXES = MappingProxyType(
     }
 )
 """What can be captured, and the axes of each."""
-
-Texts = tuple[tuple[str, ...], ...]
-"""The tokens of each text of a batch, as words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +86,7 @@ class Record:
 
     @property
     def grad(self) -> Float[Tensor, "*axes"] | None:
-        """The gradient of all that has been differentiated so far, in the shape of ``values``; None before that.
-
-        Raises:
-            InputError: A record without gradient: see ``retain_grad`` of :func:`~glassformer.observe.capture.capture`.
-        """
+        """The gradient of all that has been differentiated so far, in the shape of ``values``; None before that."""
         if self.gradient is None:
             raise InputError(
                 f"a record of {self.what} that keeps no gradient",
@@ -123,15 +116,11 @@ class Captured:
 
     Args:
         records: All records, in the order in which they were computed.
-        tokens: The words of the texts that the queries belong to; for a decoder including those it has generated.
-        source_tokens: The words of an encoder-decoder's sources.
         inputs: The inputs of each call of each chosen attention, if "inputs" was asked for.
         model: The model that was captured, while it exists and in the process that captured it.
     """
 
     records: list[Record] = field(default_factory=list)
-    tokens: Texts | None = None
-    source_tokens: Texts | None = None
     inputs: list[CapturedInputs] = field(default_factory=list)
     model: Callable[[], nn.Module | None] | None = field(default=None, repr=False)
 
@@ -152,11 +141,7 @@ class Captured:
         return {name: records[-1].values for name, records in self.of(what).items()}
 
     def __getitem__(self, place: tuple[int, str]) -> Shaped[Tensor, "*axes"]:
-        """The values of a layer, as in ``seen[17, "heads"]``; negative layers count from the last one captured.
-
-        Raises:
-            InputError: A place that was not captured, or of which there are several: stacks, attentions or calls.
-        """
+        """The values of a layer, as in ``seen[17, "heads"]``; negative layers count from the last one captured."""
         fits = isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], int)
         require(fits, f"seen[{place!r}]", "a layer and what it gives", 'Write seen[17, "heads"].')
         layer, what = place
@@ -171,11 +156,7 @@ class Captured:
         return there[0].values
 
     def stack(self, what: str) -> Shaped[Tensor, " layer *axes"]:
-        """The values of all layers, in their order.
-
-        Raises:
-            InputError: As for ``seen[layer, what]``; or layers whose values have other shapes.
-        """
+        """The values of all layers, in their order."""
         layers = sorted({record.layer for records in self.of(what).values() for record in records})
         require(bool(layers), f"stack({what!r})", "what was captured", "Capture it.")
         values = [self[layer, what] for layer in layers]
@@ -184,11 +165,7 @@ class Captured:
         return torch.stack(values)
 
     def cat(self, what: str) -> dict[str, Shaped[Tensor, "*axes"]]:
-        """The values of all calls of each module, one batch after another, as of many prompts.
-
-        Raises:
-            InputError: Calls of other shapes: texts of other lengths.
-        """
+        """The values of all calls of each module, one batch after another, as of many prompts."""
         for name, records in self.of(what).items():
             shapes = {tuple(record.values.shape[1:]) for record in records}
             require(len(shapes) == 1, f"cat({what!r}) of {name} with {sorted(shapes)}", "equal shapes", "Use of().")
@@ -202,40 +179,3 @@ class Captured:
     def weights(self) -> dict[str, Float[Tensor, "batch head query key"]]:
         """The attention weights of each module's last call."""
         return self.last("weights")
-
-    @property
-    def calls(self) -> dict[str, list[Float[Tensor, "batch head query key"]]]:
-        """The attention weights of every call of each module."""
-        return {name: [record.values for record in records] for name, records in self.of("weights").items()}
-
-    def query_names(self, record: Record, row: int = 0) -> list[str]:
-        """The words at the queries of a record in text ``row``; positions as numbers where there are no words."""
-        return self._names(record.queries, self.source_tokens if record.source else self.tokens, row)
-
-    def key_names(self, record: Record, row: int = 0) -> list[str]:
-        """The words at the keys of a record in text ``row``; positions as numbers where there are no words."""
-        return self._names(record.keys, self.source_tokens if record.source or record.cross else self.tokens, row)
-
-    def _names(self, positions: Sequence[int] | None, texts: Texts | None, row: int) -> list[str]:
-        if positions is None:
-            raise InputError("a record without such an axis", "a record with it", "Check record.axes.")
-        require(
-            texts is None or 0 <= row < len(texts),
-            f"row {row} of {len(texts or ())} texts",
-            "a row of the batch",
-            "Pass the words of every text.",
-        )
-        words = () if texts is None else texts[row]
-        return [words[at] if at < len(words) else str(at) for at in positions]
-
-
-def as_texts(name: str, given: Any) -> Texts | None:
-    """The words of one text or of several, as tuples."""
-    if given is None:
-        return None
-    message = (f"{name} of {type(given).__name__}", "a list of words, or one for each text", "Split the text first.")
-    require(isinstance(given, list | tuple), *message)
-    texts = [given] if all(isinstance(each, str) for each in given) else list(given)
-    for text in texts:
-        require(isinstance(text, list | tuple) and all(isinstance(word, str) for word in text), *message)
-    return tuple(tuple(text) for text in texts)

@@ -34,7 +34,7 @@ from glassformer.observe.capture import find_hook_points
 from glassformer.observe.hook_points import HookPoint, select
 from glassformer.observe.lens import readout_of
 from glassformer.observe.linear_maps import require_linear
-from glassformer.observe.seams import has_other_hooks
+from glassformer.observe.module_hooks import has_other_hooks
 
 _ROWS_AT_ONCE = 1024
 
@@ -103,20 +103,13 @@ def qk_circuit(model: nn.Module, layer: int, head: int, *, distance: int = 0) ->
         layer: Index of the block.
         head: A query head.
         distance: From the key to the query, for a model with rotary positions.
-
-    Raises:
-        InputError: Another model, layer or head; a distance in a model without rotary positions.
     """
     return _Reader(model).qk(layer, head, distance)
 
 
 @torch.no_grad()
 def ov_circuit(model: nn.Module, layer: int, head: int) -> Circuit:
-    """What a head adds to the residual stream for what it reads at a key; arguments as for :func:`qk_circuit`.
-
-    Raises:
-        InputError: As there.
-    """
+    """What a head adds to the residual stream for what it reads at a key; arguments as for :func:`qk_circuit`."""
     return _Reader(model).ov(layer, head)
 
 
@@ -126,9 +119,6 @@ def token_vectors(model: nn.Module) -> tuple[Float[Tensor, "vocab hidden"], Floa
 
     ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding, unembedding)`` the full OV
     circuit; both up to the norms' scales.
-
-    Raises:
-        InputError: As for :func:`qk_circuit`.
     """
     return _Reader(model).vectors()
 
@@ -158,9 +148,6 @@ def composition_scores(model: nn.Module, *, distance: int = 0, samples: int = 50
         distance: As there, of the receivers' queries and keys.
         samples: Random pairs for the baseline.
         seed: Of these.
-
-    Raises:
-        InputError: As there.
     """
     require_positive(samples=samples)
     reader = _Reader(model)
@@ -233,7 +220,7 @@ class _Reader:
         point, head = self._point(layer, head)
         value = self._projections(point)[2].unflatten(0, (point.heads // point.group, -1))[head // point.group]
         width = value.shape[0] * point.heads
-        projection = require_linear(point.merged, f"the projection of {point.name}", width).matrix
+        projection = require_linear(point.out_proj, f"the projection of {point.name}", width).matrix
         writes = projection.unflatten(1, (point.heads, -1))[:, head]
         if self._centred:
             writes = writes - writes.mean(0)

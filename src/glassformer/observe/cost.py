@@ -54,9 +54,6 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
     ``call`` runs once before as a warm-up. The profiler reports each allocation and release, so the number is the same
     every time, unlike a process's resident memory.
-
-    Raises:
-        InputError: The profiler reports no allocation, as with work on another device.
     """
     # The profiler reads this when it is first used; without it, its log lines appear in a command's output.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -18,7 +18,7 @@ from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.seams import Enough, insert, scope
+from glassformer.observe.module_hooks import Enough, insert, scope
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -197,10 +197,6 @@ def attention_faithfulness(
         by_head: Remove in each head alone: a forward pass for each key and head, instead of one for each key.
         logits: Positions of the logits that ``metric`` reads.
         batch_size: Most texts in one forward pass.
-
-    Raises:
-        InputError: An unknown removal, a query, key or layer that does not exist, padding, fewer than two keys, or a
-            metric that is NaN or not one number for each text.
 
     Source: Jain and Wallace 2019, "Attention is not Explanation", arXiv 1902.10186, section 4.1 (rank correlation with
     leaving out, and with gradients); Kobayashi et al. 2020, arXiv 2004.10102 (weights without values).

@@ -61,12 +61,8 @@ class Edit:
         for name, axis in (("heads", "head"), ("queries", "query"), ("keys", "key"), ("experts", "expert")):
             given = getattr(self, name) is not None
             fits = axis in axes or (name == "experts" and self.site == "experts")
-            require(
-                not given or fits,
-                f"{name} of the site {self.site}, which has the axes {', '.join(axes)}",
-                "a selection on one of these axes",
-                f"Omit {name}, or choose another site.",
-            )
+            got = f"{name} of the site {self.site}, which has the axes {', '.join(axes)}"
+            require(not given or fits, got, "a selection on one of these axes", f"Omit {name}, or choose another site.")
 
 
 def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any) -> Edit:
@@ -128,9 +124,6 @@ def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = Non
         positions: From positions of the texts that are edited to those of ``run``, instead of ``queries`` or ``keys``,
             for runs of texts of another length; negative ones count from the end.
         where: See :class:`Edit`.
-
-    Raises:
-        InputError: While the model runs: the run lacks the place, has another shape there, or texts of another length.
     """
     _check_run("a patch", site, run)
     axis = _across(site)
@@ -158,12 +151,8 @@ def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = Non
         require(bool(equal), other, "texts of equal length", "Say which position is which: positions={here: there}.")
         several = f"{got} from a capture of {len(equal)} calls with these positions"
         require(len(equal) == 1, several, "one of them", "Capture the run that is meant alone.")
-        record, found = equal[0], equal[0].values
-        for name, chosen, there in ((axis, asked, _places(record, axis)), ("head", labels.get("head"), record.heads)):
-            if chosen is not None and there is not None:
-                missing = [each for each in chosen if each not in there]
-                require(not missing, f"{got}, {name} {missing}", f"{name} in {there}", _CAPTURE)
-                found = _picked(found, record.axes.index(name), [there.index(each) for each in chosen])
+        found = _chosen(equal[0].values, equal[0], axis, asked, got)
+        found = _chosen(found, equal[0], "head", labels.get("head"), got)
         if len(found) == rows:
             found = _picked(found, 0, labels["batch"])
         fits = found.shape[1:] == values.shape[1:] and len(found) in (1, len(values))
@@ -206,36 +195,22 @@ def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) ->
         record = records[-1]
         across = record.axes.index(axis)
         if over == "position":
-            found = averages(records, axis, labels["length"][0], got)
+            length = labels["length"][0]
+            for each in records:
+                whole = each.length == length and tuple(_places(each, axis)) == tuple(range(length))
+                was = f"{got} for each of {length} positions, from a text of {each.length}"
+                fix = "Use texts of equal length, or over='all'."
+                require(whole, was, "a reference of the same length, captured whole", fix)
+            found = torch.cat([each.values for each in records]).mean(0, keepdim=True)
             found = _picked(found, across, labels[axis])
         else:
             if over is None:
                 _check_first(records, axis, got)
             rows = [each.values.transpose(1, across).flatten(0, 1) for each in records]
             found = torch.cat(rows).mean(0, keepdim=True).unsqueeze(across)
-        if "head" in labels:
-            assert record.heads is not None
-            missing = [head for head in labels["head"] if head not in record.heads]
-            require(not missing, f"{got} of heads {missing}", f"heads in {record.heads}", _CAPTURE)
-            found = _picked(found, 1, [record.heads.index(head) for head in labels["head"]])
-        return found
+        return _chosen(found, record, "head", labels.get("head"), got)
 
     return Edit(site, averaged, run=run, **where)
-
-
-def averages(records: Sequence[Record], axis: str, length: int, got: str) -> Float[Tensor, " one *place"]:
-    """The mean over all texts at each position of texts of ``length`` positions.
-
-    Raises:
-        InputError: Texts of another length, or a call without some of the positions.
-    """
-    for record in records:
-        whole = record.length == length and tuple(_places(record, axis)) == tuple(range(length))
-        was = f"{got} for each of {length} positions, from a text of {record.length}"
-        require(
-            whole, was, "a reference of the same length, captured whole", "Use texts of equal length, or over='all'."
-        )
-    return torch.cat([record.values for record in records]).mean(0, keepdim=True)
 
 
 def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
@@ -262,6 +237,16 @@ def _places(record: Record, axis: str) -> Sequence[int]:
     found = record.keys if axis == "key" else record.queries
     assert found is not None
     return found
+
+
+def _chosen(values: Tensor, record: Record, axis: str, chosen: Sequence[int] | None, got: str) -> Tensor:
+    """The chosen heads or positions of a record's values, in their order."""
+    there = record.heads if axis == "head" else _places(record, axis)
+    if chosen is None or there is None:
+        return values
+    missing = [each for each in chosen if each not in there]
+    require(not missing, f"{got}, {axis} {missing}", f"{axis} in {there}", _CAPTURE)
+    return _picked(values, record.axes.index(axis), [there.index(each) for each in chosen])
 
 
 def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:

@@ -41,9 +41,6 @@ def attention_weights(
 
     All ``batch * head * query * key`` of them are held, in float32 or wider, and can be differentiated. Rows sum to 1,
     to less with a sink, or to 0 for a query without an allowed key.
-
-    Raises:
-        InputError: Sizes that do not fit one another, or a pattern that does not fit them.
     """
     check_inputs(q, k, k, pattern, key_weights, sinks)
     allowed = pattern.mask(q.shape[2], k.shape[2], q.device)

@@ -21,16 +21,25 @@ from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.captured import AXES
 
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
-ROLES: Mapping[str, Role] = MappingProxyType(
+_SITES: Mapping[str, tuple[Role, str, str]] = MappingProxyType(
     {
-        **dict.fromkeys(("weights", "scores", "sinks", "q", "k", "v", "heads"), "attention"),
-        **dict.fromkeys(("attention_input", "attention"), "attention"),
-        **dict.fromkeys(("ffn_input", "neurons", "ffn"), "ffn"),
-        **dict.fromkeys(("router", "choices", "shares", "experts"), "experts"),
-        **dict.fromkeys(("residual_before", "residual_between", "residual"), "block"),
-        **{role: role for role in ("embedding", "logits")},
+        "embedding": ("embedding", "module", "input"),
+        "residual_before": ("block", "module", "input"),
+        "residual_between": ("block", "between", "output"),
+        "residual": ("block", "module", "output"),
+        "attention_input": ("attention", "module", "input"),
+        **dict.fromkeys(("weights", "scores", "sinks", "q", "k", "v"), ("attention", "module", "output")),
+        "heads": ("attention", "out_proj", "input"),
+        "attention": ("attention", "residual_writer", "output"),
+        "ffn_input": ("ffn", "reads", "input"),
+        "neurons": ("ffn", "down_proj", "input"),
+        "ffn": ("ffn", "module", "output"),
+        "router": ("experts", "gate", "output"),
+        **dict.fromkeys(("choices", "shares", "experts"), ("experts", "module", "output")),
+        "logits": ("logits", "module", "output"),
     }
 )
+ROLES: Mapping[str, Role] = MappingProxyType({kind: role for kind, (role, _, _) in _SITES.items()})
 """The role of the hook points at which each kind of record is captured."""
 
 Selection = int | slice | Sequence[int]
@@ -64,11 +73,9 @@ class HookPoint:
     group: int = 1
     """Query heads for each key-value head."""
     sinks: bool = False
-    mixed: nn.Module | None = None
-    """The module whose input is the attention's output [batch, query, head * value_dim], if there is one."""
-    merged: nn.Module | None = None
+    out_proj: nn.Module | None = None
     """Of an attention: the module whose input is the output of all heads, [batch, query, head * value_dim]."""
-    added: nn.Module | None = None
+    residual_writer: nn.Module | None = None
     """Of an attention: the module whose output, or the first part of it, is added to the residual stream."""
     post_norm: bool = False
     """Of an attention or a mixture: whether a norm stands between the sum over heads or experts and the stream."""
@@ -81,7 +88,7 @@ class HookPoint:
     """Of a post-norm block of transformers: the norms of its sums."""
     reads: nn.Module | None = None
     """Of an ffn: the module whose input is what it reads."""
-    neurons: nn.Module | None = None
+    down_proj: nn.Module | None = None
     """Of a dense ffn: its last projection, whose input is the neurons after their activation."""
     owner: nn.Module | None = None
     """Of logits of transformers: the module whose argument ``logits_to_keep`` chooses their positions."""
@@ -92,6 +99,12 @@ class HookPoint:
     """Of a mixture of experts: the routing of an input."""
     expert_outputs: Callable[[Tensor, Tensor], Tensor] | None = None
     """Of a mixture of experts: the output of each chosen expert, from the input and the choices."""
+
+
+def place_of(point: HookPoint, site: str) -> tuple[nn.Module | None, str]:
+    """The module at which a site of a hook point is read or changed, if it has one, and whether at input or output."""
+    _, name, where = _SITES[site]
+    return getattr(point, name), "first input" if site == "residual_between" and point.pre_norm else where
 
 
 def own_points(model: nn.Module) -> Iterator[HookPoint]:
@@ -114,9 +127,9 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             yield HookPoint("block", name, module, **place, between=between, pre_norm=pre_norm)
             ffn, at = module.ffn, f"{name}.ffn".removeprefix(".")
             post_norm = module.ffn_post_norm if isinstance(module, Block) else None
-            inner: dict[str, Any] = {"reads": ffn, "neurons": getattr(ffn, "down", None)}
-            inner["neurons"] = inner["neurons"] if isinstance(inner["neurons"], nn.Module) else None  # not of experts
-            yield HookPoint("ffn", at, ffn if post_norm is None else post_norm, **place, **inner)
+            down: Any = getattr(ffn, "down", None)  # of experts one tensor for all
+            down = down if isinstance(down, nn.Module) else None
+            yield HookPoint("ffn", at, ffn if post_norm is None else post_norm, **place, reads=ffn, down_proj=down)
             if isinstance(ffn, MixtureOfExperts | PackedMixture):
                 place |= {"route": partial(_route, ffn), "expert_outputs": partial(_expert_outputs, ffn)}
                 place["post_norm"] = post_norm is not None
@@ -127,7 +140,7 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             block, layer = next((blocks[each] for each in reversed(blocks) if name.startswith(f"{each}.")), alone)
             loose += block is None
             if isinstance(module, SingleHead):
-                yield HookPoint("attention", name, module, layer, block, heads=1, added=module)
+                yield HookPoint("attention", name, module, layer, block, heads=1, residual_writer=module)
                 continue
             post_norm = getattr(block, "attention_post_norm", None)
             yield HookPoint(
@@ -141,9 +154,8 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
                 heads=module.num_heads,
                 group=module.num_heads // module.num_kv_heads,
                 sinks=module.sinks is not None,
-                mixed=module.output,
-                merged=module.output,
-                added=module if post_norm is None else post_norm,
+                out_proj=module.output,
+                residual_writer=module if post_norm is None else post_norm,
                 post_norm=post_norm is not None,
             )
     for name in ("output", "classifier"):
@@ -167,12 +179,8 @@ def choose_points(
 ) -> dict[HookPoint, tuple[int, ...]]:
     """The chosen hook points, each with its chosen heads."""
     kinds = (what,) if isinstance(what, str) else tuple(what)
-    require(
-        len(kinds) > 0 and all(kind in AXES for kind in kinds),
-        f"what = {what!r}",
-        f"one or more of {', '.join(AXES)}",
-        "Choose among these.",
-    )
+    got, fix = f"what = {what!r}", "Choose among these."
+    require(len(kinds) > 0 and all(kind in AXES for kind in kinds), got, f"one or more of {', '.join(AXES)}", fix)
     roles = {ROLES[kind] for kind in kinds}
     there = [point for point in points if point.role in roles]
     _require_kinds(kinds, there, "a model without any hook point for it")
@@ -228,10 +236,7 @@ def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
 def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) -> None:
     for kind in kinds:
         there = [point for point in points if point.role == ROLES[kind]]
-        lacking = {"sinks": lambda point: not point.sinks, "residual_between": lambda point: point.between is None}
-        lacking |= {"neurons": lambda point: point.neurons is None, "ffn_input": lambda point: point.reads is None}
-        lacking |= {"attention": lambda point: point.added is None, "heads": lambda point: point.merged is None}
-        fits = any(kind not in lacking or not lacking[kind](point) for point in there)
+        fits = any(point.sinks if kind == "sinks" else place_of(point, kind)[0] is not None for point in there)
         have = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
         expected = f"a hook point for each kind; found of these: {have}"
         if there and not fits:

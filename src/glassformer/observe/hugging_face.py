@@ -23,7 +23,7 @@ from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
-from glassformer.observe.seams import insert, scope, without_other_hooks
+from glassformer.observe.module_hooks import insert, scope, without_other_hooks
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -75,7 +75,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
     for name, attentions in blocks.items():
         block, at = modules[name], f"{name}.".removeprefix(".")
         if name == attentions[0]:  # in no block
-            yield HookPoint("attention", name, block, loose, None, **_sizes(block), mixed=block)
+            yield HookPoint("attention", name, block, loose, None, **_sizes(block))
             loose += 1
             continue
         stack = name.rpartition(".")[0]
@@ -90,7 +90,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         if place["layer"] == 0:
             yield HookPoint("embedding", name, block, **place)
         for each in attentions:
-            merged, added, post_norm = parts.attentions.get(each.removeprefix(at), (None, None, False))
+            out_proj, writer, post_norm = parts.attentions.get(each.removeprefix(at), (None, None, False))
             module, sizes = modules[each], _sizes(modules[each])
             yield HookPoint(
                 "attention",
@@ -100,9 +100,8 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
                 **sizes,
                 cross=_is_cross(each),
                 sinks=isinstance(getattr(module, "sinks", None), Tensor),
-                mixed=module,
-                merged=part(merged),
-                added=part(added),
+                out_proj=part(out_proj),
+                residual_writer=part(writer),
                 post_norm=post_norm,
             )
         norms = tuple(modules[at + each] for each in parts.norms)
@@ -111,8 +110,8 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             assert ffn is not None
             mixture: Any = part(parts.network)
             last = [getattr(mixture, each, None) for each in _LAST] if parts.network == parts.reads else [mixture]
-            neurons = next((each for each in last if isinstance(each, nn.Module)), None)
-            yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), neurons=neurons)
+            down = next((each for each in last if isinstance(each, nn.Module)), None)
+            yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), down_proj=down)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
             if type(block).__name__ in _ROUTED:
                 routes: dict[str, Any] = {
@@ -191,9 +190,6 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
 
     and that each attention has the heads it is said to have, whose outputs enter its output projection. A block in
     training mode, whose dropout changes the sums, is not checked.
-
-    Raises:
-        InputError: From within the model: a kind of ``kinds`` whose place is not where it was looked for.
     """
     given = [point for point in points if (point.block or point.module) not in _proved]
     if not given:
@@ -207,12 +203,9 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
             return
         outputs[module] = output
         call = inputs()
-        require(
-            (call.q.shape[1], call.group) == (point.heads, point.group),
-            f"{point.name} with {call.q.shape[1]} heads in groups of {call.group}",
-            f"{point.heads} in groups of {point.group}, as its configuration says",
-            "Capture other modules.",
-        )
+        got, fix = f"{point.name} with {call.q.shape[1]} heads in groups of {call.group}", "Capture other modules."
+        fits = (call.q.shape[1], call.group) == (point.heads, point.group)
+        require(fits, got, f"{point.heads} in groups of {point.group}, as its configuration says", fix)
         if dropout == 0:
             _check_output(point, call, output)
         if point.block is None:
@@ -238,19 +231,13 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
             on(block.module, "input", 3, partial(seen.start, block.module))
             for point in mine:
                 if point.role == "attention":
-                    on(point.added, "output", 3, partial(seen.add, block.module, "attention"))
-                    on(point.merged, "first input", 0, partial(seen.merged, point, outputs))
+                    on(point.residual_writer, "output", 3, partial(seen.add, block.module, "attention"))
+                    on(point.out_proj, "first input", 0, partial(seen.merged, point, outputs))
                 elif point.role == "ffn":
                     on(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
-            if block.between is not None and block.pre_norm:
-                on(
-                    block.between,
-                    "first input",
-                    0,
-                    partial(seen.compare, block, f"the input of {_kind(block.between)}"),
-                )
-            for norm in block.norms:
+            for norm in block.norms or ([block.between] if block.between is not None else []):
                 on(norm, "first input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
+            for norm in block.norms:
                 on(norm, "output", 3, partial(seen.start, block.module))
             complete = any(point.role == "ffn" for point in mine)
             on(block.module, "first output", 0, partial(seen.end, block, kinds, complete))
@@ -278,7 +265,7 @@ class _Sums:
         made = outputs.get(point.module)
         if made is None or made.numel() != values.numel() or not torch.equal(made.flatten(), values.flatten()):
             assert point.block is not None
-            wrong = f"the output of the heads is changed before {_kind(point.merged)}"
+            wrong = f"the output of the heads is changed before {_kind(point.out_proj)}"
             self._wrong.setdefault(point.block, (wrong, "heads"))
 
     def end(self, point: HookPoint, kinds: Collection[str], complete: bool, values: Tensor) -> None:
@@ -327,12 +314,8 @@ def _check_output(point: HookPoint, call: Attended, output: Tensor) -> None:
     near = (1e-3 if output.dtype in (torch.float32, torch.float64) else 0.1) * v.abs().amax((1, 2, 3))
     seen = rows.weights.sum((1, 2, 3)) > 0
     error = (expected - output[:, newest]).abs().amax((1, 2))
-    require(
-        bool((error <= near)[seen].all()),
-        f"{point.name} ({_kind(point.module)}), whose output is not that of the softmax of scaled products and a mask",
-        "an attention that can be captured",
-        "Capture other modules.",
-    )
+    got = f"{point.name} ({_kind(point.module)}), whose output is not that of the softmax of scaled products and a mask"
+    require(bool((error <= near)[seen].all()), got, "an attention that can be captured", "Capture other modules.")
 
 
 _lock = threading.Lock()
@@ -349,9 +332,6 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
     transformers looks its attention functions up in a table. Within the block, each entry of the table calls the
     watchers after the original function; the outputs are the same.
-
-    Raises:
-        InputError: transformers is missing, or too old to have that table.
     """
     token = _watchers.set((*_watchers.get(), watcher))
     try:
@@ -436,12 +416,9 @@ def _inputs(
     fix = "Call model.set_attn_implementation('sdpa')."
     require(mask is None or isinstance(mask, Tensor), got, "a mask of numbers or booleans", fix)
     bias, cap = options.get("position_bias"), options.get("softcap") if name != "sdpa" else None  # which ignores it
-    require(
-        options.get("cache") is None and (bias is None or name in ("eager", "sdpa")),
-        f"an attention with a cache or a bias of positions in {type(module).__name__}, computed by {name}",
-        "the softmax of scaled products, a bias and a mask",
-        fix,
-    )
+    got = f"an attention with a cache or a bias of positions in {type(module).__name__}, computed by {name}"
+    fits = options.get("cache") is None and (bias is None or name in ("eager", "sdpa"))
+    require(fits, got, "the softmax of scaled products, a bias and a mask", fix)
     scale = options.get("scaling")
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal

@@ -57,11 +57,7 @@ def places(model: CompiledProgram) -> dict[str, Place]:
 def exchange(
     model: CompiledProgram, place: Place, tokens: Tokens, source: Int64[Tensor, "source key"]
 ) -> Float[Tensor, "sequence position"]:
-    """The output for ``tokens`` with what is at ``place`` for ``source``, at every position.
-
-    Raises:
-        InputError: Sequences of different shapes, a time of the embedding or the output, or coordinates out of range.
-    """
+    """The output for ``tokens`` with what is at ``place`` for ``source``, at every position."""
     shapes = f"tokens of shape {list(tokens.shape)}, a source of {list(source.shape)}"
     require(tokens.shape == source.shape, shapes, "equal shapes", "Exchange between sequences of one length.")
     last, width = 2 * len(model.layers), model.embedding.embedding_dim
@@ -106,9 +102,6 @@ def exchange_in_program(model: CompiledProgram, name: str, tokens: Tokens, sourc
         name: A variable of the program.
         tokens: Sequences of one length.
         source: As many sequences of the same length.
-
-    Raises:
-        InputError: No variable of this name, a model without its program, or a program whose output is a number.
     """
     allowed, parts = model.allowed_error, _parts(model, name)
     require(len(parts) > 0, f"name = {name!r}", f"one of {', '.join(places(model)) or 'none'}", "Use places(model).")

@@ -18,9 +18,9 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels, infinite
-from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
-from glassformer.observe.recorder import cache_of, kept_logits, key_order, rows_of, start_of
-from glassformer.observe.seams import Change, Given, insert, scope
+from glassformer.observe.hook_points import HookPoint, choose_points, place_of, select, whole_numbers
+from glassformer.observe.module_hooks import Change, Given, insert, scope
+from glassformer.observe.positions import cache_of, is_cross, kept_logits, key_order, rows_of, start_of
 
 
 @contextmanager
@@ -213,48 +213,35 @@ class _Attachment:
         """Hook the plans into the model."""
         blocks = {point.block: point for point in self._points if point.block is not None}
         for block, point in blocks.items():
-            self._seam(block, "input", partial(self._enter_block, point), 0)
+            self._insert(block, "input", partial(self._enter_block, point), 0)
         attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
         for point in {point: None for plan in attend for point in plan.points}:
-            self._seam(point.module, "input", partial(self._enter_attention, point), 0)
-            self._seam(point.module, "output", self._leave_attention, 3)
+            self._insert(point.module, "input", partial(self._enter_attention, point), 0)
+            self._insert(point.module, "output", self._leave_attention, 3)
         # Also without edits of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attend)
         self._attached.enter_context(hugging_face.editing(edit) if self._foreign and attend else editing(edit))
         for plan in plans:
-            for point in plan.points:
+            for point in plan.points if plan not in attend else ():
                 self._attach_point(plan, point)
 
     def _attach_point(self, plan: _Plan, point: HookPoint) -> None:
-        site, change = plan.edit.site, partial(self._stream, plan, point)
-        if site in ("embedding", "residual_before"):
-            self._seam(point.module, "input", change)
-        elif site in ("residual", "ffn", "logits"):
-            self._seam(point.module, "output", change)
-            if point.owner is not None:
-                self._seam(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
-        elif site == "residual_between":
-            self._attach_between(point, change)
-        elif site in ("attention_input", "ffn_input", "neurons"):
-            module = {"attention_input": point.module, "ffn_input": point.reads, "neurons": point.neurons}[site]
-            require(module is not None, f"{site} of {point.name}", "a module that reads it", "Edit another site.")
-            assert module is not None
-            self._seam(module, "input", change)
-        elif site == "attention":
-            assert point.added is not None
-            self._seam(point.added, "output", change)
-        elif site == "heads":
-            require(point.merged is not None, f"heads of {point.name}", "an output projection", "Edit attention.")
-            assert point.merged is not None
-            self._seam(point.merged, "input", partial(self._heads, plan, point))
-        elif site == "router":
-            assert point.gate is not None
-            self._seam(point.gate, "output", partial(self._router, plan, point))
-        elif site == "experts":
-            # Before edits of the mixture's output, in whichever block those are.
-            self._seam(point.module, "output", partial(self._experts, plan, point), 1)
+        site = plan.edit.site
+        module, where = place_of(point, site)
+        if module is None:
+            got = f"{site} of {point.name}, which has no module for it"
+            raise InputError(got, "a part that has one", "Edit another site.")
+        makes = {"heads": self._heads, "router": self._router, "experts": self._experts}.get(site, self._stream)
+        change = partial(makes, plan, point)
+        if site == "residual_between" and point.pre_norm:
+            self._attach_between(point, module, change)
+            return
+        # Experts come before edits of the mixture's output, in whichever block those are.
+        self._insert(module, where, change, 1 if site == "experts" else 2)
+        if point.owner is not None:
+            self._insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
 
-    def _seam(self, module: nn.Module, where: str, change: Change, order: int = 2) -> None:
+    def _insert(self, module: nn.Module, where: str, change: Change, order: int = 2) -> None:
         """Let ``change`` replace what ``module`` reads or gives."""
         self._attached.callback(insert(module, where, change, order, self.scope))
 
@@ -306,18 +293,11 @@ class _Attachment:
         kept: Sequence[int] | None = None
         if plan.edit.site == "logits":  # of the last positions or of some, where only their logits are asked for
             length = self._shape[1]
-            kept = None if self._asked is None else kept_logits(self._asked, length)
-            kept = range(length - values.shape[1], length) if kept is None else kept
+            kept = kept_logits(self._asked, length, values.shape[1])
         rows, names = self._rows(plan, length, kept=kept)
         return plan.apply(values, point, {"query": rows}, {"query": names})
 
-    def _attach_between(self, point: HookPoint, change: Change) -> None:
-        got = f"residual_between of {point.name}, whose attention and ffn are parallel"
-        require(point.between is not None, got, "a block with one after the other", "Edit residual_before or residual.")
-        assert point.between is not None
-        if not point.pre_norm:
-            self._seam(point.between, "output", change)
-            return
+    def _attach_between(self, point: HookPoint, between: nn.Module, change: Change) -> None:
         block: Any = point.module
         ffn = next(each.module for each in self._points if each.role == "ffn" and each.block is point.module)
         kept: dict[str, Tensor] = {}
@@ -336,9 +316,9 @@ class _Attachment:
             # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
             return kept.pop("new") + kept.pop("ffn") if kept else None
 
-        self._seam(point.between, "first input", before)
-        self._seam(ffn, "output", after, 3)
-        self._seam(block, "first output", again, 0)
+        self._insert(between, "first input", before)
+        self._insert(ffn, "output", after, 3)
+        self._insert(block, "first output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         heads, (rows, names) = plan.points[point], self._rows(plan, values.shape[1])
@@ -355,12 +335,9 @@ class _Attachment:
         new = plan.apply(probabilities, point, {"query": rows, "expert": experts}, {"query": names})
         if new is probabilities:
             return values
-        require(
-            bool((new >= 0).all() & (new.sum(-1) > 0).all()),
-            f"an edit of the router at {point.name} that leaves no expert, or a negative probability",
-            "probabilities of at least 0, one of them above 0",
-            "Leave an expert to choose.",
-        )
+        got = f"an edit of the router at {point.name} that leaves no expert, or a negative probability"
+        expected, fix = "probabilities of at least 0, one of them above 0", "Leave an expert to choose."
+        require(bool((new >= 0).all() & (new.sum(-1) > 0).all()), got, expected, fix)
         changed = (new != probabilities).any(-1, keepdim=True)
         scores = torch.where(changed, new.log(), values.view(new.shape))  # unchanged rows stay as they are
         return scores.view(values.shape).to(values.dtype)
@@ -407,7 +384,7 @@ class _Attachment:
         if site == "q":
             new = plan.apply(call.q, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
             return replace(call, q=new)
-        cross = point.cross or (not call.pattern.causal and length != keys and self._cache is None)
+        cross = is_cross(point, call, self._cache)
         chosen, positions = self._keys(plan, length, keys, cross)
         if site in ("k", "v"):
             labels = {"head": heads, "key": positions}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -22,7 +22,8 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
-from glassformer.observe.seams import Enough, has_other_hooks, insert, is_changed, scope
+from glassformer.observe.module_hooks import has_other_hooks, is_changed
+from glassformer.observe.partial_runs import logits_at
 
 _NORMS = (
     *("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm"),
@@ -173,19 +174,12 @@ def direct_logits(
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", section "Logit attribution".
     """
     readout = readout_of(model)
-    require(
-        all(block.pre_norm for block in readout.of("block")),
-        f"{type(model).__name__} with post-norm blocks",
-        "blocks that normalise their input",
-        "Use logit_lens().",
-    )
+    got, fix = f"{type(model).__name__} with post-norm blocks", "Use logit_lens()."
+    require(all(block.pre_norm for block in readout.of("block")), got, "blocks that normalise their input", fix)
     capped = getattr(model, "logit_cap", None) is not None
-    require(
-        not capped and not any(point.post_norm for point in readout.points),
-        f"{type(model).__name__} with norms after its parts, or with capped logits",
-        "logits that are a sum over the parts",
-        "Use logit_lens().",
-    )
+    got, fix = f"{type(model).__name__} with norms after its parts, or with capped logits", "Use logit_lens()."
+    fits = not capped and not any(point.post_norm for point in readout.points)
+    require(fits, got, "logits that are a sum over the parts", fix)
     norm, output, shares = readout.norm, readout.output, readout.shares(tokens)
     changed = is_changed(output, "output")
     require(not changed, "direct_logits() within an edit of the logits", "logits as they are", "Edit other sites.")
@@ -199,21 +193,24 @@ def direct_logits(
         total = readout.run(tokens, place)
     rows = torch.arange(count, device=total.device)
     stream = [record.values for record in seen.records if record.what == "residual"][-1]
-    first = _classes("targets", targets, count, total.shape[-1]).to(total.device)
-    second = None if others is None else _classes("others", others, count, total.shape[-1]).to(total.device)
-    wanted = first if second is None else torch.cat([first, second])
-    made = require_linear(output, "the output projection", stream.shape[-1], rows=wanted.tolist(), like=stream)
-    direction, expected = made.matrix[:count], total[rows, first]
-    bias = None if made.bias is None else made.bias[:count]
-    if second is not None:
-        direction, expected = direction - made.matrix[count:], expected - total[rows, second]
-        bias = None if bias is None or made.bias is None else bias - made.bias[count:]
+    named = {"targets": targets} if others is None else {"targets": targets, "others": others}
+    classes = torch.stack([_classes(name, each, count, total.shape[-1]) for name, each in named.items()])
+    wanted = classes.flatten().tolist()
+    made = require_linear(output, "the output projection", stream.shape[-1], rows=wanted, like=stream)
+
+    def difference(values: Tensor) -> Tensor:
+        return values[0] if others is None else values[0] - values[1]
+
+    direction, expected = difference(made.matrix.unflatten(0, classes.shape)), difference(total[rows, classes])
+    bias = None if made.bias is None else difference(made.bias.unflatten(0, classes.shape))
     parts: dict[str, Tensor] = {"embedding": next(iter(seen.last("embedding").values()))}
     for point in readout.points:
         if point.role == "attention":
             heads = seen.last("heads")[point.name]
             merged = heads.transpose(1, 2).flatten(2)
-            projection = require_linear(point.merged, f"the projection of {point.name}", merged.shape[-1], like=merged)
+            projection = require_linear(
+                point.out_proj, f"the projection of {point.name}", merged.shape[-1], like=merged
+            )
             added = added_by_heads(projection, heads)
             layer = f"layer {point.layer} cross-attention" if point.cross else f"layer {point.layer}"
             for head in range(point.heads):
@@ -314,47 +311,28 @@ class Readout:
 
     def run(self, tokens: Tensor | Mapping[str, Tensor], place: int | None) -> Float[Tensor, "batch vocab"]:
         """Run the model. The logits at one position, which alone are computed, or of the classes."""
-        found: list[Tensor] = []
 
-        # Edits and hooks of logits name positions of the whole text.
-        whole = is_changed(self.output, "output") or has_other_hooks(self.output)
+        def run() -> Any:
+            return self.model(tokens) if isinstance(tokens, Tensor) else self.model(**tokens)
 
-        def shorten(values: Tensor, _: Any = None) -> Tensor | None:
-            return None if values.dim() == 2 or place is None else values[:, [place]]
+        def at(length: int) -> list[int]:
+            return list(range(length)) if place is None else [place]
 
-        def note(values: Tensor, _: Any) -> None:
-            found.append(values)
-            if self.known:
-                raise Enough
-
-        with ExitStack() as attached:
-            here = attached.enter_context(scope())
-            if not whole:
-                attached.callback(insert(self.output, "input", shorten, 9, here))
-            attached.callback(insert(self.output, "output", note, 9, here))
-            if not self.known:
-                last = self.of("block")[-1].name
-                seen = attached.enter_context(capture(self.model, [last], what="residual", queries=place))
-            attached.enter_context(suppress(Enough))
-            out: Any = self.model(tokens) if isinstance(tokens, Tensor) else self.model(**tokens)
-        if whole and (short := shorten(found[-1])) is not None:
-            found[-1] = short
-        if not self.known:
-            made = out.logits if not whole or out.logits.dim() == 2 or place is None else out.logits[:, [place]]
+        whole = has_other_hooks(self.output)
+        last = [] if self.known else [self.of("block")[-1].name]
+        with capture(self.model, last, what="residual", queries=place) if last else nullcontext() as seen:
+            logits = logits_at(self.output, at, run, whole=whole, ends=self.known)
+        if seen is not None:
             read = self.logits(seen.records[-1].values, None)
-            near = _EQUAL.get(made.dtype, 0.02) * float(made.abs().max())
+            near = _EQUAL.get(logits.dtype, 0.02) * float(logits.abs().max())
             got = f"{type(self.model).__name__}, whose logits are not output(norm(stream))"
-            same = made.shape == read.shape and float((made - read).abs().max()) <= near
+            same = logits.shape == read.shape and float((logits - read).abs().max()) <= near
             require(same, got, _READ, "Use patch_sweep(), capture() and intervene(), which take this model.")
-        return found[-1] if found[-1].dim() == 2 else found[-1][:, 0]
+        return logits if logits.dim() == 2 else logits[:, 0]
 
 
 def readout_of(model: nn.Module) -> Readout:
-    """The readout of a model that :func:`logit_lens` can read.
-
-    Raises:
-        InputError: Another model.
-    """
+    """The readout of a model that :func:`logit_lens` can read."""
     model = getattr(model, "_orig_mod", model)
     points = find_hook_points(model)
     blocks = [point for point in points if point.role == "block"]
@@ -382,12 +360,9 @@ def _classes(name: str, classes: Tensor | int, count: int, highest: int) -> Tens
     require(real, f"{name} = {classes!r}", "token ids", "Pass a number, or a tensor with one for each text.")
     given = torch.as_tensor(classes)
     fits = given.dim() == 0 or given.shape == (count,)
-    require(
-        fits and bool(((given >= 0) & (given < highest)).all()),
-        f"{name} = {given.tolist()}",
-        f"one class for all texts or one for each of {count}, from 0 to {highest - 1}",
-        "Pass token ids.",
-    )
+    got, fix = f"{name} = {given.tolist()}", "Pass token ids."
+    fits = fits and bool(((given >= 0) & (given < highest)).all())
+    require(fits, got, f"one class for all texts or one for each of {count}, from 0 to {highest - 1}", fix)
     return given.expand(count).long()
 
 

@@ -14,7 +14,7 @@ from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized.block_layers import BlockLinear
 from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.modes import evaluating
-from glassformer.observe.seams import has_other_hooks, suspended
+from glassformer.observe.module_hooks import has_other_hooks, suspended
 
 _KNOWN = (nn.Linear, Linear, BlockLinear, LosslessLinear)
 _ROWS_AT_ONCE = 1024
@@ -77,11 +77,7 @@ _NEAR = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 def require_linear(module: Any, name: str, width: int, **options: Any) -> LinearMap:
-    """:func:`linear_map`.
-
-    Raises:
-        InputError: A module that is none.
-    """
+    """:func:`linear_map`."""
     found = linear_map(module, width, **options)
     got = f"{name}, a {type(module).__name__} that is no linear map"
     if found is None:

@@ -18,8 +18,8 @@ from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
-from glassformer.observe.resume import Metric, Runner
-from glassformer.observe.seams import insert, scope
+from glassformer.observe.module_hooks import insert, scope
+from glassformer.observe.partial_runs import Metric, Runner
 from glassformer.observe.sweep import Sweep, prepared
 
 
@@ -89,12 +89,8 @@ def path_patch(
     paths = _Paths(model, clean, corrupted, metric, receiver, logits)
     (start,) = select("sender layer", sender.layer, paths.last)
     late = [layer for layer in paths.layers if layer <= start]
-    require(
-        not late,
-        f"a sender in layer {start} and a receiver in {late[0] if late else None}",
-        "an earlier sender",
-        "Swap them.",
-    )
+    got = f"a sender in layer {start} and a receiver in {late[0] if late else None}"
+    require(not late, got, "an earlier sender", "Swap them.")
     written = paths.written(start, sender.head is None)
     head = 0 if sender.head is None else select("sender head", sender.head, len(written))[0]
     return paths.sweep(paths.measured(start, written[[head]]).mean(1), ("layer",), (start,))
@@ -122,9 +118,6 @@ def path_sweep(
         receivers: One receiver, or several that are patched at once.
         senders: Heads, in ``values`` [layer, head], or feed-forward networks, [layer].
         batch_size: Most texts in one forward pass, which bounds the memory.
-
-    Raises:
-        InputError: As there.
 
     Source: As there.
     """
@@ -204,7 +197,7 @@ class _Paths:
         if ffn:
             return change[None]
         merged = change.transpose(1, 2).flatten(2)
-        projection = require_linear(point.merged, f"the projection of {point.name}", merged.shape[-1], like=merged)
+        projection = require_linear(point.out_proj, f"the projection of {point.name}", merged.shape[-1], like=merged)
         return added_by_heads(projection, change).transpose(0, 1)
 
     def measured(self, sender: int, written: Float[Tensor, "copy text position dim"]) -> Float[Tensor, "copy text"]:

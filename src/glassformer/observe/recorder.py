@@ -16,9 +16,11 @@ from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
 from glassformer.observe.exact_attention import exact_rows
-from glassformer.observe.hook_points import ROLES, HookPoint, Selection, whole_numbers
+from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.positions import cache_of, is_cross, kept_logits, key_order, rows_of, start_of
 
-_OF_ROWS = ("weights", "scores", "sinks")
+OF_CALLS = ("weights", "scores", "sinks", "q", "k", "v")
+"""What is recorded where an attention is computed, not at a module."""
 
 
 @dataclass(eq=False)
@@ -57,8 +59,10 @@ class Recorder:
     calls: int = 0
     asked: Any = None
     """The arguments of a model of transformers, of which ``logits_to_keep`` is read."""
-    _last: tuple[Frame, int] | None = None
-    """The frame and the length of the stream that was seen last."""
+    foreign: bool = False
+    """Whether the model is one of transformers, all of whose attentions give their output to :meth:`output`."""
+    last: tuple[Frame, int] | None = None
+    """The frame of the last block that has ended, and the length of its stream."""
     _length: int = 0
     """The positions of the text that was seen last."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -90,7 +94,7 @@ class Recorder:
             "Call model.eval(), or set its attention dropout to 0.",
         )
         length, keys = inputs.q.shape[2], inputs.k.shape[2]
-        cross = point.cross or (not inputs.pattern.causal and length != keys and frame.cache is None)
+        cross = is_cross(point, inputs, frame.cache)
         if self.inputs is not None:
             require(
                 frame.cache is None or (frame.start == 0 and length == keys),
@@ -105,7 +109,7 @@ class Recorder:
         heads = self.chosen[point]
         order, first = (None, 0) if cross else key_order(frame.cache, frame.start, length, keys)
         labels: dict[str, Any] = {"queries": positions, "cross": cross}
-        asked = [kind for kind in _OF_ROWS if kind in self.kinds and (kind != "sinks" or point.sinks)]
+        asked = [kind for kind in OF_CALLS[:3] if kind in self.kinds and (kind != "sinks" or point.sinks)]
         if asked:
             found = exact_rows(inputs, heads, rows, asked)
             if found.sinks is not None:
@@ -118,7 +122,7 @@ class Recorder:
                     count = values.shape[3] if cross else min(values.shape[3], frame.start + length - start)
                     at = slice(found.first, found.first + count)
                     gradient = None
-                    if keeps and point.mixed is not None:
+                    if keeps and (self.foreign or point.out_proj is not None):
                         gradient = partial(_weights_gradient, kind, inputs, frame.gradients, heads, rows, at)
                     span = range(start, start + count)
                     self._add(kind, point, values[..., :count], heads=heads, keys=span, gradient=gradient, **labels)
@@ -138,44 +142,23 @@ class Recorder:
             gradients = self.frames[-1].gradients
             merged.register_hook(lambda gradient: gradients.append(gradient.flatten(2)))
 
-    def stream(self, kind: str, module: nn.Module, tensor: Tensor, frame: Frame) -> None:
-        """Record the residual stream at a block, or an attention's output, if that is asked for."""
-        tensor = tensor if tensor.dim() == 3 else tensor[None]  # one text of a single head
-        self._last = frame, tensor.shape[1]
-        if kind in self.kinds:
-            for point in self.chosen:
-                if point.module is module and ROLES[kind] == point.role:
-                    self.tensor(kind, point, tensor, frame)
-
-    def here(self, kind: str, point: HookPoint, tensor: Tensor, _: Any = None) -> None:
-        """Record a tensor [batch, position, dim] of the block that is running."""
-        if self.frames:
-            self.tensor(kind, point, tensor, self.frames[-1])
-
-    def read(self, kind: str, point: HookPoint, tensor: Tensor, _: Any = None) -> Tensor:
-        """Record what a module reads; its gradient leaves out what else reads it, such as a residual addition."""
-        own = tensor.view_as(tensor) if self.retain_grad and tensor.requires_grad else tensor
-        self.here(kind, point, own)
-        return own
-
-    def heads(self, point: HookPoint, merged: Tensor, _: Any = None) -> None:
-        """Record the outputs of the heads of the attention that is running, from [batch, position, head * dim]."""
+    def note(self, kind: str, point: HookPoint, tensor: Tensor, _: Any = None) -> Tensor | None:
+        """Record a tensor [batch, position, dim] of the block or the attention that is running."""
         if not self.frames:
-            return
-        rows, positions = self._rows(self.frames[-1], merged.shape[1])
-        if len(rows) == 0:
-            return
-        chosen = self.chosen[point]
-        picks = ((1, chosen), (2, rows))
-
-        def split(tensor: Tensor) -> Tensor:
-            return _taken(tensor.unflatten(-1, (point.heads, -1)).transpose(1, 2), picks)
-
-        labels: dict[str, Any] = {"heads": chosen, "queries": positions}
-        if self.retain_grad and merged.requires_grad:
-            merged.retain_grad()
-            labels["gradient"] = lambda: None if merged.grad is None else split(merged.grad)
-        self._add("heads", point, split(merged.detach()), **labels)
+            return None
+        # The gradient of what a module reads leaves out what else reads it, such as a residual addition.
+        own = kind in ("attention_input", "ffn_input", "neurons") and self.retain_grad and tensor.requires_grad
+        tensor = tensor.view_as(tensor) if own else tensor
+        values = tensor if tensor.dim() == 3 else tensor[None]  # one text of a single head
+        self.calls += 1
+        rows, positions = self._rows(self.frames[-1], values.shape[1])
+        if len(rows) > 0 and kind == "heads":
+            heads = self.chosen[point]
+            picks = ((1, heads), (2, rows))
+            self._keep(kind, point, values, picks, self.retain_grad, point.heads, heads=heads, queries=positions)
+        elif len(rows) > 0:
+            self._keep(kind, point, values, ((1, rows),), self.retain_grad, queries=positions)
+        return tensor if own else None
 
     def logits(self, point: HookPoint, values: Tensor, _: Any = None) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
@@ -183,46 +166,34 @@ class Recorder:
             values = values[:, None]
         if values.dim() == 2:
             self._add("logits", point, values.detach().clone()[:, None], queries=(0,), length=1)
-        elif self._last is not None:
-            frame, length = self._last
-            kept = None if self.asked is None else kept_logits(self.asked, length)
-            kept = list(range(length - values.shape[1], length)) if kept is None else kept
+        elif self.last is not None:
+            frame, length = self.last
+            kept = kept_logits(self.asked, length, values.shape[1])
             self._length = frame.start + length
             rows, positions = rows_of(self.queries, frame.start, length, frame.cache is not None, kept=kept)
             if len(rows) > 0:
                 self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
-    def after(self, point: HookPoint, output: Tensor, given: Sequence[Any]) -> None:
-        """Record one call of a feed-forward network or a mixture of experts."""
-        x = given[0]
+    @torch.no_grad()
+    def mixture(self, point: HookPoint, _: Tensor, given: Sequence[Any]) -> None:
+        """Record one call of a mixture of experts."""
         if not self.frames:
             return
-        frame = self.frames[-1]
-        if point.role == "ffn":
-            self.tensor("ffn", point, output, frame)
-            return
+        x = given[0]
         self.calls += 1
-        rows, positions = self._rows(frame, x.shape[1])
+        rows, positions = self._rows(self.frames[-1], x.shape[1])
         if len(rows) == 0:
             return
         assert point.route is not None
         assert point.expert_outputs is not None
-        with torch.no_grad():
-            picks = ((1, rows),)
-            probabilities, choices, shares = point.route(x)
-            for kind, values in (("router", probabilities), ("shares", shares), ("choices", choices)):
-                if kind in self.kinds:
-                    self._add(kind, point, _taken(values, picks), queries=positions)
-            if "experts" in self.kinds:
-                made = point.expert_outputs(_taken(x, picks), _taken(choices, picks))
-                self._add("experts", point, made, queries=positions)
-
-    def tensor(self, kind: str, point: HookPoint, tensor: Tensor, frame: Frame) -> None:
-        """Record positions of a tensor [batch, position, dim] of the model."""
-        self.calls += 1
-        rows, positions = self._rows(frame, tensor.shape[1])
-        if len(rows) > 0:
-            self._keep(kind, point, tensor, ((1, rows),), self.retain_grad, queries=positions)
+        picks = ((1, rows),)
+        probabilities, choices, shares = point.route(x)
+        for kind, values in (("router", probabilities), ("shares", shares), ("choices", choices)):
+            if kind in self.kinds:
+                self._add(kind, point, _taken(values, picks), queries=positions)
+        if "experts" in self.kinds:
+            outputs = point.expert_outputs(_taken(x, picks), _taken(choices, picks))
+            self._add("experts", point, outputs, queries=positions)
 
     def _rows(self, frame: Frame, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         self._length = frame.start + length
@@ -235,12 +206,16 @@ class Recorder:
         tensor: Tensor,
         picks: Sequence[tuple[int, Sequence[int]]],
         keeps: bool,
+        heads_of: int = 0,
         **labels: Any,
     ) -> None:
+        def part(values: Tensor) -> Tensor:
+            return _taken(values.unflatten(-1, (heads_of, -1)).transpose(1, 2) if heads_of else values, picks)
+
         if keeps and tensor.requires_grad:
             tensor.retain_grad()
-            labels["gradient"] = lambda: None if tensor.grad is None else _taken(tensor.grad, picks)
-        self._add(kind, point, _taken(tensor.detach(), picks), **labels)
+            labels["gradient"] = lambda: None if tensor.grad is None else part(tensor.grad)
+        self._add(kind, point, part(tensor.detach()), **labels)
 
     @property
     def made(self) -> bool:
@@ -253,78 +228,6 @@ class Recorder:
         length = labels.pop("length", self._length)
         record = Record(kind, point.name, point.layer, call, values, length=length, source=point.source, **labels)
         self.records.append(record)
-
-
-def kept_logits(given: Any, length: int) -> list[int] | None:
-    """The positions of a call whose logits a model of transformers is asked for; None: the last ones."""
-    kept = given.named.get("logits_to_keep")
-    return torch.arange(length)[kept.cpu()].tolist() if isinstance(kept, Tensor) and kept.dim() > 0 else None
-
-
-def rows_of(
-    queries: Selection | None,
-    start: int,
-    length: int,
-    cached: bool,
-    name: str = "queries",
-    kept: Sequence[int] | None = None,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start; in
-    the order in which they were chosen.
-
-    ``start`` is the call's first position; with a cache, positions of other calls are left out. If the tensor has only
-    the ``kept`` positions of the call, the indices are among these.
-    """
-    if kept is not None:
-        index = {row: at for at, row in enumerate(kept)}
-        pairs = zip(*rows_of(queries, start, length, cached, name), strict=True)
-        found = [(index[row], position) for row, position in pairs if row in index]
-        return tuple(at for at, _ in found), tuple(position for _, position in found)
-    total = start + length
-    if queries is None:
-        return tuple(range(length)), tuple(range(start, total))
-    if isinstance(queries, slice):
-        asked = list(range(total)[queries])
-    else:
-        given = whole_numbers(name, queries)
-        asked = list(dict.fromkeys(each + total if each < 0 else each for each in given))
-        wrong = [each for each in given if not -total <= each < total]
-        require(
-            cached or not wrong,
-            f"{name} {wrong} of a text of {total} positions",
-            f"numbers from {-total} to {total - 1}",
-            "Choose among these, capture other modules, or pass a slice.",
-        )
-    positions = tuple(each for each in asked if start <= each < total)
-    return tuple(each - start for each in positions), positions
-
-
-def key_order(cache: Any, start: int, length: int, keys: int) -> tuple[Tensor | None, int]:
-    """The permutation that sorts a cache's keys by position (None: they are sorted), and the first position.
-
-    The permutation leaves out slots that have not been written to; without a permutation they are the last.
-    """
-    total = start + length
-    if isinstance(cache, LayerCache) and not cache.in_order:
-        filled = min(total, keys)
-        return cache.positions(length).argsort()[keys - filled :], total - filled
-    return None, max(0, total - keys)
-
-
-def cache_of(given: Iterable[Any]) -> Any:
-    """The cache among the arguments of a block or an attention, of glassformer or of transformers."""
-    return next((each for each in given if isinstance(each, LayerCache) or _is_foreign(each)), None)
-
-
-def start_of(cache: Any, layer: int) -> int:
-    """The position of the next token in a cache."""
-    if isinstance(cache, LayerCache):
-        return cache.length
-    return 0 if cache is None else int(cache.get_seq_length(layer))
-
-
-def _is_foreign(cache: Any) -> bool:
-    return not isinstance(cache, Tensor) and callable(getattr(cache, "get_seq_length", None))
 
 
 def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor:

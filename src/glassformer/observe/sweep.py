@@ -22,8 +22,8 @@ from glassformer.observe.edits import Over, change
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
 from glassformer.observe.linear_maps import LinearMap, added_by_heads, linear_map
-from glassformer.observe.resume import Metric, Part, Runner, Stage
-from glassformer.observe.seams import is_changed
+from glassformer.observe.module_hooks import is_changed
+from glassformer.observe.partial_runs import Metric, Part, Runner, Stage
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
 Inner = Literal["attention_input", "ffn_input", "neurons"]
@@ -65,22 +65,14 @@ class Sweep:
 
     @property
     def effects_by_text(self) -> Float[Tensor, " layer *place text"]:
-        """:attr:`effects` for each text: their spread says how sure the mean is.
-
-        Raises:
-            InputError: An estimate, or a sweep that was made without texts.
-        """
+        """:attr:`effects` for each text: their spread says how sure the mean is."""
         if self.by_text is None or self.unchanged_by_text is None:
             raise InputError("effects by text of an estimate", "an exact sweep", "Use patch_sweep or ablation_sweep.")
         return self.by_text - self.unchanged_by_text
 
     @property
     def restored(self) -> Float[Tensor, " layer *place"]:
-        """The share of the difference that each place restores: 0 as corrupted, 1 as clean.
-
-        Raises:
-            InputError: An ablation, which has no corrupted run; or a metric that is the same in both runs.
-        """
+        """The share of the difference that each place restores: 0 as corrupted, 1 as clean."""
         if self.corrupted is None:
             raise InputError("restored of an ablation", "a sweep with a corrupted run", "Read effects instead.")
         got = f"restored of runs whose metric is {self.clean} in both"
@@ -88,11 +80,7 @@ class Sweep:
         return self.effects / (self.clean - self.corrupted)
 
     def agreement(self, other: Sweep) -> float:
-        """The correlation of the effects of all places with those of another sweep over the same places, in [-1, 1].
-
-        Raises:
-            InputError: A sweep over other places, or effects that are all equal.
-        """
+        """The correlation of the effects of all places with those of another sweep over the same places, in [-1, 1]."""
         fits = self.axes == other.axes and self.layers == other.layers and self.values.shape == other.values.shape
         require(fits, f"sweeps over {self.axes} and {other.axes}", "the same places", "Sweep the same site and layers.")
         both = torch.stack([self.values.flatten(), other.values.flatten()]).double()
@@ -131,7 +119,7 @@ def patch_sweep(
             ``transformers``.
         clean: Token ids [batch, position], or the arguments of the model by name, tensors with a row for each text.
         corrupted: The same, of the same shapes.
-        metric: See :data:`~glassformer.observe.resume.Metric`; of the logits at the positions ``logits``.
+        metric: See :data:`~glassformer.observe.partial_runs.Metric`; of the logits at the positions ``logits``.
         site: What is patched; see :func:`~glassformer.observe.capture.capture`. Of ``experts`` the output of an expert
             times its routing weight, which is 0 for tokens that did not choose it.
         by: The axes of places: ("layer", "head") for ``heads`` and ``q`` (of ``k`` and ``v``, key-value heads),
@@ -208,11 +196,8 @@ def ablation_steps(
     Args:
         model: As for :func:`ablation_sweep`, and so are the others.
         order: All layers in the order in which they are swept, neighbours together; ascending when None.
-
-    Raises:
-        InputError: As there, or an order that is not of all layers.
     """
-    yield from _stepwise(Runner(model, metric, logits, part), prepared(texts), "heads", None, None, batch_size, order)
+    return _steps(Runner(model, metric, logits, part), prepared(texts), "heads", None, None, batch_size, order)
 
 
 Average = tuple[Mapping[str, Tensor], Over]
@@ -230,7 +215,7 @@ def _swept(
     average: Average | None = None,
 ) -> Sweep:
     """All steps, with a bar; what there is at Ctrl-C."""
-    steps = _stepwise(runner, given, site, by, layers, batch_size, average=average)
+    steps = _steps(runner, given, site, by, layers, batch_size, average=average)
     found = next(steps)
     done = 0
     with tqdm(total=found.values.numel(), disable=not progress, desc=f"sweep over {site}", unit="place") as bar:
@@ -244,17 +229,7 @@ def _swept(
     return found
 
 
-def _stepwise(*given: Any, **options: Any) -> Iterator[Sweep]:
-    """:func:`_steps`, each without gradients."""
-    steps = _steps(*given, **options)
-    while True:
-        with torch.no_grad():
-            found = next(steps, None)
-        if found is None:
-            return
-        yield found
-
-
+@torch.no_grad()
 def _steps(
     runner: Runner,
     given: Sequence[Mapping[str, Tensor]],
@@ -394,10 +369,10 @@ def _stage(
         return no_stage
     if site == "attention":
         return "residual_between", None
-    if point.post_norm or is_changed(point.merged, "output") or is_changed(point.added, "output"):
+    if point.post_norm or is_changed(point.out_proj, "output") or is_changed(point.residual_writer, "output"):
         return no_stage
     heads = base.last("heads")[point.name].transpose(1, 2).flatten(2)
-    found = linear_map(point.merged, heads.shape[-1], like=heads)
+    found = linear_map(point.out_proj, heads.shape[-1], like=heads)
     return no_stage if found is None else ("residual_between", found)
 
 
@@ -525,9 +500,6 @@ def attribution_sweep(
             pass.
         steps: Runs with a backward pass; 1 without clean texts.
 
-    Raises:
-        InputError: As there.
-
     Source: Nanda 2023, "Attribution Patching"; Syed et al. 2023, arXiv 2310.10348; Hanna et al. 2024, arXiv 2403.17806
     (integrated gradients over the embeddings).
     """
@@ -587,11 +559,7 @@ def _interpolated(leaves: list[Tensor], end: Tensor | None, along: float, start:
 
 
 def prepared(*runs: Tensor | Mapping[str, Any]) -> list[Mapping[str, Tensor]]:
-    """The texts of each run as named tensors, of equal shapes.
-
-    Raises:
-        InputError: Something else: lists, strings, a cache, a single text without the axis of the batch.
-    """
+    """The texts of each run as named tensors, of equal shapes."""
     given = [texts if isinstance(texts, Mapping) else {"": texts} for texts in runs]
     for name, each in (pair for texts in given for pair in texts.items()):
         fits = isinstance(each, Tensor) and each.dim() >= 2

@@ -159,10 +159,6 @@ def verify_adder(model: Adder) -> AdderCertificate:
        lower one, which give the digit of the sum there.
     4. Rounding moves the stream by at most ``gamma(n + 64, u)`` of the sum of the sizes of all terms, u being the unit
        roundoff of the weights; the network multiplies errors by at most ``1 + 10 / 0.55``.
-
-    Raises:
-        InputError: Another model, or weights that are not finite; queries or keys that depend on tokens, so that there
-            is no proof of this form.
     """
     require_as_built(model, Adder, _LARGEST, like=Adder(model.num_digits))
     block: Any = model.layers[0]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from glassformer.layers.feedforward import MLP
 from glassformer.programs.checker import Affine, LayerClaim, LayerWeights, Network, check
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.domains import Domains
-from glassformer.programs.enumeration import Column
-from glassformer.programs.graph import graph, sources_of, values_in_words
+from glassformer.programs.enumeration import Batch
+from glassformer.programs.graph import graph, values_in_words
 from glassformer.programs.language import (
     Aggregate,
     Elementwise,
@@ -49,9 +49,6 @@ class ProgramCertificate:
         verdict: "holds" wherever the definition has a value, "fails" with a counterexample, or "undecided".
         rests_on: "every sequence" was run; or "the bound" of :mod:`~glassformer.programs.checker` covers all;
             or "samples" were run, which prove nothing.
-        dtype: In which the transformer was run.
-        vocabulary: All tokens.
-        max_len: Tokens of the longest sequence.
         causal: Whether queries see only keys up to their own position.
         limit: How many sequences might be run.
         num_run: Sequences that were run, of ``num_different``.
@@ -135,8 +132,6 @@ def verify_program(
             interrupted.
 
     Raises:
-        InputError: A model without its program, such as one that was read from a file; weights or codes that are not
-            finite; or modules that have been replaced.
         RuntimeError: An error above the bound, which cannot be: there is a fault in the checker.
     """
     require_as_built(model, CompiledProgram)
@@ -153,37 +148,36 @@ def verify_program(
     allowed = tolerance if model.allowed_error is None else model.allowed_error
     bound, reason = check(network, domains, program, codes, _claims(model), deadline)
 
-    def run(ids: np.ndarray) -> _Outputs:
-        batch, found = model.batch(ids), model(torch.from_numpy(ids)).double().numpy()
-        error, (column, values) = np.abs(found - model.wanted(batch)), batch.column(program)
-        wrong = ~(error < allowed) if codes is None else _misread(model, found, column, values)
-        there = batch.defined[:, None]
-        error = np.where(there, np.where(np.isnan(error), np.inf, error), 0.0)
-        return _Outputs(error, found, wrong & there, there, (column, values))
+    def run(ids: np.ndarray) -> tuple[Batch, np.ndarray, np.ndarray, np.ndarray]:
+        """The definition on some sequences, the model's outputs, their errors, and which are wrong."""
+        batch, outputs = model.batch(ids), model(torch.from_numpy(ids)).double().numpy()
+        error = np.abs(outputs - model.wanted(batch))
+        wrong = ~(error < allowed) if codes is None else _misread(model, outputs, *batch.column(program))
+        defined = batch.defined[:, None]
+        return batch, outputs, np.where(defined, np.where(np.isnan(error), np.inf, error), 0.0), wrong & defined
 
     letters, most = np.array(_different_tokens(domains, program, model.embedding.weight)), domains.max_len
     different, possible = (
         sum(size**length for length in range(1, most + 1)) for size in (len(letters), len(domains.vocabulary))
     )
-    done = undefined = wrong = 0
+    done = undefined = num_wrong = 0
     largest, example = 0.0, None
     for block in _blocks(len(letters), most, limit):
         if time.monotonic() > deadline:
             reason = f"the time was over{f'; {reason}' if reason else ''}"
             break
         block = letters[block]
-        outputs = run(block)
-        done, wrong = done + len(block), wrong + int(outputs.wrong.sum())
-        undefined += int((~outputs.defined).sum())
-        largest = max(largest, float(outputs.error.max()))
-        if example is None and outputs.wrong.any():
-            row = int(outputs.wrong.any(1).argmax())
-            again = run(block[[row]])  # rounding may depend on the batch
-            if again.wrong.any():
-                position = int(again.wrong[0].argmax())
+        batch, _, error, wrong = run(block)
+        done, num_wrong = done + len(block), num_wrong + int(wrong.sum())
+        undefined += int((~batch.defined).sum())
+        largest = max(largest, float(error.max()))
+        if example is None and wrong.any():
+            row = int(wrong.any(1).argmax())
+            batch, outputs, _, wrong = run(block[[row]])  # rounding may depend on the batch
+            if wrong.any():
+                position, (column, values) = int(wrong[0].argmax()), batch.column(program)
                 sequence = tuple(domains.vocabulary[token] for token in block[row])
-                column, values = again.wanted
-                example = sequence, position, values[column[0, position]], float(again.found[0, position])
+                example = sequence, position, values[column[0, position]], float(outputs[0, position])
     if largest > bound:
         raise RuntimeError(f"an error of {largest}, above the bound of {bound}: the checker is wrong")
     rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if done == different else "samples"
@@ -192,7 +186,7 @@ def verify_program(
         verdict = "fails"
     elif bound < allowed:
         verdict, rests_on = "holds", "the bound" if done < different else "every sequence"
-    elif done == different and not wrong and largest <= allowed / 2:
+    elif done == different and not num_wrong and largest <= allowed / 2:
         verdict = "holds"
     elif done == different:
         reason = "errors near what is allowed, which rounding in another batch may exceed"
@@ -211,7 +205,7 @@ def verify_program(
         num_possible=possible,
         num_undefined=undefined,
         may_lack_values=_may_lack_values(domains, program),
-        num_wrong=wrong,
+        num_wrong=num_wrong,
         largest_error=largest,
         bound=bound,
         allowed=allowed,
@@ -220,23 +214,12 @@ def verify_program(
     )
 
 
-class _Outputs(NamedTuple):
-    """What a model gives at every position of some sequences, and what the definition gives."""
-
-    error: np.ndarray
-    found: np.ndarray
-    wrong: np.ndarray
-    defined: np.ndarray
-    """Whether a sequence has a value."""
-    wanted: Column
-
-
-def _misread(model: CompiledProgram, found: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
-    """Whether numbers are read as other values than these."""
+def _misread(model: CompiledProgram, outputs: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
+    """Whether outputs are read as other values than these."""
     places = {typed(value): place for place, (_, value) in enumerate(model.codes or ())}
     kinds = np.array([places[typed(value)] for _, value in model.codes or ()])  # two codes may be of one value
     wanted = np.array([places.get(typed(value), -1) for value in values])[column]
-    return (kinds[model.nearest(found)] != wanted) | ~np.isfinite(found)
+    return (kinds[model.nearest(outputs)] != wanted) | ~np.isfinite(outputs)
 
 
 def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
@@ -253,19 +236,17 @@ def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
 
 def _may_lack_values(domains: Domains, program: Variable) -> bool:
     """Whether different values without a mean may be selected somewhere."""
-
-    def may(part: Variable | Selector) -> bool:
-        if not isinstance(part, Aggregate) or domains.single(part.selector):
-            return False
-        values = domains.of(part.values)
-        return part.single or (values is not None and not all(map(is_number, values)))
-
-    return any(may(node.part) for node in graph(program))
+    for part in (node.part for node in graph(program)):
+        if isinstance(part, Aggregate) and not domains.single(part.selector):
+            values = domains.of(part.values)
+            if part.single or (values is not None and not all(map(is_number, values))):
+                return True
+    return False
 
 
 def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) -> list[int]:
     """Of tokens that neither the program nor the weights tell apart, the first."""
-    readers = [node.part for node in graph(program) if any(each is tokens for each in sources_of(node.part))]
+    readers = [node.part for node in graph(program) if any(each is tokens for each in node.part.reads)]
 
     def seen(part: Variable | Selector, token: Value) -> Any:
         if isinstance(part, Elementwise) and len(set(part.sources)) == 1:

@@ -32,10 +32,7 @@ def compile_program(
 
     Args:
         program: See :mod:`glassformer.programs.language`.
-        vocabulary: All tokens.
-        max_len: Tokens of the longest sequence.
         causal: Let selectors choose only keys up to the query's own position.
-        dtype: Of the weights.
 
     Example:
         >>> import operator
@@ -56,7 +53,14 @@ def compile_program(
         result = plan.read(program)
     num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
     result.read_at(2 * num_layers + 1)
-    layers = [_Layer.of(plan, 2 * layer + 2) for layer in range(num_layers)]
+    layers = [
+        _Layer(
+            end,
+            [head for head in plan.heads.values() if head.time == end - 1],
+            [lookup for lookup in plan.lookups.values() if lookup.time == end],
+        )
+        for end in range(2, 2 * num_layers + 2, 2)
+    ]
     outputs = {stored for stored, _ in result.terms}
     places = [_place(list(plan.stored.values()), outputs, reuse) for reuse in (True, False)]
     with torch.random.fork_rng(devices=[]):  # modules are made with random weights
@@ -120,11 +124,6 @@ class _Layer(NamedTuple):
     heads: list[Head]
     lookups: list[Lookup]
 
-    @classmethod
-    def of(cls, plan: Plan, end: int) -> _Layer:
-        heads = [each for each in plan.heads.values() if each.time == end - 1]
-        return cls(end, heads, [each for each in plan.lookups.values() if each.time == end])
-
 
 class _Places(NamedTuple):
     """The coordinates of every variable, how many there are, and which are erased when."""
@@ -183,14 +182,12 @@ def _row(total: Sum, width: int) -> tuple[Float[np.ndarray, " hidden_dim"], floa
     """A sum as weights on the residual stream, and a constant."""
     row, constant = np.zeros(width), total.constant
     for stored, wanted in total.terms:
-        if stored.free:
-            assert isinstance(wanted, np.ndarray)
+        if isinstance(wanted, np.ndarray):
             found = stored.solve(wanted)
             assert found is not None
             row[stored.coordinates] += found[0]
             constant += found[1]
         else:
-            assert isinstance(wanted, float)
             row[stored.coordinates] += wanted
     return row, constant
 
@@ -242,14 +239,11 @@ def _write_attention(block: Block, heads: list[Head], width: int) -> None:
 
 def _steps(lookup: Lookup) -> list[tuple[float, float, int, int]]:
     """Where the result changes: from, to, and the indices of the values before and after."""
-    assert lookup.stored.domain is not None
-    features = lookup.stored.features
-    columns = np.column_stack(features) if features else np.zeros((len(lookup.stored.domain), 0))
-    found = []
-    for (low, i), (high, j) in zip(lookup.points[:-1], lookup.points[1:], strict=True):
-        if (columns[i] != columns[j]).any():
-            found.append((low, high, i, j))
-    return found
+    return [
+        (low, high, i, j)
+        for (low, i), (high, j) in itertools.pairwise(lookup.points)
+        if any(feature[i] != feature[j] for feature in lookup.stored.features)
+    ]
 
 
 def _write_functions(block: Block, lookups: list[Lookup], erased: list[int], width: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require, require_positive
 from glassformer.programs.language import (
     Aggregate,
     Combined,
@@ -27,6 +27,7 @@ from glassformer.programs.language import (
     fulfils,
     indices,
     is_number,
+    remembered,
     require_value,
     simplest,
     tokens,
@@ -47,53 +48,42 @@ class Domains:
     vocabulary: Sequence[Value]
     max_len: int
     causal: bool = False
-    _sets: dict[Variable, tuple[Value, ...] | None] = field(default_factory=dict, repr=False)
-    _places: dict[Variable, dict[Any, int]] = field(default_factory=dict, repr=False)
-    _keys: dict[Variable | Selector, int] = field(default_factory=dict, repr=False)
-    _roots: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict, repr=False)
     _numbers: dict[Any, int] = field(default_factory=dict, repr=False)
-    _tables: dict[Select, Bool[np.ndarray, "query key"]] = field(default_factory=dict, repr=False)
-    _facts: dict[tuple[str, Selector], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_positive(max_len=self.max_len)
         require(self.max_len <= MOST_VALUES, f"max_len = {self.max_len}", f"at most {MOST_VALUES}", "Shorten it.")
-        expected, fix = "different tokens, none of them None", "List each token once."
-        got = f"a vocabulary of type {type(self.vocabulary).__name__}"
+        got, fix = f"a vocabulary of type {type(self.vocabulary).__name__}", "List each token once."
         require(isinstance(self.vocabulary, Sequence), got, "a text or a list of tokens", fix)
         self.vocabulary = tuple(self.vocabulary)
         for token in self.vocabulary:
             require_value(token, "the vocabulary with")
-        got = f"vocabulary = {self.vocabulary!r}"
         different = len(self.vocabulary) == len(distinct(self.vocabulary)) > 0 and None not in self.vocabulary
-        require(different, got, expected, fix)
+        require(different, f"vocabulary = {self.vocabulary!r}", "different tokens, none of them None", fix)
 
+    @remembered
     def of(self, part: Variable) -> tuple[Value, ...] | None:
         """The values that a variable may have, None among them; nothing if there are more than ``MOST_VALUES``."""
-        if part not in self._sets:
-            found = self._find(part)
-            if found is not None:
-                found = tuple(sorted(distinct(found), key=_order))
-            self._sets[part] = None if found is None or len(found) > MOST_VALUES else found
-        return self._sets[part]
+        found = self._find(part)
+        values = () if found is None else tuple(sorted(distinct(found), key=_order))
+        return None if found is None or len(values) > MOST_VALUES else values
 
     def listed(self, part: Variable) -> tuple[Value, ...]:
         """The same; an error that names the variable if there are too many."""
         found = self.of(part)
-        require(
-            found is not None,
-            f"{part} with more than {MOST_VALUES} possible values",
-            "fewer, where it is compared or looked up",
-            "Shorten max_len, or map its sources to fewer values first.",
-        )
-        assert found is not None
+        if found is None:
+            got = f"{part} with more than {MOST_VALUES} possible values"
+            fix = "Shorten max_len, or map its sources to fewer values first."
+            raise InputError(got, "fewer, where it is compared or looked up", fix)
         return found
 
     def place(self, part: Variable, value: Value) -> int | None:
         """The index of a value in :meth:`listed`; None if it is not there."""
-        if part not in self._places:
-            self._places[part] = {typed(each): place for place, each in enumerate(self.listed(part))}
-        return self._places[part].get(typed(value))
+        return self._places(part).get(typed(value))
+
+    @remembered
+    def _places(self, part: Variable) -> dict[Any, int]:
+        return {typed(each): place for place, each in enumerate(self.listed(part))}
 
     def places(self, part: Variable, values: Sequence[Value]) -> Int[np.ndarray, " value"]:
         """The indices of values that are there."""
@@ -116,14 +106,12 @@ class Domains:
         several = not part.single and not self.single(part.selector)
         return several and (values is None or sum(map(is_number, values)) > 1)
 
+    @remembered
     def roots(self, part: Variable) -> tuple[Variable, ...]:
         """The inputs, aggregates and widths that an elementwise variable is a function of."""
         if not isinstance(part, Elementwise):
             return (part,)
-        if part not in self._roots:
-            found = (root for source in part.sources for root in self.roots(source))
-            self._roots[part] = tuple(dict.fromkeys(found))
-        return self._roots[part]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(map(self.roots, part.sources))))
 
     def value(self, part: Variable, given: Mapping[Variable, Value]) -> Value:
         """The value of an elementwise variable, given those of some that it is a function of."""
@@ -145,79 +133,61 @@ class Domains:
             return None
         return (dict(zip(parts, values, strict=True)) for values in itertools.product(*known))
 
+    @remembered
     def single(self, part: Selector) -> bool:
         """Whether a query can never select two keys."""
-        return self._fact("single", part)
-
-    def reflexive(self, part: Selector) -> bool:
-        """Whether every query selects at least its own position."""
-        return self._fact("reflexive", part)
-
-    def _fact(self, name: str, part: Selector) -> bool:
-        key = name, part
-        if key not in self._facts:
-            if isinstance(part, Combined):
-                found = [self._fact(name, each) for each in part.parts]
-                corners = list(itertools.product((False, True), repeat=len(found)))
-                if name == "single":  # one part that is, without which the whole does not hold
-                    self._facts[key] = any(
-                        one and not any(part.function(*bits) for bits in corners if not bits[place])
-                        for place, one in enumerate(found)
-                    )
-                else:
-                    self._facts[key] = all(found) and bool(part.function(*corners[-1]))
-            else:
-                assert isinstance(part, Select)
-                self._facts[key] = self._single(part) if name == "single" else self._reflexive(part)
-        return self._facts[key]
-
-    def _single(self, part: Select) -> bool:
+        if isinstance(part, Combined):  # one part is, without which the whole does not hold
+            found, corners = list(map(self.single, part.parts)), list(np.ndindex(*[2] * len(part.parts)))
+            without = [any(part.function(*bits) for bits in corners if not bits[place]) for place in range(len(found))]
+            return any(one and not holds for one, holds in zip(found, without, strict=True))
+        assert isinstance(part, Select)
         if [root for root in self.roots(part.keys) if root is not indices]:
             return False
         keys = [self.value(part.keys, {indices: place}) for place in range(self.max_len)]
         return bool((self.table(part)[:, self.places(part.keys, keys)].sum(1) <= 1).all())
 
-    def _reflexive(self, part: Select) -> bool:
+    @remembered
+    def reflexive(self, part: Selector) -> bool:
+        """Whether every query selects at least its own position."""
+        if isinstance(part, Combined):
+            found = list(map(self.reflexive, part.parts))
+            return all(found) and bool(part.function(*found))
+        assert isinstance(part, Select)
         table = self.table(part)
         return bool((table.diagonal() if self.key(part.keys) == self.key(part.queries) else table).all())
 
+    @remembered
     def table(self, part: Select) -> Bool[np.ndarray, "query key"]:
         """The predicate of all pairs of a query's and a key's value, in the order of :meth:`listed`."""
-        if part not in self._tables:
-            keys, queries = self.listed(part.keys), self.listed(part.queries)
-            rows = np.zeros((len(queries), len(keys)), dtype=bool)
-            for row, query in zip(rows, queries, strict=True):
-                row[:] = [fulfils(part, key, query) for key in keys]
-            self._tables[part] = rows
-        return self._tables[part]
+        keys, queries = self.listed(part.keys), self.listed(part.queries)
+        rows = np.zeros((len(queries), len(keys)), dtype=bool)
+        for row, query in zip(rows, queries, strict=True):
+            row[:] = [fulfils(part, key, query) for key in keys]
+        return rows
 
+    @remembered
     def key(self, part: Variable | Selector) -> int:
         """Equal for parts that compute the same, as far as their tables tell."""
-        if part not in self._keys:
-            found = self._key(part)
-            number = self._numbers.setdefault(found, len(self._numbers)) if isinstance(found, tuple) else found
-            self._keys[part] = number
-        return self._keys[part]
-
-    def _key(self, part: Variable | Selector) -> tuple[Any, ...] | int:
-        """What parts that compute the same have in common; or the key of another part that does."""
+        found: tuple[Any, ...] = "part", id(part)
         if isinstance(part, Select):
-            return "select", self.key(part.keys), self.key(part.queries), self.table(part).tobytes()
-        if isinstance(part, Combined):
-            return part.function, *map(self.key, part.parts)
-        if isinstance(part, Aggregate):
-            return "aggregate", self.key(part.selector), self.key(part.values), typed(part.default), part.single
-        if isinstance(part, Width):
-            return "width", self.key(part.selector)
-        if isinstance(part, Elementwise):
+            found = "select", self.key(part.keys), self.key(part.queries), self.table(part).tobytes()
+        elif isinstance(part, Combined):
+            found = part.function, *map(self.key, part.parts)
+        elif isinstance(part, Aggregate):
+            found = "aggregate", self.key(part.selector), self.key(part.values), typed(part.default), part.single
+        elif isinstance(part, Width):
+            found = "width", self.key(part.selector)
+        elif isinstance(part, Elementwise):
             roots = self.roots(part)
             given = self.combinations(roots)
-            if given is None:
-                return ("linear", part.linear, *map(self.key, part.sources)) if part.linear else ("part", id(part))
-            values = tuple(typed(self.value(part, each)) for each in given)
-            only = tuple(map(typed, self.listed(roots[0])))
-            return self.key(roots[0]) if len(roots) == 1 and values == only else (*map(self.key, roots), values)
-        return "part", id(part)
+            if given is not None:
+                values = tuple(typed(self.value(part, each)) for each in given)
+                if len(roots) == 1 and values == tuple(map(typed, self.listed(roots[0]))):
+                    return self.key(roots[0])
+                found = *map(self.key, roots), values
+            elif part.linear:
+                found = "linear", part.linear, *map(self.key, part.sources)
+        return self._numbers.setdefault(found, len(self._numbers))
 
     def _find(self, part: Variable) -> Sequence[Value] | None:
         if part is tokens:

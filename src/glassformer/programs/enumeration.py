@@ -25,6 +25,7 @@ from glassformer.programs.language import (
     distinct,
     fulfils,
     is_number,
+    remembered,
     simplest,
     tokens,
     typed,
@@ -59,20 +60,13 @@ class Batch:
         self._seen = np.tri(length, dtype=bool) if causal else np.ones((length, length), dtype=bool)
         self._shape = count, length
         self.defined: Bool[np.ndarray, " sequence"] = np.ones(count, dtype=bool)
-        self._columns: dict[Variable, Column] = dict(given or {})
-        self._matrices: dict[Selector, Bool[np.ndarray, "sequence query key"]] = {}
+        self._given = given or {}
 
+    @remembered
     def column(self, part: Variable) -> Column:
         """The values of a variable."""
-        if part not in self._columns:
-            self._columns[part] = self._compute(part)
-        return self._columns[part]
-
-    def chosen(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
-        """Which keys each query selects."""
-        return self._holds(part) & self._seen
-
-    def _compute(self, part: Variable) -> Column:
+        if part in self._given:
+            return self._given[part]
         if part is tokens:
             return self._tokens, self._vocabulary
         if isinstance(part, Elementwise):
@@ -82,6 +76,10 @@ class Batch:
         if isinstance(part, Aggregate):
             return self._aggregate(part)
         return np.broadcast_to(np.arange(self._shape[1]), self._shape), list(range(self._shape[1]))
+
+    def chosen(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
+        """Which keys each query selects."""
+        return self._holds(part) & self._seen
 
     def _elementwise(self, part: Elementwise) -> Column:
         columns = [self.column(source) for source in part.sources]
@@ -119,17 +117,12 @@ class Batch:
             results += [simplest(Fraction(total, number * scale)) for total, number in known]
         return _listed(out, results)
 
+    @remembered
     def _holds(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
-        if part not in self._matrices:
-            self._matrices[part] = self._combined(part) if isinstance(part, Combined) else self._selected(part)
-        return self._matrices[part]
-
-    def _combined(self, part: Combined) -> Bool[np.ndarray, "sequence query key"]:
-        whole = [self._holds(each) for each in part.parts]
-        corners = np.array([part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))], dtype=bool)
-        return corners.reshape([2] * len(whole))[tuple(each.astype(np.intp) for each in whole)]
-
-    def _selected(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
+        if isinstance(part, Combined):
+            whole = [self._holds(each) for each in part.parts]
+            corners = np.array([part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))], dtype=bool)
+            return corners.reshape([2] * len(whole))[tuple(each.astype(np.intp) for each in whole)]
         assert isinstance(part, Select)
         (keys, key_values), (queries, query_values) = self.column(part.keys), self.column(part.queries)
         joint = queries[:, :, None] * len(key_values) + keys[:, None, :]

@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from glassformer.programs.domains import Domains
-from glassformer.programs.language import (
-    Aggregate,
-    Combined,
-    Elementwise,
-    Input,
-    Select,
-    Selector,
-    Value,
-    Variable,
-    Width,
-)
+from glassformer.programs.language import Selector, Value, Variable
 from glassformer.text import one_line
 
-Kind = Literal["input", "function", "select", "combined", "aggregate", "width"]
-
-_KINDS: dict[type, Kind] = {
-    Input: "input",
-    Elementwise: "function",
-    Select: "select",
-    Combined: "combined",
-    Aggregate: "aggregate",
-    Width: "width",
-}
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_VALUES = 32, 20, 6
 
 
@@ -38,13 +17,10 @@ class Node:
 
     Attributes:
         part: A variable or a selector.
-        kind: What it computes.
-        sources: Places in the list of the parts that it reads: of a select its keys and its queries, of an aggregate
-            its selector and its values.
+        sources: Places in the list of the parts that it reads.
     """
 
     part: Variable | Selector
-    kind: Kind
     sources: tuple[int, ...]
 
     @property
@@ -60,26 +36,13 @@ def graph(program: Variable) -> list[Node]:
 
     def add(part: Variable | Selector) -> int:
         if part not in places:
-            sources = tuple(add(source) for source in sources_of(part))
+            sources = tuple(map(add, part.reads))
             places[part] = len(nodes)
-            nodes.append(Node(part, _KINDS[type(part)], sources))
+            nodes.append(Node(part, sources))
         return places[part]
 
     add(program)
     return nodes
-
-
-def sources_of(part: Variable | Selector) -> tuple[Variable | Selector, ...]:
-    """The parts that a part reads."""
-    if isinstance(part, Elementwise):
-        return part.sources
-    if isinstance(part, Select):
-        return part.keys, part.queries
-    if isinstance(part, Combined):
-        return part.parts
-    if isinstance(part, Aggregate):
-        return part.selector, part.values
-    return (part.selector,) if isinstance(part, Width) else ()
 
 
 def value_in_words(value: Value) -> str:
@@ -105,7 +68,7 @@ def draw_graph(program: Variable, domains: Domains) -> str:
     """A line for each part: its number, what it computes from which others, its name, and its possible values."""
     rows = []
     for place, node in enumerate(graph(program)):
-        made = f"{node.kind} of {', '.join(map(str, node.sources))}" if node.sources else node.kind
+        made = f"{node.part.kind} of {', '.join(map(str, node.sources))}" if node.sources else node.part.kind
         known = values_in_words(domains.of(node.part)) if isinstance(node.part, Variable) else ""
         rows.append((str(place), made, node.name, known))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]

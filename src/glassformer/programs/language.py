@@ -18,10 +18,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import wraps
+from itertools import compress
 from numbers import Rational
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeVar
 
 from glassformer.errors import InputError, first_line, require
 
@@ -29,15 +31,33 @@ Value = Any
 """A number, a string, a tuple of values, or None where there is no value. See :func:`typed`."""
 Predicate = Callable[[Value, Value], bool]
 """Of the value of a key and that of a query."""
+Kind = Literal["input", "function", "select", "combined", "aggregate", "width"]
+"""What a part computes."""
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _LONGEST_NAME = 120
+
+
+def remembered(method: _Method) -> _Method:
+    """A method of one argument whose results its instance keeps, by the argument."""
+    name = f"_known_{method.__name__}"
+
+    @wraps(method)
+    def first(self: Any, part: Any) -> Any:
+        known = self.__dict__.setdefault(name, {})
+        if part not in known:
+            known[part] = method(self, part)
+        return known[part]
+
+    return first  # type: ignore[return-value]
 
 
 class _Part:
     """What a program is made of. Parts are compared by identity: ``==`` makes a variable."""
 
     label: str
+    kind: ClassVar[Kind]
 
     def __post_init__(self) -> None:
         name = self.label or self._describe()  # of limited length, because names contain those of other parts
@@ -46,6 +66,12 @@ class _Part:
     def named(self, label: str) -> Any:
         """The same part with a name, which errors, reports and pictures use."""
         return replace(self, label=label)  # type: ignore[type-var]
+
+    @property
+    def reads(self) -> tuple[Any, ...]:
+        """The parts that it is made of: of a select keys and queries, of an aggregate its selector and values."""
+        fields = (value if isinstance(value, tuple) else (value,) for value in vars(self).values())
+        return tuple(part for parts in fields for part in parts if isinstance(part, _Part))
 
     def __repr__(self) -> str:
         return self.label
@@ -83,10 +109,6 @@ class Variable(_Part):
         Args:
             sequence: At least one token.
             causal: Let selectors choose only keys up to the query's own position.
-
-        Raises:
-            InputError: An empty sequence; a function that raises; values that have no mean; too many parts on one
-                another.
         """
         with refuse_endless(self):
             return Interpreter(sequence, causal).values(self)
@@ -141,6 +163,7 @@ class Variable(_Part):
 class Input(Variable):
     """The token, or the index of the position from 0."""
 
+    kind = "input"
     label: str
 
     def named(self, label: str) -> Any:
@@ -156,6 +179,7 @@ indices = Input("indices")
 class Elementwise(Variable):
     """A function of the values of one or several variables at the same position."""
 
+    kind = "function"
     function: Callable[..., Value]
     sources: tuple[Variable, ...]
     label: str = ""
@@ -197,6 +221,7 @@ _SIGNS: dict[Predicate, str] = {
 class Select(Selector):
     """The pairs of a key's and a query's value for which a predicate holds; never those with None."""
 
+    kind = "select"
     keys: Variable
     queries: Variable
     predicate: Predicate
@@ -210,6 +235,7 @@ class Select(Selector):
 class Combined(Selector):
     """A boolean function of selectors: and, or, not."""
 
+    kind = "combined"
     function: Callable[..., bool]
     parts: tuple[Selector, ...]
     label: str = ""
@@ -219,6 +245,7 @@ class Combined(Selector):
 class Aggregate(Variable):
     """The mean of the selected values; the value itself where all selected ones are equal."""
 
+    kind = "aggregate"
     selector: Selector
     values: Variable
     default: Value = None
@@ -234,6 +261,7 @@ class Aggregate(Variable):
 class Width(Variable):
     """How many keys are selected."""
 
+    kind = "width"
     selector: Selector
     label: str = ""
 
@@ -422,19 +450,27 @@ class Interpreter:
 
     sequence: Sequence[Value]
     causal: bool = False
-    _values: dict[Variable, list[Value]] = field(default_factory=dict)
-    _matrices: dict[Selector, list[list[bool]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ok = isinstance(self.sequence, Sequence)
         require(ok, f"{_shown(self.sequence)} for a sequence", "a text or a list of tokens", "Pass some tokens.")
         require(len(self.sequence) > 0, "an empty sequence", "at least one token", "Pass some tokens.")
 
+    @remembered
     def values(self, part: Variable) -> list[Value]:
         """The values of a variable at all positions."""
-        if part not in self._values:
-            self._values[part] = list(self._compute(part))
-        return self._values[part]
+        if part is tokens:
+            return list(self.sequence)
+        if part is indices:
+            return list(range(len(self.sequence)))
+        if isinstance(part, Elementwise):
+            return [apply(part, values) for values in zip(*map(self.values, part.sources), strict=True)]
+        if isinstance(part, Width):
+            return list(map(sum, self.selected(part.selector)))
+        if not isinstance(part, Aggregate):
+            raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
+        column = self.values(part.values)
+        return [mean([*compress(column, row)], part) for row in self.selected(part.selector)]
 
     def selected(self, part: Selector) -> list[list[bool]]:
         """For each query, which keys are selected."""
@@ -443,34 +479,14 @@ class Interpreter:
             for query, row in enumerate(self._holds(part))
         ]
 
-    def _compute(self, part: Variable) -> Iterator[Value]:
-        if part is tokens:
-            yield from self.sequence
-        elif part is indices:
-            yield from range(len(self.sequence))
-        elif isinstance(part, Elementwise):
-            for values in zip(*map(self.values, part.sources), strict=True):
-                yield apply(part, values)
-        elif isinstance(part, Width):
-            yield from map(sum, self.selected(part.selector))
-        elif isinstance(part, Aggregate):
-            column = self.values(part.values)
-            for row in self.selected(part.selector):
-                yield mean([value for value, chosen in zip(column, row, strict=True) if chosen], part)
-        else:
-            raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
-
+    @remembered
     def _holds(self, part: Selector) -> list[list[bool]]:
-        if part not in self._matrices:
-            if isinstance(part, Combined):
-                rows = zip(*map(self._holds, part.parts), strict=True)
-                found = [[bool(part.function(*each)) for each in zip(*row, strict=True)] for row in rows]
-            else:
-                assert isinstance(part, Select)
-                keys, queries = self.values(part.keys), self.values(part.queries)
-                found = [[fulfils(part, key, query) for key in keys] for query in queries]
-            self._matrices[part] = found
-        return self._matrices[part]
+        if isinstance(part, Combined):
+            rows = zip(*map(self._holds, part.parts), strict=True)
+            return [[bool(part.function(*each)) for each in zip(*row, strict=True)] for row in rows]
+        assert isinstance(part, Select)
+        keys, queries = self.values(part.keys), self.values(part.queries)
+        return [[fulfils(part, key, query) for key in keys] for query in queries]
 
 
 def fulfils(part: Select, key: Value, query: Value) -> bool:

@@ -1,5 +1,14 @@
 """Programs to start from: functions that build them, and :data:`PROGRAMS` with a vocabulary and a length for each.
 
+A Python file can define another one: ``program``, ``vocabulary`` and ``max_len``, and optionally ``causal`` and
+``about``. It is read by :func:`read_program`::
+
+    import operator
+    from glassformer.programs import select, selector_width, tokens
+
+    program = selector_width(select(tokens, tokens, operator.eq), "histogram")
+    vocabulary, max_len = "abcd", 5
+
 Source: Weiss et al. 2021, arXiv 2106.06981 (histograms, sorting, balanced brackets); Lindner et al. 2023, arXiv
 2301.05062 (tracr's library); Olsson et al. 2022, arXiv 2209.11895 (induction).
 """
@@ -11,8 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
+from pathlib import Path
 
 from glassformer.errors import require, require_positive
+from glassformer.programs.domains import Domains
 from glassformer.programs.language import (
     Value,
     Variable,
@@ -25,6 +36,8 @@ from glassformer.programs.language import (
     selector_width,
     tokens,
 )
+from glassformer.text import known_name, short, shown
+from glassformer.untrusted import in_file, require_permission, run_python_file
 
 up_to_here = select(indices, indices, operator.le, "up to here")
 """Selects positions up to the query's own."""
@@ -312,3 +325,47 @@ PROGRAMS: dict[str, Example] = {
     "machine": Example(machine(6), tuple(range(6)), 6, "the memory of a computer after one step"),
 }
 """Programs by name."""
+
+
+def read_program(name: Path | str, run_python: bool = False) -> Example:
+    """A program of the library by its name, or the one that a Python file defines.
+
+    Args:
+        name: A name of :data:`~glassformer.programs.library.PROGRAMS`, or the path of a .py file.
+        run_python: Whether a file may be run, with all permissions of the current user.
+    """
+    if str(name) in PROGRAMS:
+        return PROGRAMS[str(name)]
+    path = Path(name)
+    got = f"the program {shown(path)}"
+    require(path.suffix.lower() == ".py", got, "a .py file or a known name", known_name(str(name), tuple(PROGRAMS)))
+    require_permission(path, run_python)
+    made = run_python_file(path, ("program", "vocabulary", "max_len"))
+    with in_file(path):
+        program, vocabulary, causal = made["program"], made["vocabulary"], made.get("causal", False)
+        got = f"program = {short(repr(program))}"
+        require(isinstance(program, Variable), got, "a variable", "Build it from tokens and indices.")
+        listed = isinstance(vocabulary, str | list | tuple | range)
+        require(listed, f"vocabulary = {short(repr(vocabulary))}", "a text or a list of tokens", "Change it.")
+        require(isinstance(causal, bool), f"causal = {short(repr(causal))}", "True or False", "Change it.")
+        max_len = made["max_len"]
+        require(type(max_len) is int, f"max_len = {short(repr(max_len))}", "a whole number", "Change it.")
+        domains = Domains(vocabulary, max_len, causal)
+        return Example(program, tuple(domains.vocabulary), max_len, str(made.get("about", "")), causal)
+
+
+def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:
+    """The tokens in a text: its characters, if each token is one, otherwise its words.
+
+    Spaces between characters are skipped where a space is no token.
+    """
+    names = {str(token): token for token in vocabulary}
+    alike = len(names) == len(vocabulary)
+    require(alike, f"the vocabulary {list(vocabulary)}", "tokens that are written differently", "Rename some.")
+    letters = all(len(name) == 1 for name in names)
+    pieces = [each for each in text if each in names or not each.isspace()] if letters else text.split()
+    unknown = [piece for piece in pieces if piece not in names]
+    expected = f"{'characters' if letters else 'words between spaces'} among {' '.join(names)}"
+    require(len(pieces) > 0, "no tokens", expected, "Type some.")
+    require(not unknown, f"the token {short(unknown[0]) if unknown else ''}", expected, "Use these.")
+    return [names[piece] for piece in pieces]

@@ -1,10 +1,8 @@
 r"""What a transformer has to hold and to compute for a program.
 
-Every variable that the transformer has to hold is *stored* in coordinates of its residual stream. All that reads the
-stream is linear (queries, keys, values, the first layer of a feed-forward network, the output), so a variable is not
-stored as a one-hot vector but by the functions of it that its readers need, *features*: as many coordinates as they
-have dimensions, apart from constants, which biases add. A function of tokens alone, or of indices alone, needs
-no layer: its features are in the embeddings.
+Every variable that the transformer has to hold is *stored* in coordinates of its residual stream, by the functions of
+it that its readers need, *features*: readers are linear, so there are as many coordinates as features have dimensions,
+apart from constants, which biases add. A function of tokens alone, or of indices alone, is in the embeddings.
 
 A **selector** is a cost of each pair of a key's and a query's value: 0 if selected, at least 1 if not, written as a sum
 of products of a feature of the query and one of the key, as few as its rank. A head's score is ``-SHARPNESS`` times the
@@ -29,7 +27,8 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -48,6 +47,7 @@ from glassformer.programs.language import (
     Width,
     fulfils,
     is_number,
+    remembered,
     typed,
 )
 
@@ -97,22 +97,11 @@ class Stored:
     read: int = 0
     """The time of its last reader."""
     coordinates: list[int] = field(default_factory=list)
-    directions: list[Float[np.ndarray, " value"]] = field(default_factory=list)
-    """Of the features, orthonormal."""
     solved: dict[bytes, tuple[np.ndarray, float]] = field(default_factory=dict)
     """Solutions found, which more features may not lose: with those the equations can be solved less exactly."""
 
-    def lacks(self, wanted: Float[np.ndarray, " value"]) -> bool:
-        """Whether ``wanted`` is no sum of multiples of the features: :meth:`solve`, but quick where it is far off."""
-        if len(self.directions) == len(self.features):
-            left = _without(wanted, self.directions)
-            if np.linalg.norm(left) > 1e-3 * np.ptp(wanted) > 0:
-                self.directions.append(left / np.linalg.norm(left))
-                return True
-        return self.solve(wanted) is None
-
     def solve(self, wanted: Float[np.ndarray, " value"]) -> tuple[Float[np.ndarray, " feature"], float] | None:
-        """The factors of its features, and the constant, that give ``wanted``."""
+        """The factors of its features, and the constant, that give ``wanted``; None if there are none."""
         span = float(np.ptp(wanted))
         if span == 0:
             return np.zeros(len(self.features)), float(wanted[0])
@@ -142,16 +131,6 @@ class Stored:
             found[-1] += far - found @ middle
         found[np.abs(found) * np.append(np.ptp(features, axis=0)[:-1], 1) < 1e-12 * span] = 0
         return found[:-1], float(found[-1])
-
-
-def _without(wanted: np.ndarray, directions: Sequence[np.ndarray]) -> np.ndarray:
-    """What is left of a vector around its mean without its shares of orthonormal directions."""
-    left = wanted - wanted.mean()
-    if directions:
-        known = np.array(directions)
-        for _ in range(2):  # the second time for what rounding left
-            left = left - known.T @ (known @ left)
-    return left
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,16 +197,16 @@ class Lookup:
     """What it is looked up from."""
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """A way of looking a function up: the sum that it reads, and its result for each value of that."""
+class _Attempt(NamedTuple):
+    """A way of looking a function up: what it is looked up from, and its result for each value of their sum."""
 
     changes: int
     """Of the result, from each value of the sum to the next."""
+    parts: list[Variable]
+    shares: bool
+    """Whether the sum has shares of widths."""
     strides: list[float]
-    reads: tuple[Callable[[], Sum], ...]
     points: list[tuple[float, int]]
-    parts: tuple[Variable, ...]
 
 
 @dataclass(eq=False)
@@ -238,7 +217,6 @@ class Plan:
     stored: dict[object, Stored] = field(default_factory=dict)
     heads: dict[object, Head] = field(default_factory=dict)
     lookups: dict[object, Lookup] = field(default_factory=dict)
-    leaves: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict)
 
     # ---- what can be read -------------------------------------------------------------------------------------------
 
@@ -309,7 +287,7 @@ class Plan:
     def _feature(self, stored: Stored, wanted: Function, part: Variable) -> Sum:
         assert stored.domain is not None
         vector = np.array([float(wanted(value)) for value in stored.domain])
-        if stored.lacks(vector):
+        if stored.solve(vector) is None:
             stored.features.append(vector)
             if isinstance(part, Aggregate):
                 sure = self.domains.reflexive(part.selector)
@@ -432,12 +410,15 @@ class Plan:
     def _looked_up(self, part: Variable) -> Stored:
         key = "function", self.domains.key(part)
         if key not in self.stored:
-            total, attempt = self._points(part)
+            attempt, total = self._best(part), Sum()
+            for source, stride in zip(attempt.parts, attempt.strides, strict=True):
+                term = self._share(source) if attempt.shares and isinstance(source, Width) else self.read(source)
+                total = total.plus(term.times(stride))
             time = (total.born + 2) // 2 * 2
             points = sorted(attempt.points, key=lambda point: point[0])
             stored = Stored(part, str(part), time, self.domains.listed(part), free=True)
             self.stored[key] = stored
-            self.lookups[key] = Lookup(time, total.read_at(time), points, stored, attempt.parts)
+            self.lookups[key] = Lookup(time, total.read_at(time), points, stored, tuple(attempt.parts))
         return self.stored[key]
 
     def _share(self, part: Width) -> Sum:
@@ -453,14 +434,8 @@ class Plan:
             self.stored[key] = stored
         return Sum(((self.stored[key], 1.0),))
 
-    def _source(self, part: Variable, shares: bool) -> tuple[Callable[[], Sum], Function]:
-        """What a function reads of one of its sources, and the number that it is for each value."""
-        if shares and isinstance(part, Width):
-            return partial(self._share, part), lambda value: value / (value + 1)
-        return partial(self.read, part), self.code(part)
-
-    def _points(self, part: Variable) -> tuple[Sum, _Attempt]:
-        """The sum that a function reads, and how it is looked up from it."""
+    def _best(self, part: Variable) -> _Attempt:
+        """How a function is looked up."""
         leaves = self._leaves(part)
         roots = self.domains.roots(part)
         attempts = [(leaves, True)] if isinstance(part, Width) else [(leaves, True), (leaves, False)]
@@ -482,10 +457,7 @@ class Plan:
                 f"at most {MOST_VALUES} combinations, whose sums float32 tells apart",
                 "Shorten max_len, or map its sources to fewer values first.",
             )
-        total = Sum()
-        for read, stride in zip(best.reads, best.strides, strict=True):
-            total = total.plus(read().times(stride))
-        return total, best
+        return best
 
     def _attempt(self, part: Variable, parts: Sequence[Variable], shares: bool) -> _Attempt | None:
         """How a function is looked up from these parts, if they have few enough combinations."""
@@ -504,7 +476,8 @@ class Plan:
             place = self.domains.place(part, result)
             if place is not None:
                 table.append((tuple(each[source] for source in sources), place))
-        reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
+        share: Function = lambda value: value / (value + 1)  # noqa: E731
+        codes = [share if shares and isinstance(source, Width) else self.code(source) for source in sources]
         listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
         found = _strides(listed, table, codes, MOST_SHARES if shares else MOST_SUMS)
         if found is None:
@@ -514,7 +487,7 @@ class Plan:
         for values, place in table:
             where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
             points[round(where, 9)] = (where, place)
-        return _Attempt(changes, strides, reads, list(points.values()), tuple(sources))
+        return _Attempt(changes, sources, shares, strides, list(points.values()))
 
     def _refuse_alike(self, part: Variable) -> None:
         """Refuse a function of numbers that are too near to one another, by its two nearest that it tells apart."""
@@ -529,17 +502,16 @@ class Plan:
                 got = f"{part} of {pairs[0][0]!r} and {pairs[0][1]!r}, which float32 does not tell apart well enough"
                 raise InputError(got, "numbers further apart", "Subtract what they have in common first.")
 
+    @remembered
     def _leaves(self, part: Variable) -> tuple[Variable, ...]:
         """What a function is looked up from: roots, and sums of numbers that are in the stream anyway."""
         if not isinstance(part, Elementwise):
             return (part,)
-        if part not in self.leaves:
-            found: list[Variable] = []
-            for source in part.sources:
-                whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
-                found += [source] if whole else self._leaves(source)
-            self.leaves[part] = tuple(dict.fromkeys(found))
-        return self.leaves[part]
+        found: list[Variable] = []
+        for source in part.sources:
+            whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
+            found += [source] if whole else self._leaves(source)
+        return tuple(dict.fromkeys(found))
 
 
 def _joined(terms: list[tuple[Sum, Sum]]) -> list[tuple[Sum, Sum]]:
@@ -656,15 +628,12 @@ def _strides(
             stride *= spans[place] + 1
         candidates.append(product)
     numbers = np.array([[each(value) for each, value in zip(code, values, strict=True)] for values, _ in table])
+    places = np.array([place for _, place in table])
     for strides in candidates:
         sums = numbers @ np.array(strides)
         ascending = np.argsort(sums, kind="stable")
-        changes, least, fits = 0, math.inf, True
-        for before, after in itertools.pairwise(ascending):
-            gap = sums[after] - sums[before]
-            if table[before][1] != table[after][1]:
-                fits &= gap > 1e-6
-                changes, least = changes + 1, min(least, gap)
-        if fits and np.ptp(sums) <= most * least and (best is None or (changes, -least) < best[0]):
-            best = (changes, -least), strides
+        steps = np.diff(sums[ascending])[np.diff(places[ascending]) != 0]
+        rank = len(steps), -float(steps.min(initial=math.inf))
+        if rank[1] < -1e-6 and np.ptp(sums) <= -most * rank[1] and (best is None or rank < best[0]):
+            best = rank, strides
     return None if best is None else (best[0][0], best[1])

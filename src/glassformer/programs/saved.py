@@ -73,10 +73,6 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
     """Write a compiled program so that :func:`load_program` gives the same bits and names.
 
     An existing file is replaced atomically.
-
-    Raises:
-        InputError: A name that does not end in .json, a directory, weights that are not finite, more than
-            ``MAX_NUMBERS`` of them, or values that the format lacks.
     """
     path = Path(path)
     require_place(path)
@@ -118,10 +114,6 @@ def load_program(path: Path | str) -> CompiledProgram:
     """The compiled program in a file of :func:`save_program`, without its definition: ``program`` is None.
 
     Assign ``model.program`` to verify it with :func:`~glassformer.programs.certificate.verify_program`.
-
-    Raises:
-        InputError: A file that :func:`~glassformer.untrusted.parse_json` refuses; entries that are missing,
-            unknown or ill-typed; weights whose names or shapes do not fit one another; or names of what is not there.
     """
     path = Path(path)
     content = parse_json(path)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from glassformer.training.config import TrainingConfig as TrainingConfig
     from glassformer.training.loop import TrainingResult as TrainingResult
     from glassformer.training.loop import train as train
-    from glassformer.training.next_token import NextTokenTask as NextTokenTask
+    from glassformer.training.sequence_tasks import NextTokenTask as NextTokenTask
+    from glassformer.training.sequence_tasks import TargetTask as TargetTask
     from glassformer.training.stepper import DivergedError as DivergedError
-    from glassformer.training.target import TargetTask as TargetTask
     from glassformer.training.task import Batch as Batch
     from glassformer.training.task import EpochBatches as EpochBatches
     from glassformer.training.task import Task as Task
@@ -23,8 +23,8 @@ _MODULES = {
     "Batch": "task",
     "DivergedError": "stepper",
     "EpochBatches": "task",
-    "NextTokenTask": "next_token",
-    "TargetTask": "target",
+    "NextTokenTask": "sequence_tasks",
+    "TargetTask": "sequence_tasks",
     "Task": "task",
     "TrainingConfig": "config",
     "TrainingResult": "loop",

@@ -97,12 +97,8 @@ def load_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Pa
         # Accelerate's wrapper holds the optimiser itself in an attribute of this name.
         expected = _QUANTITIES[type(getattr(optimizer, "optimizer", optimizer))]
         for state in described["state"].values():
-            require(
-                state.keys() == expected,
-                f"{path} with {sorted(state)} for a weight",
-                f"{sorted(expected)}",
-                "Resume with the optimizer that the run was started with.",
-            )
+            got, fix = f"{path} with {sorted(state)} for a weight", "Resume with the run's first optimizer."
+            require(state.keys() == expected, got, f"{sorted(expected)}", fix)
         optimizer.load_state_dict(described)
 
 
@@ -111,12 +107,8 @@ def _read_states(path: Path, weights: dict[str, Tensor]) -> dict[int, dict[str, 
     states: dict[int, dict[str, Tensor]] = {}
     for key, value in _read(path).items():
         name, _, quantity = key.rpartition(".")
-        require(
-            name in weights,
-            f"{path} with the tensor {key!r}",
-            "state of the model's own weights",
-            "Build the model with the configuration of that run.",
-        )
+        got, fix = f"{path} with the tensor {key!r}", "Build the model with the configuration of that run."
+        require(name in weights, got, "state of the model's own weights", fix)
         weight = weights[name]
         if value.ndim:
             _require_same(path, key, value, weight)

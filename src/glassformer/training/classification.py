@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from glassformer.classifier import predict
@@ -29,7 +29,7 @@ class ClassificationTask:
         loss = mean over texts of  -sum_c target_c log p(c),   target = (1 - s) [c = label] + s / num_classes
 
     with ``s = label_smoothing``. In training, each token but the first of a text is dropped with probability
-    ``word_dropout``: it becomes ``dropped_id``, or without one it counts as padding, which nothing sees.
+    ``word_dropout``: it counts as padding, which nothing sees.
 
     Args:
         train: The texts to learn from, in batches.
@@ -38,7 +38,6 @@ class ClassificationTask:
         metric: Which of :func:`scores` decides what model is the best.
         label_smoothing: Part of the target that is spread over all classes.
         word_dropout: Probability of dropping a token. Drawn from torch's generator, which training seeds at each step.
-        dropped_id: What a dropped token becomes: that of unknown words, which learns a meaning by this.
         evaluation_batch: Texts in one forward pass of ``evaluate``.
 
     Source: Szegedy et al. 2015, arXiv 1512.00567, section 7 (label smoothing); Iyyer et al. 2015, "Deep Unordered
@@ -56,7 +55,6 @@ class ClassificationTask:
         metric: Metric = "accuracy",
         label_smoothing: float = 0.0,
         word_dropout: float = 0.0,
-        dropped_id: int | None = None,
         evaluation_batch: int = 64,
     ) -> None:
         require_positive(evaluation_batch=evaluation_batch)
@@ -65,27 +63,14 @@ class ClassificationTask:
         require(metric in metrics, f"metric = {metric!r}", " or ".join(map(repr, metrics)), "Choose one of them.")
         for name, texts in (("train", train), ("held_out", held_out)):
             highest = int(texts.labels.max())
-            require(
-                highest < num_classes,
-                f"the label {highest} in {name} with num_classes = {num_classes}",
-                f"labels from 0 to {num_classes - 1}",
-                "Raise num_classes, or correct the labels.",
-            )
-        require(
-            bool((train.labels != train.labels[0]).any()),
-            f"{len(train)} texts to learn from, all of class {int(train.labels[0])}",
-            "at least two classes",
-            "One class alone cannot be learned; check the labels.",
-        )
+            fits, got = highest < num_classes, f"the label {highest} in {name} with num_classes = {num_classes}"
+            require(fits, got, f"labels from 0 to {num_classes - 1}", "Raise num_classes, or correct the labels.")
+        got, expected = f"{len(train)} texts to learn from, all of class {int(train.labels[0])}", "at least two classes"
+        fix = "One class alone cannot be learned; check the labels."
+        require(bool((train.labels != train.labels[0]).any()), got, expected, fix)
         require_probability(label_smoothing=label_smoothing, word_dropout=word_dropout)
-        require(
-            dropped_id is None or dropped_id >= 0,
-            f"dropped_id = {dropped_id}",
-            "a token id, or None",
-            "Use the id of unknown words.",
-        )
         self._train, self._held_out, self._num_classes = train, held_out, num_classes
-        self._label_smoothing, self._word_dropout, self._dropped_id = label_smoothing, word_dropout, dropped_id
+        self._label_smoothing, self._word_dropout = label_smoothing, word_dropout
         self._evaluation_batch = evaluation_batch
         self.metric: str = metric
         self.higher_is_better = metric in ("accuracy", "macro_f1")
@@ -126,31 +111,19 @@ class ClassificationTask:
         """The loss above, in nats per text; tokens are dropped only if ``model`` is in training mode."""
         tokens, real = batch["tokens"], batch["real"]
         if model.training and self._word_dropout > 0:
-            tokens, real = self._drop_words(tokens, real)
+            dropped = torch.rand(tokens.shape, device=tokens.device) < self._word_dropout
+            dropped[:, 0] = False  # the first token stands for the whole text, and so no text is left without any
+            real = real & ~dropped
         logits = model(tokens, real)
-        require(
-            logits.shape[-1] == self._num_classes,
-            f"a model of {logits.shape[-1]} classes for a task with num_classes = {self._num_classes}",
-            "the same number",
-            "Make the model with num_classes for all labels.",
-        )
+        got = f"a model of {logits.shape[-1]} classes for a task with num_classes = {self._num_classes}"
+        expected, fix = "the same number", "Make the model with num_classes for all labels."
+        require(logits.shape[-1] == self._num_classes, got, expected, fix)
         return F.cross_entropy(logits, batch["labels"], label_smoothing=self._label_smoothing)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """:func:`scores` on the held-out texts."""
         held_out = self._held_out
         return scores(predict(model, held_out.rows, held_out.pad_id, self._evaluation_batch), held_out.labels)
-
-    def _drop_words(
-        self, tokens: Int64[Tensor, "batch position"], real: Bool[Tensor, "batch position"]
-    ) -> tuple[Tensor, Tensor]:
-        dropped = torch.rand(tokens.shape, device=tokens.device) < self._word_dropout
-        dropped &= real
-        # The first token stands for the whole text, and so no text is left without any.
-        dropped[:, 0] = False
-        if self._dropped_id is None:
-            return tokens, real & ~dropped
-        return tokens.masked_fill(dropped, self._dropped_id), real
 
 
 def scores(probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tensor, " text"]) -> dict[str, float]:
@@ -193,19 +166,11 @@ def calibration_error(
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 3.
     """
     require_positive(bins=bins)
-    require(
-        len(probabilities) == len(labels) > 0,
-        f"{len(probabilities)} predictions for {len(labels)} labels",
-        "one prediction per label, and at least one",
-        "Predict the texts that the labels belong to.",
-    )
+    fits, got = len(probabilities) == len(labels) > 0, f"{len(probabilities)} predictions for {len(labels)} labels"
+    require(fits, got, "one prediction per label, and at least one", "Predict the texts that the labels belong to.")
     lowest, highest = (int(label) for label in labels.aminmax())
-    require(
-        lowest >= 0 and highest < probabilities.shape[1],
-        f"labels from {lowest} to {highest} with {probabilities.shape[1]} classes",
-        "one class for each label",
-        "Correct the labels.",
-    )
+    got = f"labels from {lowest} to {highest} with {probabilities.shape[1]} classes"
+    require(lowest >= 0 and highest < probabilities.shape[1], got, "one class for each label", "Correct the labels.")
     confidence, predicted = probabilities.double().max(-1)
     # (right - confidence), summed over a bin, is n_bin times the difference of the two means.
     excess = (predicted == labels).double() - confidence

@@ -67,12 +67,8 @@ class TrainingConfig(Config):
     """Also write TensorBoard event files into the run directory."""
 
     def __post_init__(self) -> None:
-        require(
-            self.warmup_steps <= self.steps,
-            f"warmup_steps = {self.warmup_steps} with steps = {self.steps}",
-            "a warm-up no longer than the run",
-            "Lower warmup_steps or raise steps.",
-        )
+        got, fix = f"warmup_steps = {self.warmup_steps} with steps = {self.steps}", "Lower warmup_steps or raise steps."
+        require(self.warmup_steps <= self.steps, got, "a warm-up no longer than the run", fix)
         require(
             not (self.optimizer == "muon" and self.precision == "fp16"),
             'optimizer = "muon" with precision = "fp16"',

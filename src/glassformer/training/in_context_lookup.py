@@ -55,12 +55,9 @@ class InContextRecipe:
     length_scaling: Literal["none", "log"] = "none"
 
     def __post_init__(self) -> None:
-        require(
-            not self.shared_tables or self.encoding == "slots",
-            f"shared_tables with encoding = {self.encoding!r}",
-            "'slots', which have a table for keys and one for values",
-            "Set shared_tables=False.",
-        )
+        got, fix = f"shared_tables with encoding = {self.encoding!r}", "Set shared_tables=False."
+        fits = not self.shared_tables or self.encoding == "slots"
+        require(fits, got, "'slots', which have a table for keys and one for values", fix)
 
     @property
     def directory(self) -> str:

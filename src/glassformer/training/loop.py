@@ -16,10 +16,9 @@ from glassformer.errors import require
 from glassformer.modes import keeping_modes
 from glassformer.training.checkpoint import load_optimizers, load_weights
 from glassformer.training.config import TrainingConfig
-from glassformer.training.interrupt import StopRequest
 from glassformer.training.metrics import MetricsFile, Progress, Record, TensorBoard, read_records
 from glassformer.training.run_directory import Best, Description, RunDirectory, RunState
-from glassformer.training.stepper import Stepper, open_accelerator
+from glassformer.training.stepper import Stepper, StopRequest, open_accelerator
 from glassformer.training.task import Task
 
 Ending = Literal["finished", "patience", "interrupted"]
@@ -89,12 +88,9 @@ def train(
             is damaged or belongs to another configuration; if the device lacks ``config.precision``.
         DivergedError: If loss or gradient become NaN or infinite. Checkpoints stay as they were.
     """
-    require(
-        directory is not None or not (resume or config.tensorboard),
-        f"resume = {resume}, tensorboard = {config.tensorboard} without a directory",
-        "a run directory",
-        "Pass directory=Path('runs/my-run').",
-    )
+    got, expected = f"resume = {resume}, tensorboard = {config.tensorboard} without a directory", "a run directory"
+    fix = "Pass directory=Path('runs/my-run')."
+    require(directory is not None or not (resume or config.tensorboard), got, expected, fix)
     accelerator = open_accelerator(config.precision)
     run = None if directory is None else RunDirectory(Path(directory), writes=accelerator.is_main_process)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []

@@ -74,12 +74,9 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     require(bool(trainable), "a model without trainable weights", "at least one", "Set requires_grad on its weights.")
     hidden = muon_weights(model) if config.optimizer == "muon" else set()
-    require(
-        bool(hidden) or config.optimizer != "muon",
-        'optimizer = "muon" with a model that has no matrix inside blocks',
-        "at least one matrix that is neither an embedding nor an output head",
-        'Use optimizer="adamw".',
-    )
+    got, fix = 'optimizer = "muon" with a model that has no matrix inside blocks', 'Use optimizer="adamw".'
+    fits = bool(hidden) or config.optimizer != "muon"
+    require(fits, got, "at least one matrix that is neither an embedding nor an output head", fix)
     others = [weight for name, weight in trainable.items() if name not in hidden]
     groups = [
         {"params": [weight for weight in others if weight.ndim >= 2], "weight_decay": config.weight_decay},

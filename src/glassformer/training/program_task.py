@@ -28,9 +28,6 @@ class ProgramTask:
             its shape, or that of :class:`~glassformer.programs.model.CompiledProgram` anyway.
         max_len: Tokens of the longest sequences to train on.
         seed: Of the sequences.
-
-    Raises:
-        InputError: A program whose output is a number, ``max_len`` that the model cannot read, or a negative seed.
     """
 
     metric, higher_is_better, unit = "accuracy", True, "outputs"

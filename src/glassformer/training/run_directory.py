@@ -109,21 +109,14 @@ class RunDirectory:
 
     def require_new(self) -> None:
         """Check that the directory holds no run."""
-        require(
-            not self.config_file.exists() and not self.checkpoints(),
-            f"{self.path}, which already holds a run",
-            "a directory without a run",
-            "Continue that run with resume=True (on the command line: --resume), or choose another directory.",
-        )
+        got, expected = f"{self.path}, which already holds a run", "a directory without a run"
+        fix = "Continue that run with resume=True (on the command line: --resume), or choose another directory."
+        require(not self.config_file.exists() and not self.checkpoints(), got, expected, fix)
 
     def require_continues(self, config: TrainingConfig, description: Description) -> None:
         """Check that the directory holds a run that may be continued with this configuration and description."""
-        require(
-            self.config_file.exists(),
-            f"{self.path}, which holds no run, with resume=True",
-            "the directory of a run",
-            "Start the run without resume, or correct the path.",
-        )
+        got, expected = f"{self.path}, which holds no run, with resume=True", "the directory of a run"
+        require(self.config_file.exists(), got, expected, "Start the run without resume, or correct the path.")
         try:
             stored = read_json(self.config_file)
             earlier, described = TrainingConfig.from_json(json.dumps(stored["training"])), stored["description"]
@@ -137,12 +130,8 @@ class RunDirectory:
         now = json.loads(_description_json(description))
         changed = sorted(key for key in described.keys() | now.keys() if described.get(key) != now.get(key))
         shown = ", ".join(f"{key} was {described.get(key)!r}, is {now.get(key)!r}" for key in changed)
-        require(
-            not changed,
-            f"a changed description: {shown}",
-            "the model and the data that the run was started with",
-            "Resume with the old ones, or start a new run in another directory.",
-        )
+        got, expected = f"a changed description: {shown}", "the model and the data that the run was started with"
+        require(not changed, got, expected, "Resume with the old ones, or start a new run in another directory.")
 
     def lock(self) -> None:
         """Make the directory, and let no other process write there until this one calls :meth:`unlock` or ends."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 from accelerate import Accelerator
@@ -18,13 +21,47 @@ from glassformer.errors import require
 from glassformer.modes import evaluating
 from glassformer.training.checkpoint import plain_model
 from glassformer.training.config import TrainingConfig
-from glassformer.training.interrupt import StopRequest
 from glassformer.training.optim import build_optimizers, learning_rate_factor, set_learning_rates
 from glassformer.training.task import Batch, Task, mix_seed, shares
 
 
 class DivergedError(RuntimeError):
     """The loss or the gradient of an update was NaN or infinite. The update was not made."""
+
+
+class StopRequest:
+    """Lets SIGINT (Ctrl-C), SIGTERM and SIGHUP set ``requested`` instead of ending the process in a ``with`` block.
+
+    SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays ignored.
+
+    A second signal acts as it would have without this, so that a hung update can still be interrupted. Outside the
+    main thread, where Python delivers no signals, this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._earlier: dict[int, signal.Handlers | object] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # which Windows lacks
+            ignored = signal.getsignal(hangup) == signal.SIG_IGN  # as nohup has it
+            for number in {signal.SIGINT, signal.SIGTERM, signal.SIGTERM if ignored else hangup}:
+                self._earlier[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._earlier.items():
+            # None stands for a handler that was not installed from Python and cannot be put back from it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
+        self._earlier.clear()
 
 
 @dataclass(frozen=True)
@@ -55,12 +92,8 @@ def open_accelerator(precision: str) -> Accelerator:
         supported = precision == "no" or accelerator.native_amp
     except ValueError:
         supported = False
-    require(
-        supported,
-        f'precision = "{precision}"',
-        "a precision that this device computes in",
-        'Use precision="no", or "bf16", which CPUs and recent GPUs have.',
-    )
+    got, fix = f'precision = "{precision}"', 'Use precision="no", or "bf16", which CPUs and recent GPUs have.'
+    require(supported, got, "a precision that this device computes in", fix)
     sharding = getattr(accelerator.state, "fsdp_plugin", None)
     if sharding is not None:
         # It moves weights through the meta device, where tied ones become separate. Each process has them all anyway.
@@ -126,12 +159,8 @@ class Stepper:
         """The task's metrics, the same on every process."""
         with evaluating(self.model), torch.no_grad():
             metrics = self._task.evaluate(self.model)
-        require(
-            self._task.metric in metrics,
-            f"an evaluation with {sorted(metrics)}",
-            f"the task's metric {self._task.metric!r} among them",
-            "Let evaluate() return it.",
-        )
+        got, fix = f"an evaluation with {sorted(metrics)}", "Let evaluate() return it."
+        require(self._task.metric in metrics, got, f"the task's metric {self._task.metric!r} among them", fix)
         numbers = torch.tensor([float(value) for value in metrics.values()], dtype=torch.float64)
         if self._accelerator.num_processes > 1:
             # The first process's numbers, so that all processes make the same decisions.

@@ -106,12 +106,9 @@ def mix_seed(*numbers: int, purpose: str = "") -> int:
 def num_examples(batch: Batch) -> int:
     """The number of examples in ``batch``."""
     lengths = {name: len(tensor) if tensor.ndim else 0 for name, tensor in batch.items()}
-    require(
-        len(set(lengths.values())) == 1 and 0 not in lengths.values(),
-        f"tensors of lengths {lengths}",
-        "named tensors with the same number of examples, at least one",
-        "Pass a dictionary of tensors with one row per example.",
-    )
+    got, expected = f"tensors of lengths {lengths}", "named tensors with the same number of examples, at least one"
+    fix = "Pass a dictionary of tensors with one row per example."
+    require(len(set(lengths.values())) == 1 and 0 not in lengths.values(), got, expected, fix)
     return next(iter(lengths.values()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError
 from glassformer.explorer.answers.hand_designed import check, head, input_names, output_names, reading
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel
-from glassformer.explorer.messages import AskCheck, HeadWeightsMessage, ModelCard
+from glassformer.explorer.messages import AskCheck, HeadWeightsMessage
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, unique
@@ -24,7 +25,6 @@ DESIGNS = ["identity", "copy-first", "unique"]
 
 def designed(by_name: dict[str, LoadedModel], name: str) -> tuple[LoadedHead, HeadWeightsMessage]:
     loaded = by_name[name]
-    assert isinstance(loaded, LoadedHead)
     return loaded, head(loaded).weights
 
 
@@ -109,12 +109,9 @@ def test_readings_name_what_is_equal_and_signs() -> None:
     assert [reading(np.array([value]), sign) for value in (-0.2, 0.0, 3.0)] == ["-1", "0", "+1"]
 
 
-def test_a_task_too_large_to_list_is_decided_by_the_bound() -> None:
+def test_a_task_too_large_to_list_is_decided_by_the_bound(by_name: dict[str, LoadedModel]) -> None:
     task = TASKS["identity"](max_len=12)
-    card = ModelCard(
-        name="long", title="", kind="head", about="", views=["design"], text="A", input_help="", origin="given"
-    )
-    loaded = LoadedHead(card, task, design(task).weights)
+    loaded = replace(by_name["identity"], task=task, weights=design(task).weights)
     weights = head(loaded).weights
     certificate = check(loaded, AskCheck(model="long", weights=weights, text="A")).certificate
     assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound")
@@ -143,16 +140,11 @@ def test_weights_that_do_not_fit_are_refused(
         check(loaded, AskCheck(model="identity", weights=edited, text="A"))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("", "at least one letter"), ("ABD", "'D'"), ("A" * 7, "7 letters"), ("a", "'a'")]
-)
-def test_texts_of_other_tasks_are_refused(text: str, words: str, by_name: dict[str, LoadedModel]) -> None:
+def test_texts_of_other_tasks_and_other_models_are_refused(by_name: dict[str, LoadedModel]) -> None:
     loaded, weights = designed(by_name, "identity")
-    with refused(anywhere=words):
-        check(loaded, AskCheck(model="identity", weights=weights, text=text))
-
-
-def test_other_models_have_no_design(by_name: dict[str, LoadedModel]) -> None:
+    for text, words in (("", "at least one letter"), ("ABD", "'D'"), ("A" * 7, "7 letters"), ("a", "'a'")):
+        with refused(anywhere=words):
+            check(loaded, AskCheck(model="identity", weights=weights, text=text))
     with refused(expected="hand-designed"):
         head(by_name["decoder"])
 
@@ -162,8 +154,7 @@ cell = st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1e-320, 1e150, -1e
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_is_typed_is_answered_or_refused(data: st.DataObject) -> None:
-    task = TASKS["unique"]()
+def test_whatever_is_typed_is_answered_or_refused(by_name: dict[str, LoadedModel], data: st.DataObject) -> None:
     columns = data.draw(st.integers(1, 4))
 
     def matrix(rows: int, width: int) -> list[list[float]]:
@@ -171,10 +162,8 @@ def test_whatever_is_typed_is_answered_or_refused(data: st.DataObject) -> None:
         return data.draw(st.lists(row, min_size=rows, max_size=rows))
 
     weights = HeadWeightsMessage(Km=matrix(9, columns), Qm=matrix(9, columns), Vm=matrix(9, 1), pos=matrix(5, 5))
-    card = ModelCard(name="u", title="", kind="head", about="", views=[], text="A", input_help="", origin="given")
-    loaded = LoadedHead(card, task, design(task).weights)
     try:
-        seen = check(loaded, AskCheck(model="u", weights=weights, text="ABA"))
+        seen = check(by_name["unique"], AskCheck(model="unique", weights=weights, text="ABA"))
     except InputError:
         return
     json.loads(seen.model_dump_json(), parse_constant=pytest.fail)

@@ -13,8 +13,7 @@ from torch import nn
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.attention import weights
-from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.answers.sized_cache import SizedCache
+from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, Turn, weights_stamp
@@ -48,6 +47,8 @@ def test_asked_again_it_is_the_same_run(by_name: dict[str, LoadedModel]) -> None
     assert runs.run(m.Ask(model="decoder", text="1 2 3")) is first
     assert runs.of(first.message.run) is first
     assert runs.run(m.Ask(model="decoder", text="1 2 4")) is not first
+    with refused("'r0'", error=UnknownName):
+        runs.of("r0")
 
 
 def test_a_run_that_had_to_go_comes_back(by_name: dict[str, LoadedModel]) -> None:
@@ -60,15 +61,8 @@ def test_a_run_that_had_to_go_comes_back(by_name: dict[str, LoadedModel]) -> Non
     assert all((a.q == b.q).all() for a, b in zip(again.layers("self"), first.layers("self"), strict=True))
 
 
-@pytest.mark.parametrize("name", ["r0", "decoder", "r" + 20 * "f"])
-def test_a_run_that_nobody_asked_for_is_unknown(by_name: dict[str, LoadedModel], name: str) -> None:
-    with refused(name, error=UnknownName):
-        Runs(by_name.__getitem__).of(name)
-
-
 def _trainable(by_name: dict[str, LoadedModel]) -> LoadedDecoder:
     there = by_name["decoder"]
-    assert isinstance(there, LoadedDecoder)
     return replace(there, model=deepcopy(there.model), lock=Turn())
 
 
@@ -85,7 +79,6 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
 
     def told() -> list[object]:
         run = backend.answer("run", ask)
-        assert isinstance(run, m.Run)
         tile = m.AskTile(run=run.run, part="self", layer=1, head=0)
         asks: list[tuple[str, m.Message]] = [
             ("weights", tile),
@@ -130,7 +123,6 @@ def test_the_questions_stay_within_their_bound(
 ) -> None:
     monkeypatch.setattr("glassformer.explorer.answers.runs.ASK_BYTES", 1_000_000)
     there = by_name["decoder"]
-    assert isinstance(there, LoadedDecoder)
     deaf = replace(there, encode=lambda text: [1, 2])
     runs = Runs(lambda name: deaf, most_bytes=1_000_000)
     first = runs.run(m.Ask(model="decoder", text="x" * 60_000)).message.run

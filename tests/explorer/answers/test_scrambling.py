@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from glassformer.explorer.answers.scrambling import MOST_ORDERS, scramble
-from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel
-from glassformer.explorer.messages import AskScramble, ModelCard
-from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.explorer.loading.loaded_model import LoadedModel
+from glassformer.explorer.messages import AskScramble
 from refusals import refused
 
 
 def logits(loaded: LoadedModel, units: list[str], text: str) -> torch.Tensor:
-    assert isinstance(loaded, LoadedEncoderDecoder)
     with torch.no_grad():
         return loaded.model(loaded.source_tokens(units), loaded.target(text))
 
@@ -61,8 +59,6 @@ def test_of_many_orders_some_are_tried(by_name: dict[str, LoadedModel]) -> None:
     ("source", "order", "words"),
     [
         (["1", "2"], [0, 0], "every number from 0 to 1 once"),
-        (["1", "2"], [0], "every number"),
-        (["1", "2"], [0, 1, 2], "every number"),
         (["1", "2"], [1, 2], "every number"),
         (["1", "1"], None, "the same in every order"),
         (["1"], None, "the same in every order"),
@@ -80,28 +76,3 @@ def test_what_cannot_be_scrambled_is_refused(
 def test_other_models_read_no_source(by_name: dict[str, LoadedModel]) -> None:
     with refused(expected="reads a source"):
         scramble(by_name["decoder"], AskScramble(model="decoder", text="4", source=["1"]))
-
-
-def test_logits_that_are_no_numbers_are_refused() -> None:
-    model = EncoderDecoder(
-        EncoderDecoderConfig(
-            vocab_size=4,
-            hidden_dim=8,
-            ff_dim=8,
-            num_heads=1,
-            num_encoder_layers=1,
-            num_decoder_layers=1,
-            max_source_len=4,
-            max_target_len=4,
-        )
-    ).eval()
-    torch.nn.init.constant_(model.output.weight, float("nan"))
-    card = ModelCard(
-        name="x", title="", kind="encoder_decoder", about="", views=[], text="", input_help="", origin="given"
-    )
-    loaded = LoadedEncoderDecoder(
-        card, model, lambda units: torch.tensor([[1, 2]]), lambda text: torch.tensor([[1]]), str
-    )
-    for order in (None, [1, 0]):
-        with refused("finite"):
-            scramble(loaded, AskScramble(model="x", text="", source=["a", "b"], order=order))

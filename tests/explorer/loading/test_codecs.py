@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from glassformer.data.released_tokenizer import from_json
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.explorer.loading.codecs import byte_word, codec_of, numbers, text_bytes, text_of_bytes, text_of_numbers
+from glassformer.explorer.loading.codecs import (
+    byte_word,
+    codec_of,
+    halves,
+    numbers,
+    require_text,
+    text_bytes,
+    text_of,
+    text_of_bytes,
+    text_of_numbers,
+    tokens_in,
+    units_of,
+)
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -47,15 +62,10 @@ def test_other_text_than_numbers_is_refused(text: str, message: str) -> None:
         numbers(text, 7, 3)
 
 
-@pytest.mark.parametrize("text", ["", "abcd"])
-def test_a_text_of_too_few_or_many_bytes_is_refused(text: str) -> None:
-    with refused("bytes"):
+@pytest.mark.parametrize(("text", "message"), [("", "bytes"), ("abcd", "bytes"), ("a\ud800", "at place 2")])
+def test_a_text_of_too_few_or_many_bytes_or_of_half_a_pair_is_refused(text: str, message: str) -> None:
+    with refused(message):
         text_bytes(text, 3)
-
-
-def test_half_a_surrogate_pair_has_no_bytes() -> None:
-    with refused("at place 2"):
-        text_bytes("a\ud800", 9)
 
 
 def test_every_byte_has_a_name_of_its_own_that_can_be_seen() -> None:
@@ -70,10 +80,10 @@ def test_without_a_tokenizer_a_text_is_numbers_or_bytes() -> None:
     assert codec_of(None, 11, 8).encode("3 1 4") == [3, 1, 4]
     assert codec_of(None, 256, 8).encode("3 1") == list(b"3 1")
     assert codec_of(None, 256, 8, "3 1").encode("3 1") == [3, 1]
-    assert codec_of(None, 256, 8, [3, 1]).join([3, 1]) == "3 1"
+    assert codec_of(None, 256, 8, [3, 1]).joins[-1]([3, 1]) == "3 1"
     for vocab_size in (11, 256):
         codec = codec_of(None, vocab_size, 8)
-        assert codec.join(codec.encode(codec.sample)) == codec.sample
+        assert codec.joins[-1](codec.encode(codec.sample)) == codec.sample
 
 
 def test_words_of_our_own_tokenizer() -> None:
@@ -90,10 +100,10 @@ def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engi
     tokens = codec.encode("aé")
     assert tokens == [256, *byte_engine.encode("aé").ids]
     assert [codec.word(token) for token in tokens] == ["<|startoftext|>", "a", "\\xc3", "\\xa9"]
-    assert codec.join(tokens) == "aé"
-    assert codec.join(tokens[1:2]) == "a"
+    assert codec.joins[-1](tokens) == "aé"
+    assert codec.joins[-1](tokens[1:2]) == "a"
     # Neither is what no text encodes to: a name, or an id that is not in use.
-    assert codec.join([*tokens, 257, 279]) == "aé"
+    assert codec.joins[-1]([*tokens, 257, 279]) == "aé"
     assert codec.word(257).startswith("<|")
     with refused("5 tokens"):
         codec.encode("aéa")
@@ -101,9 +111,7 @@ def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engi
     assert wrap_model(Decoder(config), tokens, tokenizer).card.text == "aé"
 
 
-def test_a_tokenizer_that_is_none_or_too_large_is_refused(byte_engine: Tokenizer) -> None:
-    with refused("a tokenizer of type int"):
-        codec_of(3, 11, 8)
+def test_a_tokenizer_that_is_too_large_is_refused(byte_engine: Tokenizer) -> None:
     with refused("vocab_size = 11"):
         codec_of(from_json(byte_engine.to_str()), 11, 8)
 
@@ -124,3 +132,75 @@ def test_bytes_of_a_vocabulary_are_shown_as_text() -> None:
     assert "".join(words) == "B\u00e4ren\u2423\u201ca\u201d\u23ce\\xe4\\xb8\\xad"
     with refused("0 tokens", fix="Type something."):
         codec.encode("")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        [3, 1],
+        [np.int64(3), np.uint8(1)],
+        np.array([3, 1]),
+        np.array([[3, 1]], dtype=np.int32),
+        torch.tensor([3, 1]),
+        torch.tensor([[3, 1]]),
+    ],
+)
+def test_tokens_come_in_many_shapes(text: Any) -> None:
+    assert tokens_in(text) == [3, 1]
+
+
+def test_a_string_is_no_tokens() -> None:
+    assert tokens_in("3 1") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "text of type NoneType"),
+        ({3: 1}, "text of type dict"),
+        (3.5, "text of type float"),
+        ([3, 1.5], "1.5.* among tokens"),
+        ([3, True], "True.* among tokens"),
+        (["3"], "'3'.* among tokens"),
+        (np.array([3.0]), "3.0.* among tokens"),
+        (torch.zeros(1, 2, 2, dtype=torch.int64), r"shape \[1, 2, 2\]"),
+        (torch.zeros(2, 2, dtype=torch.int64), r"shape \[2, 2\]"),
+        (np.array(3), r"shape \[\]"),
+    ],
+)
+def test_what_is_neither_text_nor_tokens_is_refused(text: Any, message: str) -> None:
+    with refused(message):
+        tokens_in(text)
+
+
+def test_a_text_is_read_as_the_tokens_or_refused() -> None:
+    def encode(text: str) -> list[int]:
+        return [0, *numbers(text, 10, 9)]  # as a tokenizer that begins each text with a token of its own
+
+    def bare(tokens: Any) -> str:
+        return text_of_numbers(tokens[1:])
+
+    assert text_of([0, 3], encode, [text_of_numbers, bare]) == "3"
+    with refused(r"the tokens \[3, 4\], whose text '4' is read as \[0, 4\]"):
+        text_of([3, 4], encode, [text_of_numbers, bare])
+    with refused("no text"):
+        text_of([0], encode, [bare])
+    with refused("no tokens"):
+        text_of([], encode, [bare])
+
+
+def test_a_text_that_no_page_can_show_is_refused() -> None:
+    assert require_text("a") == "a"
+    for text in ("", "x" * 65_537, "a\ud800"):
+        with refused("a text"):
+            require_text(text)
+    assert halves("a\ud800b\udfff\U0001f600") == ["\ud800", "\udfff"]
+
+
+def test_units_of_a_source() -> None:
+    assert units_of(["emma=4", 5, (1, 2)]) == ["emma=4", "5", "1=2"]
+    assert units_of(torch.tensor([1, 2])) == units_of(np.array([1, 2])) == ["1", "2"]
+    assert units_of(torch.tensor([[1, 2], [3, 4]])) == ["1=2", "3=4"]
+    for wrong in ({"emma": 4}, "emma=4", 3, None):
+        with refused("source of type"):
+            units_of(wrong)

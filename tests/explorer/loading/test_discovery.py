@@ -12,61 +12,48 @@ import pytest
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, list_models, to_stderr
+from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, list_models
 from glassformer.explorer.loading.loaded_model import LoadedHead
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.training import TrainingConfig
-from glassformer.training.checkpoint import save_weights
 from refusals import refused
+from small_models import decoder, write_run
 
 
 def _train_run(directory: Path) -> Path:
-    config = DecoderConfig(256, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4)
-    (directory / "best").mkdir(parents=True)
-    save_weights(Decoder(config), directory / "best")
-    described = {"model": asdict(config), "data": {"kind": "text", "path": "x.txt"}}
-    content = {"training": asdict(TrainingConfig()), "description": described}
-    (directory / "config.json").write_text(json.dumps(content))
-    return directory
+    model = decoder(vocab_size=256, num_layers=1)
+    return write_run(directory, model, model=asdict(model.config), data={"kind": "text", "path": "x.txt"})
 
 
-def test_runs_are_found_under_names_of_their_own(tmp_path: Path) -> None:
+def test_runs_are_found_under_names_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in ("a", "lab/trainings/A", "lab/trainings/B b", "lab/A", "deep/1/2/3/4"):
         _train_run(tmp_path / path)
     (tmp_path / "lab" / "lab.json").write_text("{}")
-    told: list[str] = []
-    found = find_models(tmp_path, {"a"}, told.append)
+    found = find_models(tmp_path, {"a"})
     assert [entry.card.name for entry in found] == ["a-2", "lab-a", "lab-a-2", "lab-b-b"]
     assert [entry.card.title for entry in found] == ["a", "lab/A", "lab/A", "lab/B b"]
-    assert told == []
+    assert capsys.readouterr().err == ""
 
 
 def test_what_is_broken_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _train_run(tmp_path / "good")
     (_train_run(tmp_path / "bad") / "config.json").write_text("{\n")
-    told: list[str] = []
-    assert [entry.card.name for entry in find_models(tmp_path, None, told.append)] == ["good"]
-    (line,) = told
-    assert line.startswith(f"skipped {tmp_path / 'bad'}: got ")
-    assert "\n" not in line
-    to_stderr(line)
-    assert capsys.readouterr().err == line + "\n"
+    assert [entry.card.name for entry in find_models(tmp_path)] == ["good"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"glassformer: warning: skipped {tmp_path / 'bad'}: got ")
 
 
 @pytest.mark.parametrize("name", ["head.json", "unique.npz", "unique-notes.json"])
-def test_a_broken_head_is_told_of_by_its_name(tmp_path: Path, name: str) -> None:
+def test_a_broken_head_is_told_of_by_its_name(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / name).write_text("broken")
-    told: list[str] = []
-    assert find_models(tmp_path, None, told.append) == []
-    assert [line.split(":")[0] for line in told] == [f"skipped {tmp_path / name}"] * (name != "unique-notes.json")
+    assert find_models(tmp_path) == []
+    found = [line.split(": ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert found == [f"skipped {tmp_path / name}"] * (name != "unique-notes.json")
 
 
-def test_no_warning_steers_a_terminal(tmp_path: Path) -> None:
+def test_no_warning_steers_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run", "head.json"):
         evil = tmp_path / f"ev\x1b[31mil\nx {name[0]}"
         evil.mkdir()
@@ -74,23 +61,22 @@ def test_no_warning_steers_a_terminal(tmp_path: Path) -> None:
             (_train_run(evil) / "config.json").write_text("{")
         else:
             (evil / name).write_text("broken")
-    told: list[str] = []
-    assert find_models(tmp_path, None, told.append) == []
-    assert len(told) == 2
-    assert all(line.isprintable() and "\\x1b[31mil" in line for line in told)
+    assert find_models(tmp_path) == []
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(line.isprintable() and "\\x1b[31mil" in line for line in lines)
     for path in (tmp_path / "ev\x1b[31m", tmp_path / "ev\x1b[31mil\nx r"):
         with pytest.raises(InputError) as refused:
             entries_at(path)
         assert refused.value.got.startswith(("'", '"')) or path.exists()
 
 
-def test_too_many_are_cut_off(tmp_path: Path) -> None:
+def test_too_many_are_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(MOST_FOUND + 2):
         write_head(design(TASKS["identity"]()).weights, tmp_path / f"identity-{number:03d}.json")
-    told: list[str] = []
-    found = find_models(tmp_path, None, told.append)
+    found = find_models(tmp_path)
     assert len(found) == MOST_FOUND
-    assert len(told) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_heads_are_found_by_their_names(tmp_path: Path) -> None:
@@ -117,7 +103,6 @@ def test_a_named_head_gets_the_task_beside_it(tmp_path: Path) -> None:
     (tmp_path / "task.json").write_text(json.dumps(example))
     (entry,) = entries_at(tmp_path / "mine.json")
     loaded = entry.open()
-    assert isinstance(loaded, LoadedHead)
     assert loaded.task.space.letters == ("A", "B")
     assert entry.card.text == "AB"
     write_head(HeadWeights(np.eye(3), np.eye(3), np.eye(3)), tmp_path / "three.json")
@@ -138,7 +123,6 @@ def test_what_is_named_is_offered_first(tmp_path: Path) -> None:
     everything = Backend(list_models(tmp_path / "runs", tmp_path / "runs"))
     assert [card.name for card in everything.catalogue().models] == ["one", *names[:-1]]  # once, though found twice
     run = everything.answer("run", m.Ask(model="one", text="ab"))
-    assert isinstance(run, m.Run)
     assert run.tokens == ["a", "b"]
 
 

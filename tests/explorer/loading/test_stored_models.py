@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -18,42 +20,31 @@ from glassformer.checkpoints.bert import save_encoder
 from glassformer.classifier import Classifier, save_classifier
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.subword import load_subwords, train_subwords
+from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
-from glassformer.explorer.loading.discovery import stored_entry
-from glassformer.explorer.loading.loaded_model import LoadedDecoder
-from glassformer.explorer.loading.stored_models import Place
+from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading.loaded_model import ModelEntry
+from glassformer.explorer.loading.stored_models import Place, filled, run_weights, stamp_of, stored_entry
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder, EncoderConfig
-from glassformer.training import TrainingConfig
-from glassformer.training.checkpoint import save_weights
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.training.in_context_lookup import InContextRecipe, build_model
 from refusals import refused
+from small_models import decoder, encoder, write_run
+from trained_subwords import train_subwords
 
 DATA = RecurrenceConfig(order=2, vocab_size=7)
 
 
-def _decoder(vocab_size: int, **options: Any) -> Decoder:
-    config = DecoderConfig(vocab_size, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, **options)
-    return Decoder(config)
-
-
-def _run(directory: Path, model: nn.Module, description: Mapping[str, Any], where: str = "best") -> Path:
-    """A run directory as training leaves it."""
-    (directory / where).mkdir(parents=True)
-    save_weights(model, directory / where)
-    content = {"training": asdict(TrainingConfig()), "description": description}
-    (directory / "config.json").write_text(json.dumps(content))
-    return directory
+def _entry(path: Path) -> ModelEntry:
+    return stored_entry(Place(path, "it", "it"))
 
 
 def _read(path: Path) -> m.Run:
-    entry = stored_entry(Place(path, "it", "it"))
-    assert entry is not None
+    entry = _entry(path)
     loaded = entry.open()
     assert loaded.card == entry.card
     assert entry.card.origin == "run"
@@ -61,31 +52,23 @@ def _read(path: Path) -> m.Run:
 
 
 def test_a_run_of_train_on_bytes(tmp_path: Path) -> None:
-    model = _decoder(256)
+    model = decoder(vocab_size=256, num_layers=1)
     description = {"model": asdict(model.config), "data": {"kind": "text", "path": "/home/anna/tales.txt"}}
-    run = _read(_run(tmp_path / "run", model, description, "checkpoints/step-00000010"))
+    run = _read(write_run(tmp_path / "run", model, "checkpoints/step-00000010", **description))
     assert run.tokens[:5] == ["O", "n", "c", "e", "␣"]
-    entry = stored_entry(Place(tmp_path / "run", "it", "it"))
-    assert entry is not None
-    assert "tales.txt" in entry.card.about
-    assert "anna" not in entry.card.about
+    about = _entry(tmp_path / "run").card.about
+    assert "tales.txt" in about
+    assert "anna" not in about
 
 
 def test_a_run_of_train_on_the_recurrence(tmp_path: Path) -> None:
-    model = _decoder(7, num_experts=2)
+    model = decoder(vocab_size=7, num_layers=1, num_experts=2)
     description = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
-    entry = stored_entry(Place(_run(tmp_path / "run", model, description), "it", "it"))
-    assert entry is not None
+    entry = _entry(write_run(tmp_path / "run", model, **description))
     assert entry.card.views == ["attention", "sampling", "experts", "whatif"]
     loaded = entry.open()
-    tokens = loaded.encode("3 2 6 4 5 1 3 2 6 4 5 1 3 2")  # type: ignore[union-attr]
-    assert loaded.rule(tokens) == "x[t] = 3 x[t-1] mod 7, or x[t-1] + 1"  # type: ignore[union-attr]
-
-
-def test_a_run_of_an_earlier_gpt_oss_lab_is_refused(tmp_path: Path) -> None:
-    run = _run(tmp_path / "run", _decoder(7), {"model": {"vocab_size": 7, "n_layers": 2}, "fresh": True, "seed": 0})
-    with refused("config.json, which does not describe a model", fix="train again"):
-        stored_entry(Place(run, "it", "it"))
+    tokens = loaded.encode("3 2 6 4 5 1 3 2 6 4 5 1 3 2")
+    assert loaded.rule(tokens) == "x[t] = 3 x[t-1] mod 7, or x[t-1] + 1"
 
 
 @pytest.mark.parametrize("encoding", ["slots", "bag", "positions"])
@@ -93,7 +76,7 @@ def test_a_training_on_fresh_facts(tmp_path: Path, encoding: Any) -> None:
     data = LookupConfig(num_keys=16, num_values=16, held_out=0.0)
     recipe = InContextRecipe("x", encoding, data, split="all", hidden_dim=8, ff_dim=8, num_heads=2)
     description = json.loads(json.dumps({"recipe": asdict(recipe), "seed": 0}))
-    run = _read(_run(tmp_path / "run", build_model(recipe, 0), description))
+    run = _read(write_run(tmp_path / "run", build_model(recipe, 0), **description))
     assert run.source is not None
     assert run.source[:2] == (["k0=v0", "k3=v1"] if encoding == "slots" else ["k0", "v0"])
     assert run.tokens == ["k0"]
@@ -102,47 +85,42 @@ def test_a_training_on_fresh_facts(tmp_path: Path, encoding: Any) -> None:
 def test_a_model_of_the_lookup_course(tmp_path: Path) -> None:
     model = build_course_model(0)
     description = {"model": json.loads(model.config.to_json()), "samples": 100, "seed": 0}
-    assert _read(_run(tmp_path / "run", model, description)).source == ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"]
-
-
-def _encoder(num_classes: int | None) -> Encoder:
-    return Encoder(
-        EncoderConfig(7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, max_seq_len=16, num_classes=num_classes)
-    )
+    run = write_run(tmp_path / "run", model, **description)
+    assert _read(run).source == ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"]
 
 
 def test_a_classifier(tmp_path: Path) -> None:
     tokenizer = WordTokenizer(("slow", "ending", "is", "wonderful"))
-    save_classifier(Classifier(_encoder(2), tokenizer, ("no", "yes")), tmp_path / "it")
+    save_classifier(Classifier(encoder(vocab_size=7, num_layers=1), tokenizer, ("no", "yes")), tmp_path / "it")
     assert {name for name, _ in _read(tmp_path / "it").said.classes} == {"no", "yes"}
 
 
 def test_an_encoder_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
-    save_encoder(_encoder(None), tmp_path / "it")
+    save_encoder(encoder(vocab_size=7, num_layers=1, num_classes=None), tmp_path / "it")
     assert _read(tmp_path / "it").tokens == ["1", "2", "3"]
 
 
 def test_a_mixtral_checkpoint(tmp_path: Path) -> None:
-    decoder = _decoder(30, num_experts=3)
-    decoder.save_pretrained(tmp_path / "mixtral", layout="mixtral")
+    model = decoder(vocab_size=30, num_layers=1, num_experts=3)
+    model.save_pretrained(tmp_path / "mixtral", layout="mixtral")
     run = _read(tmp_path / "mixtral")
     with torch.no_grad():
-        wanted = decoder.eval()(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
+        wanted = model.eval()(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
     assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "openai", "glassformer"])
 def test_a_decoder_as_released_keeps_its_experts_packed(tmp_path: Path, layout: Any) -> None:
     if layout == "glassformer":
-        _decoder(30, num_experts=3).save_pretrained(tmp_path / "it", layout="glassformer")
+        decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "it", layout="glassformer")
     else:
         write_random_gpt_oss(tmp_path / "it", layout=layout)
-    decoder = Decoder.from_pretrained(tmp_path / "it").eval()
+    model = Decoder.from_pretrained(tmp_path / "it").eval()
     run = _read(tmp_path / "it")
     with torch.no_grad():
-        wanted = decoder(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
+        wanted = model(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
     assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
-    assert [stack.layers for stack in run.attentions] == [decoder.config.num_layers]
+    assert [stack.layers for stack in run.attentions] == [model.config.num_layers]
 
 
 @pytest.mark.parametrize("folder", ["it", "it/original"])
@@ -152,12 +130,10 @@ def test_a_released_decoder_reads_text_by_its_own_tokenizer(
     directory = tmp_path / folder
     write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=1))
     byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))  # the hub's has it above the folder of OpenAI's layout
-    entry = stored_entry(Place(directory, "it", "it"))
-    assert entry is not None
+    entry = _entry(directory)
     assert entry.card.input_help == "any text"
     assert _read(directory).tokens == list("Once␣upon␣a␣time")
     loaded = entry.open()
-    assert isinstance(loaded, LoadedDecoder)
     assert loaded.encode("héa\n") == byte_engine.encode("héa\n").ids
     assert read(loaded, m.Ask(model="it", text="héa\n")).message.tokens == ["h", "\\xc3", "\\xa9", "a", "⏎"]
     assert loaded.join(loaded.encode("héa\n")) == "héa\n"
@@ -165,34 +141,31 @@ def test_a_released_decoder_reads_text_by_its_own_tokenizer(
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "vocab.txt"])
 def test_our_own_decoder_reads_text_by_the_tokenizer_that_was_trained_for_it(tmp_path: Path, kind: str) -> None:
-    _decoder(300).save_pretrained(tmp_path / "own", layout="glassformer")
+    decoder(vocab_size=300, num_layers=1).save_pretrained(tmp_path / "own", layout="glassformer")
     words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nonce\nupon\na\ntime"
     if kind == "vocab.txt":
         (tmp_path / "own" / kind).write_text(words)
     else:
         tokenizer = train_subwords(["once upon a time there was a fox"], kind, 300)
         (tmp_path / "own" / "tokenizer.json").write_text(tokenizer.to_json())
-    entry = stored_entry(Place(tmp_path / "own", "own", "own"))
-    assert entry is not None
+    entry = _entry(tmp_path / "own")
     assert entry.card.input_help == "any text"
     loaded = entry.open()
-    assert isinstance(loaded, LoadedDecoder)
     assert loaded.encode("once upon a time") == load_subwords(tmp_path / "own").encode("once upon a time", 64)
 
 
 def test_a_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path, byte_engine: Tokenizer) -> None:
     write_random_gpt_oss(tmp_path / "it", replace(GPT_OSS_TINY, vocab_size=260, num_layers=1))
     byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))
-    entry = stored_entry(Place(tmp_path / "it", "it", "it"))
-    assert entry is not None
+    entry = _entry(tmp_path / "it")
     with refused("vocab_size = 260"):
         entry.open()
 
 
 def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
-    _decoder(30).save_pretrained(tmp_path / "dense", layout="glassformer")
-    _decoder(30, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
-    cards = [stored_entry(Place(tmp_path / name, name, name)).card for name in ("dense", "sparse")]  # type: ignore[union-attr]
+    decoder(vocab_size=30, num_layers=1).save_pretrained(tmp_path / "dense", layout="glassformer")
+    decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
+    cards = [_entry(tmp_path / name).card for name in ("dense", "sparse")]
     assert cards[0].views == ["attention", "sampling", "whatif"]
     assert "experts" not in cards[0].about
     assert cards[1].views == ["attention", "sampling", "experts", "whatif"]
@@ -209,18 +182,18 @@ def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     ],
 )
 def test_runs_of_other_kinds_are_passed_over(tmp_path: Path, description: dict[str, Any]) -> None:
-    assert stored_entry(Place(_run(tmp_path / "run", nn.Linear(2, 2), description), "it", "it")) is None
+    assert _entry(write_run(tmp_path / "run", nn.Linear(2, 2), **description)) is None
 
 
-@pytest.mark.parametrize("content", [{}, {"model_type": "t5"}, {"training": 3, "description": 4}])
-def test_other_directories_are_passed_over(tmp_path: Path, content: dict[str, Any]) -> None:
-    assert stored_entry(Place(tmp_path, "it", "it")) is None
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    assert stored_entry(Place(tmp_path, "it", "it")) is None
+def test_other_directories_are_passed_over(tmp_path: Path) -> None:
+    assert _entry(tmp_path) is None
+    for content in ({}, {"model_type": "t5"}, {"training": 3, "description": 4}):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert _entry(tmp_path) is None
 
 
 def test_what_is_broken_is_refused(tmp_path: Path) -> None:
-    model = _decoder(7)
+    model = decoder(vocab_size=7, num_layers=1)
     good = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
     broken: dict[str, tuple[dict[str, Any], str]] = {
         "model": ({**good, "model": {"vocab_size": 7}}, "num_layers"),
@@ -230,18 +203,130 @@ def test_what_is_broken_is_refused(tmp_path: Path) -> None:
     }
     for name, (description, message) in broken.items():
         with refused(message):
-            stored_entry(Place(_run(tmp_path / name, model, description), "it", "it"))
-    bare = _run(tmp_path / "bare", model, good)
+            _entry(write_run(tmp_path / name, model, **description))
+    bare = write_run(tmp_path / "bare", model, **good)
     (bare / "best" / "model.safetensors").unlink()
     with refused(r"model\.safetensors"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)
     (bare / "best" / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{")
     with refused("cannot be read"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)
     (bare / "best" / "model.safetensors").unlink()
     (bare / "best").rmdir()
     with refused("no weights yet"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)
     (bare / "config.json").write_text("{")
     with refused(r"config\.json"):
-        stored_entry(Place(bare, "it", "it"))
+        _entry(bare)
+
+
+CONFIG = DecoderConfig(7, num_layers=2, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4)
+RULE = {"kind": "recurrence", **asdict(RecurrenceConfig(order=2, vocab_size=7))}
+
+
+def _seeded(seed: int) -> Decoder:
+    torch.manual_seed(seed)
+    return Decoder(CONFIG).eval()
+
+
+def _backend(path: Path) -> Backend:
+    return Backend([_entry(path)])
+
+
+def _likeliest(backend: Backend) -> float:
+    answer = backend.answer("run", m.Ask(model="it", text="1 2 3"))
+    return answer.said.classes[0][1]
+
+
+def _expected(model: Decoder) -> float:
+    with torch.no_grad():
+        return float(model(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1).max())
+
+
+def test_a_run_that_trains_on_is_read_anew(tmp_path: Path) -> None:
+    """Its checkpoint of the listing goes, a best model comes, and then a better one."""
+    first, second, third = (_seeded(seed) for seed in range(3))
+    run = write_run(tmp_path / "run", first, "checkpoints/step-00000010", model=asdict(CONFIG), data=RULE)
+    backend, later = _backend(run), _backend(run)
+    assert _likeliest(backend) == pytest.approx(_expected(first))
+    write_run(run, second, "best", model=asdict(CONFIG), data=RULE)
+    shutil.rmtree(run / "checkpoints")
+    assert _likeliest(backend) == _likeliest(later) == pytest.approx(_expected(second))
+    write_run(run, third, "draft", model=asdict(CONFIG), data=RULE)
+    shutil.rmtree(run / "best")
+    assert _likeliest(backend) == pytest.approx(_expected(second))  # in between it stays as it was read
+    (run / "draft").rename(run / "best")
+    assert _likeliest(backend) == pytest.approx(_expected(third))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_widths(tmp_path: Path, dtype: torch.dtype) -> None:
+    run = write_run(tmp_path / "run", _seeded(0), model=asdict(CONFIG), data=RULE)
+    file = run / "best" / "model.safetensors"
+    save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file)
+    wanted = _seeded(0)
+    wanted.load_state_dict({name: tensor.to(dtype).float() for name, tensor in wanted.state_dict().items()})
+    assert _likeliest(_backend(run)) == pytest.approx(_expected(wanted))
+
+
+def test_tables_that_are_shared_are_stored_once(tmp_path: Path) -> None:
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_source_len": 8, "max_target_len": 8}
+
+    def build() -> EncoderDecoder:
+        model = EncoderDecoder(EncoderDecoderConfig(9, hidden_dim=8, ff_dim=8, num_heads=2, **sizes))
+        model.output.weight = model.target_embedding.weight
+        return model
+
+    torch.manual_seed(0)
+    model = build()
+    found = filled(write_run(tmp_path / "run", model), build, 2)
+    assert found.output.weight is found.target_embedding.weight
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(found.state_dict()[name], tensor)
+
+
+SIZES: dict[str, Any] = {"hidden_dim": 8, "ff_dim": 8, "num_heads": 2, "head_dim": 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_layers": 10**9}, "1,000,000,000 layers, but"),
+        ({"num_layers": 3}, "missing layers.2"),
+        ({"num_layers": 1}, "unknown layers.1"),
+        ({"ff_dim": 10**9}, "instead of"),
+        ({"num_experts": 10**9}, "unknown|missing"),
+        ({"vocab_size": 10**9}, "instead of"),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused_before_it_is_made(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    run = write_run(tmp_path / "run", _seeded(0), model=asdict(CONFIG) | change, data=RULE)
+    backend = _backend(run)
+    with refused(message):
+        backend.model("it")
+
+
+def test_a_model_that_memory_cannot_hold_is_refused(tmp_path: Path) -> None:
+    def build() -> Decoder:
+        torch.empty(2**61, dtype=torch.float64)
+        return _seeded(0)
+
+    with refused("cannot be built"):
+        filled(write_run(tmp_path / "run", _seeded(0)), build, 2)
+
+
+def test_the_stamp_follows_the_files(tmp_path: Path) -> None:
+    assert stamp_of(tmp_path) is None
+    run = write_run(tmp_path / "run", _seeded(0), "checkpoints/step-00000010")
+    stamps = [stamp_of(run)]
+    assert stamp_of(run) == stamps[0]
+    write_run(run, _seeded(0), "best")
+    stamps.append(stamp_of(run))
+    os.utime(run / "best" / "model.safetensors", ns=(1, 1))
+    stamps.append(stamp_of(run))
+    shutil.copy(run / "best" / "model.safetensors", run)
+    stamps.append(stamp_of(run))
+    assert len(set(stamps)) == 4
+    assert run_weights(run) == run / "best"

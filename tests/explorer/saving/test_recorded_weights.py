@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
+from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.explorer.saving.recorded_weights import coarse_enough, matrix, pack
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.state import from_words
@@ -31,7 +31,6 @@ def unpacked(text: str) -> np.ndarray:
 
 def data_in(text: str) -> Any:
     found = re.search(r'id="glassformer-saved">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
     return json.loads(found[1])
 
 
@@ -55,7 +54,6 @@ def test_numbers_come_back_bit_for_bit(numbers: list[float]) -> None:
 def test_every_weight_of_every_head_is_in_the_file(small_backend: Backend, by_name: dict[str, LoadedModel]) -> None:
     saved = held(small_backend, model="decoder", text="1 2 3 4 5 6 7")
     loaded = by_name["decoder"]
-    assert isinstance(loaded, LoadedDecoder)
     with capture(loaded.model, what="weights") as seen:
         loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
     layers = list(seen.weights.values())
@@ -105,7 +103,6 @@ def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_
 
 def test_a_matrix_is_put_together_from_its_tiles(small_backend: Backend) -> None:
     run = small_backend.answer("run", m.Ask(model="decoder", text=" ".join(["1"] * 10)))
-    assert isinstance(run, m.Run)
     whole = matrix(small_backend, run, run.attentions[0], 0, 0)
     assert whole.shape == (10, 10)
     halved = matrix(small_backend, run, run.attentions[0], 0, 0, level=2)

@@ -17,9 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.messages import AskHead, Head, HeadWeightsMessage
-from glassformer.explorer.saving.edited_weights import edited
-from glassformer.explorer.saving.recorded_answers import asks_of, page_state
+from glassformer.explorer.messages import AskHead, HeadWeightsMessage
+from glassformer.explorer.saving.recorded_answers import asks_of, edited, page_state
 from glassformer.explorer.state import NAMES, from_words, to_words
 
 WEB = Path(__file__).resolve().parents[3] / "web"
@@ -57,12 +56,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     build = [str(esbuild), "--bundle", "--platform=node", "--format=cjs", f"--outfile={script}"]
     subprocess.run(build, input=SCRIPT, cwd=WEB / "src", capture_output=True, text=True, check=True)
     with subprocess.Popen([node, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
 
         def ask(name: str, asked: Any) -> Any:
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(json.dumps({"name": name, "asked": asked}) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
@@ -191,7 +186,6 @@ def test_the_request_for_the_run(page: Page, small_backend: Backend, words: dict
     head = None
     if shown.card.kind == "head":
         head = small_backend.answer("head", AskHead(model=shown.card.name))
-        assert isinstance(head, Head)
     asked = page(
         "ask",
         {

@@ -17,8 +17,7 @@ import torch
 from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.api import parse
-from glassformer.explorer.backend import Backend
+from glassformer.explorer.backend import Backend, parse
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.loaded_model import LoadedDecoder
 from glassformer.explorer.loading.wrapping import wrap_model

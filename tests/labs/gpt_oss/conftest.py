@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glassformer.labs.gpt_oss import LAB
-from glassformer.labs.gpt_oss.experiments import RECIPES, Results, Settings
-from glassformer.labs.run import read, run
+from glassformer.labs.gpt_oss.experiments import RECIPES, Settings
+from glassformer.labs.run import run
 from glassformer.training import TrainingConfig
 
 TINY = TrainingConfig(steps=3, batch_size=8, eval_every=2, log_every=1, checkpoint_every=2)
@@ -43,10 +43,3 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("lab") / "run"
     run(LAB, out, seed=5, **SMALL)
     return out
-
-
-@pytest.fixture
-def results(published: Path) -> Results:
-    """The published results."""
-    found: Results = read(published / LAB.name / "results.json", Results)
-    return found

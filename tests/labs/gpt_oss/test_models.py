@@ -1,19 +1,20 @@
-"""Trainings: what differs between the models, and that they continue where they stopped."""
+"""The sequences, what differs between the models that are trained on them, and the figures of the trainings."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from glassformer.data.recurrence import obeys_recurrence
 from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments import Results, Settings, models
 from glassformer.labs.gpt_oss.experiments.models import COURSE_MODEL, MODELS, RECIPES, Trained, train_model
-from glassformer.labs.gpt_oss.experiments.sequences import DATA, batches, measured_of, split_of
+from glassformer.labs.gpt_oss.experiments.sequences import DATA, batches, measure, measured_of, split_of
 from glassformer.labs.run import Run, read
 from glassformer.models import Decoder
 from glassformer.training import TrainingResult
@@ -22,6 +23,50 @@ from glassformer.training import TrainingResult
 @pytest.fixture
 def current(tmp_path: Path, small: Settings) -> Run:
     return Run(tmp_path, small, 1, SimpleNamespace())
+
+
+def run_of(seed: int = 0, **changes: int) -> Run:
+    settings = {"num_train": 10, "num_test": 7, "num_measured": 16, **changes}
+    return Run(Path("nowhere"), SimpleNamespace(**settings), seed, SimpleNamespace())
+
+
+def test_the_data_are_the_courses() -> None:
+    assert (DATA.vocab_size, DATA.order, DATA.next_prob, DATA.seq_len) == (7, 2, 0.1, 64)
+    assert (LAB.settings.num_train, LAB.settings.num_test, LAB.settings.epochs) == (10_000, 1_000, 8)
+
+
+def test_measured_sequences_are_new_and_of_the_held_out_generators() -> None:
+    test, measured = split_of(run_of()).test, measured_of(run_of())
+    assert measured.tokens.shape == (16, 65)
+    expected = test.generators.numbers(DATA)
+    assert torch.equal(measured.generators.numbers(DATA), torch.cat([expected, expected, expected[:2]]))
+    kinds = obeys_recurrence(measured.tokens, measured.generators.coefficients, 7)
+    assert bool((kinds.rule | kinds.increment).all())
+    assert not torch.equal(measured.tokens[:7], test.tokens)
+    assert torch.equal(measured.tokens, measured_of(run_of()).tokens)
+    assert not torch.equal(measured.tokens, measured_of(run_of(seed=1)).tokens)
+
+
+def test_batches_cut_tokens_and_next_tokens() -> None:
+    tokens = torch.arange(600 * 5).view(600, 5)
+    parts = batches(tokens)
+    assert [len(x) for x, _ in parts] == [250, 250, 100]
+    assert torch.equal(torch.cat([x for x, _ in parts]), tokens[:, :-1])
+    assert torch.equal(torch.cat([y for _, y in parts]), tokens[:, 1:])
+
+
+def test_a_reader_blind_to_runs_loses_at_the_first_positions_only() -> None:
+    optimum = measure(run_of(num_test=300, num_measured=2_000))
+    lost = [best - found for best, found in zip(optimum.by_position, optimum.without_runs, strict=True)]
+    assert lost[0] > 0.03
+    assert max(abs(each) for each in lost[3:]) < 0.01
+
+
+def test_gaps_of_all_parts_add_up_to_the_whole() -> None:
+    optimum = measure(run_of())
+    reached = [0.5] * 64
+    parts = [optimum.gap(reached, 0, 3), optimum.gap(reached, 3, 12), optimum.gap(reached, 12)]
+    assert sum(parts) == pytest.approx(optimum.gap(reached)) == pytest.approx(optimum.mean - 0.5)
 
 
 def test_every_model_is_one_of_the_course_and_stays_in_its_budget() -> None:
@@ -56,6 +101,8 @@ def test_sequences_are_the_same_or_new(current: Run, monkeypatch: pytest.MonkeyP
     assert set(rows["long-fixed"]) == own
     assert not set(rows["long-new"]) & own
     assert rows["long-new"] != rows["long-all"]
+    # A batch depends on its step alone, so that an interrupted training goes on with the same ones.
+    assert rows == {name: seen(current, name, monkeypatch) for name in rows}
 
 
 def test_held_out_generators_are_left_out_or_not(current: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,28 +118,6 @@ def test_held_out_generators_are_left_out_or_not(current: Run, monkeypatch: pyte
         seen(current, name, monkeypatch)
     held_out = split_of(current).test.generators.numbers(DATA).tolist()
     assert given == [held_out] * 3 + [None] * 6
-
-
-@pytest.mark.parametrize("name", ["base", "long-new"])
-def test_an_interrupted_training_continues_to_the_same_weights(
-    name: str, current: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, _ = train_model(replace(current, out=tmp_path / "whole"), name)
-
-    class Stops(models.NextTokenTask):
-        def batch(self, step: int, size: int):
-            if step == 2:
-                raise RuntimeError("power cut")
-            return super().batch(step, size)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(models, "NextTokenTask", Stops)
-        with pytest.raises(RuntimeError, match="power cut"):
-            train_model(current, name)
-    continued, result = train_model(current, name)
-    weights = whole.state_dict()
-    assert all(torch.equal(weight, weights[name]) for name, weight in continued.state_dict().items())
-    assert [step for step, _ in result.losses] == list(range(1, result.step + 1))
 
 
 def test_initial_weights_follow_the_seed_alone(current: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +151,31 @@ def test_the_lab_measures_every_model_and_seed(tiny_run: Path, small: Settings) 
 def test_seeds_of_one_model_differ(tiny_run: Path) -> None:
     one, other = (read(tiny_run / "steps" / f"model-course-{number}.json", Trained) for number in (0, 1))
     assert one.losses != other.losses
+
+
+def test_accuracy_is_drawn_beside_the_optimum_and_losses_below(results: Results) -> None:
+    above, below = LAB.figures["accuracy-by-position"](results).axes
+    optimum, first = results.optimum, results.models["course"][0]
+    lines = [line.get_ydata().tolist() for line in above.get_lines()]
+    assert lines[:2] == [optimum.by_position, first.by_position]
+    best = max(results.models.values(), key=lambda seeds: seeds[0].accuracy)[0]
+    assert lines[2] == best.by_position
+    labels = [text.get_text() for text in above.get_legend().get_texts()]
+    assert labels[0] == f"optimal ({optimum.mean:.4f})"
+    assert labels[1] == f"{MODELS['course'].title} ({first.accuracy:.4f})"
+    lost = np.asarray(below.images[0].get_array())
+    assert lost.shape == (len(results.models), len(models.RANGES))
+    assert lost[0, 0] == pytest.approx(100 * (optimum.by_position[0] - first.by_position[0]))
+    ranges = np.array([3, 6, 20, 32])  # positions 3 to 5, 6 to 11, 12 to 31, 32 to 63
+    whole = (lost[0, :3].sum() + lost[0, 3:] @ ranges) / 64
+    assert whole == pytest.approx(100 * optimum.gap(first.by_position))
+
+
+def test_training_curves_are_those_that_were_logged(results: Results) -> None:
+    panels = LAB.figures["training"](results).axes
+    columns = len(panels) // 2
+    drawn = [line.get_ydata().tolist() for axes in panels[:columns] for line in axes.get_lines()]
+    assert sorted(map(len, drawn)) == sorted(len(seeds[0].losses) for seeds in results.models.values())
+    assert [value for _, value in results.models["course"][0].losses] in drawn
+    assert set(panels[columns].get_lines()[-1].get_ydata()) == {results.optimum.test}
+    assert all(axes.get_xscale() == "linear" for axes in panels)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments import Results
 from glassformer.labs.gpt_oss.experiments.removals import (
     SETTLED,
@@ -25,7 +23,7 @@ from glassformer.labs.gpt_oss.experiments.removals import (
     returns,
 )
 from glassformer.labs.gpt_oss.experiments.sequences import DATA
-from glassformer.labs.run import read, render
+from glassformer.labs.run import read
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 
@@ -82,69 +80,45 @@ def test_a_state_returns_if_both_tokens_stood_together_before(tokens: Tensor) ->
         assert places == [False, *(pair in pairs[:place] for place, pair in enumerate(pairs))]
 
 
-def test_a_zeroed_head_has_no_columns_in_the_output_matrix(model: Decoder, tokens: Tensor, found: Removals) -> None:
-    assert [(part.layer, part.number) for part in found.heads] == [(n, head) for n in range(2) for head in range(4)]
-    intact, again = hits_of(model, tokens), returns(tokens)
+def without(model: Decoder, kind: str, way: str, part: Part) -> Decoder:
+    """A copy of ``model`` in which ``part`` is zeroed or replaced, by its weights or by hooks."""
+    changed, columns = deepcopy(model), slice(8 * part.number, 8 * part.number + 8)
+    attention, ffn = changed.layers[part.layer].attention, changed.layers[part.layer].ffn
+
+    def averaged(_: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x = inputs[0].clone()
+        x[..., columns] = x[..., columns].mean((0, 1))
+        return (x, *inputs[1:])
+
+    if kind == "heads" and way == "zeroed":
+        attention.output.weight.data[:, columns] = 0
+    elif kind == "heads":
+        attention.output.register_forward_pre_hook(averaged)
+    elif way == "zeroed":
+        ffn.down.data[part.number] = 0
+    else:
+        forbidden = torch.tensor([part.number])
+        ffn.router.score.register_forward_hook(lambda _, __, scores: scores.index_fill(-1, forbidden, -torch.inf))
+    return changed
+
+
+@pytest.mark.parametrize("way", ["zeroed", "replaced"])
+@pytest.mark.parametrize(("kind", "count"), [("heads", 4), ("experts", 3)])
+def test_costs_are_those_of_a_model_without_the_part(
+    kind: str, count: int, way: str, model: Decoder, tokens: Tensor, found: Removals
+) -> None:
+    parts, intact, again = getattr(found, kind), hits_of(model, tokens), returns(tokens)
+    assert [(part.layer, part.number) for part in parts] == [(n, each) for n in range(2) for each in range(count)]
     assert found.intact.by_position == pytest.approx(intact.mean(0).tolist())
-    costs = []
-    for part in found.heads:
-        without = deepcopy(model)
-        with torch.no_grad():
-            without.layers[part.layer].attention.output.weight[:, 8 * part.number : 8 * part.number + 8] = 0
-        lost = intact - hits_of(without, tokens)
-        check(part.zeroed, lost, again)
-        costs.append(part.zeroed.mean)
-        if part is costliest(found.heads):
-            assert found.without_head.by_position == pytest.approx(hits_of(without, tokens).mean(0).tolist())
-    assert max(costs) == costliest(found.heads).zeroed.mean > 0
-
-
-@contextmanager
-def hooked(module: torch.nn.Module, change: Callable[[Tensor], Tensor], pre: bool = False) -> Iterator[None]:
-    def before(_: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (change(inputs[0]), *inputs[1:])
-
-    handle = (
-        module.register_forward_pre_hook(before)
-        if pre
-        else module.register_forward_hook(lambda _, __, output: change(output))
-    )
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def test_a_replaced_head_gives_its_mean(model: Decoder, tokens: Tensor, found: Removals) -> None:
-    intact, again = hits_of(model, tokens), returns(tokens)
-    for part in found.heads:
-        columns = slice(8 * part.number, 8 * part.number + 8)
-
-        def averaged(x: Tensor, columns: slice = columns) -> Tensor:
-            x = x.clone()
-            x[..., columns] = x[..., columns].mean((0, 1))
-            return x
-
-        with hooked(model.layers[part.layer].attention.output, averaged, pre=True):
-            check(part.replaced, intact - hits_of(model, tokens), again)
-
-
-def test_experts_are_zeroed_and_forbidden(model: Decoder, tokens: Tensor, found: Removals) -> None:
-    assert [(part.layer, part.number) for part in found.experts] == [(n, each) for n in range(2) for each in range(3)]
-    intact, again = hits_of(model, tokens), returns(tokens)
-    for part in found.experts:
-        without = deepcopy(model)
-        with torch.no_grad():
-            without.layers[part.layer].ffn.down[part.number] = 0
-        check(part.zeroed, intact - hits_of(without, tokens), again)
-
-        def forbidden(scores: Tensor, expert: int = part.number) -> Tensor:
-            return scores.index_fill(-1, torch.tensor([expert]), -torch.inf)
-
-        with hooked(model.layers[part.layer].ffn.router.score, forbidden):
-            check(part.replaced, intact - hits_of(model, tokens), again)
+    for part in parts:
+        check(getattr(part, way), intact - hits_of(without(model, kind, way, part), tokens), again)
+    most = costliest(parts)
+    assert most.zeroed.mean == max(part.zeroed.mean for part in parts) > 0
+    left = found.without_head if kind == "heads" else found.without_expert
+    expected = hits_of(without(model, kind, "zeroed", most), tokens).mean(0).tolist()
+    assert left.by_position == pytest.approx(expected)
     for layer in range(2):
-        assert sum(part.use for part in found.experts if part.layer == layer) == pytest.approx(1)
+        assert kind == "heads" or sum(part.use for part in parts if part.layer == layer) == pytest.approx(1)
 
 
 def test_an_expert_that_no_token_chooses_costs_nothing(tokens: Tensor) -> None:
@@ -187,10 +161,9 @@ def test_the_lab_draws_what_it_measured(tiny_run: Path) -> None:
     assert len(draw(replace(removed, seeds=[plain])).axes) == 2
 
 
-def test_claims_follow_the_costs(results: Results) -> None:
+def test_claims_follow_the_costs(results: Results, report: Callable[..., str]) -> None:
     removed = results.removals
-    text = render(LAB, results)
-    assert f"{removed.num_sequences} of the further sequences" in text
+    assert f"{removed.num_sequences} of the further sequences" in report()
 
     def changed(cost: Callable[[int, str], float], new: float) -> str:
         """The report if parts cost what ``cost`` of layer and way says."""
@@ -209,7 +182,7 @@ def test_claims_follow_the_costs(results: Results) -> None:
         for each in removed.seeds:
             intact = replace(each.intact, new=new)
             seeds.append(replace(each, heads=costing(each.heads), experts=costing(each.experts), intact=intact))
-        return render(LAB, replace(results, removals=replace(removed, seeds=seeds)))
+        return report(removals=replace(removed, seeds=seeds))
 
     falling = changed(lambda layer, way: 0.2 - 0.05 * layer - 0.01 * (way == "replaced"), 0.8)
     assert "The heads of layer 1 cost most on average, in every seed." in falling

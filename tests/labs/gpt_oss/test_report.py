@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments import Results
 from glassformer.labs.gpt_oss.experiments.generation import Behaviour
 from glassformer.labs.gpt_oss.experiments.models import Trained
-from glassformer.labs.run import render
 
 ELEMENTS = ["Cross-entropy", "Generation", "Nucleus sampling", "Temperature", "Accuracy at each position"]
 
@@ -34,8 +34,8 @@ def check_elements(text: str) -> None:
     assert "whole sequence" in parts["Generation"][0]
 
 
-def test_the_five_elements_have_the_length_that_the_course_asks_for(results: Results) -> None:
-    check_elements(render(LAB, results))
+def test_the_five_elements_have_the_length_that_the_course_asks_for(report: Callable[..., str]) -> None:
+    check_elements(report())
 
 
 def test_a_small_runs_report_has_them_too(tiny_run: Path) -> None:
@@ -46,27 +46,26 @@ def test_a_small_runs_report_has_them_too(tiny_run: Path) -> None:
     assert all((tiny_run / address).is_file() for address in addresses)
 
 
-def test_every_row_says_optimizer_and_sequences(results: Results) -> None:
-    rows = [line for line in render(LAB, results).splitlines() if line.startswith("| ")]
+def test_every_row_says_optimizer_and_sequences(results: Results, report: Callable[..., str]) -> None:
+    rows = [line for line in report().splitlines() if line.startswith("| ")]
     for seeds in results.models.values():
         assert any(f"| {seeds[0].num_parameters:,} | {seeds[0].steps:,} |" in row for row in rows)
     table = rows[1 : 1 + len(results.models)]
     assert [row.split(" | ")[1] for row in table] == ["AdamW"] + ["Muon"] * (len(table) - 1)
 
 
-def test_ranks_within_the_noise_are_not_given(results: Results) -> None:
+def test_ranks_within_the_noise_are_not_given(results: Results, report: Callable[..., str]) -> None:
     base = results.models["base"]
     variants = ("grouped-heads", "sliding-window", "mixture-of-experts", "all-together")
-    same = replace(results, models={**results.models, **dict.fromkeys(variants, base[:1])})
-    text = render(LAB, same)
+    text = report(models={**results.models, **dict.fromkeys(variants, base[:1])})
     assert "Not distinguishable: grouped heads, sliding window, mixture of experts and all three." in text
     assert "Higher by more" not in text
     better = [replace(base[0], by_position=[1.0] * 64)]
-    text = render(LAB, replace(results, models={**results.models, "grouped-heads": better}))
+    text = report(models={**results.models, "grouped-heads": better})
     assert "Higher by more than the noise: grouped heads" in text
 
 
-def test_claims_about_sampling_follow_what_was_measured(results: Results) -> None:
+def test_claims_about_sampling_follow_what_was_measured(results: Results, report: Callable[..., str]) -> None:
     generation = results.generation
     quiet = Behaviour(0.9, 0.08, 0.02, 0.4, 0.1, dict.fromkeys(("rule", "increment", "neither"), 0.01))
     flat = replace(
@@ -74,18 +73,18 @@ def test_claims_about_sampling_follow_what_was_measured(results: Results) -> Non
         rules=dict.fromkeys(generation.rules, quiet),
         grid=[[quiet] * len(row) for row in generation.grid],
     )
-    text = render(LAB, replace(results, generation=flat))
+    text = report(generation=flat)
     assert "does not lower these errors measurably" in text
     assert "changes the errors no more than chance does" in text
     assert "removes genuine variety" not in text
     assert "A high temperature gives probability" not in text
 
 
-def test_the_quick_report_says_so_and_leaves_comparisons_out(results: Results) -> None:
+def test_the_quick_report_says_so_and_leaves_comparisons_out(results: Results, report: Callable[..., str]) -> None:
     quick: list[Trained] = results.models["course"][:1]
     generation = replace(results.generation, model="quick")
     removals = replace(results.removals, model="quick")
-    text = render(LAB, replace(results, quick=True, models={"quick": quick}, generation=generation, removals=removals))
+    text = report(quick=True, models={"quick": quick}, generation=generation, removals=removals)
     assert "This is the quick version" in text
     assert "What a longer training adds" not in text
     assert "The variants" not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,10 +13,8 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.verification import Failure
-from glassformer.labs.hand_designed import LAB
 from glassformer.labs.hand_designed.experiments import Results, comparisons
 from glassformer.labs.hand_designed.experiments.comparisons import Comparison, compare
-from glassformer.labs.run import render
 
 
 @pytest.fixture(scope="module")
@@ -133,36 +131,37 @@ def test_cosines_are_drawn_where_they_were_measured(results: Results) -> None:
     assert len(comparisons.draw_cosines(without).axes[0].get_yticks()) == 2
 
 
-def report(results: Results, task: str, **values: Any) -> str:
-    """The report with another comparison for ``task``."""
-    comparison = dataclasses.replace(results.comparisons[task], **values)
-    return render(LAB, dataclasses.replace(results, comparisons={**results.comparisons, task: comparison}))
+@pytest.fixture
+def compare_report(results: Results, report: Callable[..., str]) -> Callable[..., str]:
+    """The report with other values in the comparison for a task."""
+    made = results.comparisons
+    return lambda task, **values: report(comparisons={**made, task: dataclasses.replace(made[task], **values)})
 
 
-def test_a_head_that_fails_is_reported(results: Results) -> None:
+def test_a_head_that_fails_is_reported(results: Results, compare_report: Callable[..., str]) -> None:
     failure = Failure("AB", 1, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), 1.0)
     changes = {"verdict": "fails", "num_right": 5, "num_outputs": 10, "counterexample": failure}
     fails = dataclasses.replace(results.comparisons["identity"].certificate, **changes)
-    text = report(results, "identity", certificate=fails)
+    text = compare_report("identity", certificate=fails)
     assert "50.0 % of its 10 outputs" in text
     assert "AB, position 1" in text
     assert "reads every output correctly for copy_first and unique." in text
 
 
-def test_claims_turn_with_the_numbers(results: Results) -> None:
+def test_claims_turn_with_the_numbers(results: Results, compare_report: Callable[..., str]) -> None:
     comparison = results.comparisons["identity"]
     harm = {"hand": {"hand": 0.0, "learned": 0.1}, "learned": {"hand": 0.2, "learned": 0.3}}
-    assert "undo part of the leaked attention" in render(LAB, results)
-    assert "They do not help" in report(results, "identity", crossed=harm)
+    assert "undo part of the leaked attention" in compare_report("identity")
+    assert "They do not help" in compare_report("identity", crossed=harm)
     certificate = dataclasses.replace(comparison.certificate, margin=3.158)
-    assert "at least 3.15 more" in report(results, "identity", certificate=certificate), "a lower bound"
+    assert "at least 3.15 more" in compare_report("identity", certificate=certificate), "a lower bound"
     certificate = dataclasses.replace(comparison.certificate, margin=-2.0, largest_error=0.1622)
-    text = report(results, "identity", certificate=certificate)
+    text = compare_report("identity", certificate=certificate)
     assert "scores 2.0 more than the best wanted key" in text
     assert "off by up to 0.17" in text, "an upper bound"
     far = dataclasses.replace(comparison.hand_learned.distance, qk_cosine=0.1)
     pair = dataclasses.replace(comparison.hand_learned, distance=far)
-    assert "0.100: their preferences differ" in report(results, "identity", hand_learned=pair)
-    assert "hardly matter" not in report(results, "copy_first", value_gap=[0.2, 0.5, 0.5, 0.5])
+    assert "0.100: their preferences differ" in compare_report("identity", hand_learned=pair)
+    assert "hardly matter" not in compare_report("copy_first", value_gap=[0.2, 0.5, 0.5, 0.5])
     none = {"hand": {"hand": 0.0, "learned": 0.1}, "learned": {"hand": 0.5, "learned": 0.1}}
-    assert "A swap does no harm" in report(results, "unique", crossed=none)
+    assert "A swap does no harm" in compare_report("unique", crossed=none)

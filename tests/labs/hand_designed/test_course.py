@@ -1,32 +1,48 @@
-"""The course's own names: both transformers, their plots and comparison, the designed weights."""
+"""The course's own names: transformers, plots and comparison; its cases as loops, its log, its training loop."""
 
 from __future__ import annotations
 
-import inspect
+import json
+import math
+import random
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor, nn
 
 from glassformer.labs.hand_designed import (
     NumpyTransformer,
     PlotConfig,
     PytorchTransformer,
+    TrainingConfig,
     compare_transformers,
-    generate_test_cases_first,
-    generate_test_cases_identity,
-    generate_test_cases_unique,
+    course_tasks,
     hand_designed_weights,
+    make_batch_first,
+    make_batch_identity,
+    make_batch_unique,
     rescale_and_plot,
     save_figure,
+    set_random_seed,
+    train_loop,
 )
 from refusals import refused
 
 PANELS = ["Km", "Qm", "Vm", "K", "Q", "V", "Attn", "Out"]
+ONE_HOT, WITH_CLS = list(np.eye(3)), list(np.eye(4)[:3])
+GENERATE = {
+    "identity": (course_tasks.generate_test_cases_identity, ONE_HOT),
+    "copy_first": (course_tasks.generate_test_cases_first, ONE_HOT),
+    "unique": (course_tasks.generate_test_cases_unique, WITH_CLS),
+}
 
 
 @pytest.fixture
@@ -35,37 +51,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     seen: list[list[str]] = []
     monkeypatch.setattr(plt, "show", lambda: seen.append([ax.get_title() for ax in plt.gcf().axes]))
     return seen
-
-
-def plain(Km: np.ndarray, Qm: np.ndarray, Vm: np.ndarray, pos: np.ndarray | None, x: np.ndarray) -> np.ndarray:
-    """The head's formula in one go."""
-    x = x if pos is None else np.concatenate([x, pos[: len(x)]], axis=1)
-    weights = np.exp((x @ Qm) @ (x @ Km).T / np.sqrt(Km.shape[1]))
-    return weights / weights.sum(axis=1, keepdims=True) @ (x @ Vm)
-
-
-@pytest.mark.parametrize("pos_dim", [0, 2])
-def test_both_transformers_compute_the_formula(pos_dim: int) -> None:
-    rng = np.random.default_rng(3)
-    Km, Qm, Vm = (rng.normal(size=(5, size)) for size in (4, 4, 3))
-    pos = rng.normal(size=(6, pos_dim)) if pos_dim else None
-    x = rng.normal(size=(4, 5 - pos_dim))
-    expected = plain(Km, Qm, Vm, pos, x)
-    np.testing.assert_allclose(NumpyTransformer(Km, Qm, Vm, pos).forward(x), expected, rtol=1e-12)
-    model = PytorchTransformer(5 - pos_dim, 4, 3, pos_dim or None, 6)
-    state = {"Km.weight": Km.T, "Qm.weight": Qm.T, "Vm.weight": Vm.T} | ({} if pos is None else {"pos.weight": pos})
-    model.load_state_dict({name: torch.tensor(matrix.copy()).float() for name, matrix in state.items()})
-    np.testing.assert_allclose(model(torch.tensor(x).float()).detach().numpy(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_scores_of_thousands_do_not_overflow() -> None:
-    eye = np.eye(3)
-    assert np.array_equal(NumpyTransformer(5000 * eye, eye, eye).forward(eye), eye)
-
-
-def test_the_source_of_the_pytorch_transformer_can_be_read() -> None:
-    assert "nn.Linear" in inspect.getsource(PytorchTransformer.__init__)
-    assert "self.Qm.weight" in inspect.getsource(PytorchTransformer.forward)
 
 
 def test_verbose_prints_every_step(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,20 +62,20 @@ def test_verbose_prints_every_step(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{number:.4f}" in text
 
 
-def drawn(ax) -> np.ndarray:
+def image(ax) -> np.ndarray:
     return np.asarray(ax.images[0].get_array())
 
 
 def test_a_matrix_is_rescaled_to_the_unit_interval() -> None:
     _, axes = plt.subplots(1, 2)
     rescale_and_plot(np.array([[3, 5], [7, 4]]), "T", axes[0], "columns", "rows")
-    np.testing.assert_allclose(drawn(axes[0]), [[0, 0.5], [1, 0.25]])
+    np.testing.assert_allclose(image(axes[0]), [[0, 0.5], [1, 0.25]])
     assert (axes[0].images[0].get_clim(), axes[0].images[0].get_cmap().name) == ((0, 1), "Reds")
     assert (axes[0].get_title(), axes[0].get_xlabel(), axes[0].get_ylabel()) == ("T", "columns", "rows")
     assert [*axes[0].get_xticks(), *axes[0].get_yticks()] == []
     plt.sca(axes[1])
     rescale_and_plot(np.full((2, 3), 7.0), colormap="Blues", vmin=-1, vmax=2, show_xticks=True, show_yticks=True)
-    assert (drawn(axes[1]) == 0).all()
+    assert (image(axes[1]) == 0).all()
     assert axes[1].images[0].get_clim() == (-1, 2)
     assert (axes[1].get_xticks().tolist(), axes[1].get_yticks().tolist()) == ([0, 1, 2], [0, 1])
     plt.close("all")
@@ -147,26 +132,183 @@ def test_comparing_draws_both_and_returns_both_outputs(
     assert [line.strip("= ") for line in lines if line.startswith("=")] == ["Hand Designed", "Learned"]
 
 
-@pytest.mark.parametrize(
-    ("task", "generate", "eye"),
-    [
-        ("identity", generate_test_cases_identity, list(np.eye(3))),
-        ("copy_first", generate_test_cases_first, list(np.eye(3))),
-        ("unique", generate_test_cases_unique, list(np.eye(4)[:3])),
-    ],
-)
-def test_designed_weights_solve_random_cases(task: str, generate, eye: list[np.ndarray]) -> None:
-    weights = hand_designed_weights(task)
+@pytest.mark.parametrize("task", GENERATE)
+def test_designed_weights_solve_random_cases(task: str) -> None:
+    weights, (generate, tokens) = hand_designed_weights(task), GENERATE[task]
     assert set(weights) == {"Km", "Qm", "Vm", "pos"}
     assert (weights["pos"] is None) == (task == "identity")
     for _ in range(50):
-        sequence, target = generate(eye)
+        sequence, target = generate(tokens)
         output = NumpyTransformer(**weights).forward(sequence)
         np.testing.assert_allclose(output[-len(target) :], target, atol=1e-9)
+    for other in ("sort", "parity"):
+        with refused(anywhere=other):
+            hand_designed_weights(other)
 
 
-def test_bad_arguments_are_refused() -> None:
-    with refused(anywhere="'sort'"):
-        hand_designed_weights("sort")
-    with refused("parity"):
-        hand_designed_weights("parity")
+def drawn(seed: int, max_len: int) -> list[int]:
+    """The letters that the course's generator draws: a length from NumPy, the letters from Python."""
+    set_random_seed(seed)
+    length = np.random.randint(1, max_len)  # noqa: NPY002
+    return random.choices(range(3), k=length)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_task_gives_the_courses_sequence_and_target(seed: int) -> None:
+    letters = drawn(seed, 7)
+    set_random_seed(seed)
+    sequence, target = course_tasks.generate_test_cases_identity(ONE_HOT)
+    assert sequence.argmax(axis=1).tolist() == target.argmax(axis=1).tolist() == letters
+
+    letters = drawn(seed, 5)
+    set_random_seed(seed)
+    sequence, target = course_tasks.generate_test_cases_first(ONE_HOT)
+    assert sequence.argmax(axis=1).tolist() == letters
+    assert target.argmax(axis=1).tolist() == [letters[0]] * len(letters)
+
+    set_random_seed(seed)
+    sequence, target = course_tasks.generate_test_cases_unique(WITH_CLS)
+    assert sequence.argmax(axis=1).tolist() == [3, *letters]
+    assert target.ravel().tolist() == [1 if letters.count(letter) == 1 else -1 for letter in letters]
+
+
+def test_batches_are_the_same_cases_in_float32() -> None:
+    for task, (generate, tokens) in GENERATE.items():
+        set_random_seed(5)
+        batch = course_tasks.MAKE_BATCH[task]()
+        set_random_seed(5)
+        for tensor, expected in zip(batch, generate(tokens), strict=True):
+            assert tensor.dtype == torch.float32
+            assert (tensor.numpy() == expected).all()
+
+
+def test_any_vectors_may_be_tokens() -> None:
+    tokens = [np.array([2, 2, 0]), np.array([1, 3, 0])]
+    sequence, target = course_tasks.generate_test_cases_unique(tokens, max_len=40)
+    rows = [tuple(row) for row in sequence[1:]]
+    assert sequence[0].tolist() == [0, 0, 1]
+    assert target.ravel().tolist() == [1 if rows.count(row) == 1 else -1 for row in rows]
+
+
+def test_the_shown_sequences_are_the_courses() -> None:
+    vectors, names = course_tasks.shown_sequence("unique")
+    assert names == ["CLS", "A", "B", "C", "C"]
+    assert vectors.argmax(axis=1).tolist() == [3, 0, 1, 2, 2]
+    assert course_tasks.shown_sequence("copy_first")[1] == ["A", "B", "B"]
+    assert course_tasks.shown_sequence("identity")[1] == ["A", "B", "B", "C", "C"]
+
+
+@pytest.fixture(scope="module")
+def log() -> dict[str, Any]:
+    return json.loads(json.dumps(course_tasks.submission(), allow_nan=False))
+
+
+def test_the_log_has_the_courses_entries(log: dict[str, Any]) -> None:
+    torch_part = {f"torch_transformer_{name}" for name in ("shape", "value", "init", "forward")}
+    content = {"attention_by_content", *(f"attention_by_content_{name}" for name in "QKV")}
+    position = {"attention_by_position", *(f"attention_by_position_{name}" for name in ("pos", *"QKV"))}
+    assert set(log) == {"time"} | torch_part | content | position
+    assert log["attention_by_content_Q"] == hand_designed_weights("identity")["Qm"].flatten().tolist()
+
+
+def test_the_torch_part_is_the_result_of_the_courses_seed(log: dict[str, Any]) -> None:
+    torch.manual_seed(1998)
+    pos = torch.nn.Embedding(9, 2).weight
+    query, key, value = (torch.nn.Linear(9, size, bias=False).weight for size in (4, 4, 3))
+    x = torch.cat([torch.randn(8, 7), pos[:8]], dim=1)
+    out = ((x @ query.T) @ (x @ key.T).T / 2).softmax(dim=-1) @ (x @ value.T)
+    assert log["torch_transformer_shape"] == [8, 3]
+    assert log["torch_transformer_value"] == pytest.approx(out.flatten()[2:7].tolist(), rel=1e-5)
+    assert "def __init__(" in log["torch_transformer_init"]
+    assert "self.Qm.weight" in log["torch_transformer_forward"]
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "max_len", "first"),
+    [("attention_by_content", 1997, 7, False), ("attention_by_position", 2017, 5, True)],
+)
+def test_the_logged_weights_give_the_target(
+    log: dict[str, Any], name: str, seed: int, max_len: int, first: bool
+) -> None:
+    letters = drawn(seed, max_len)
+    x = np.eye(3)[letters]
+    if first:
+        x = np.concatenate([x, np.reshape(log[f"{name}_pos"], (4, -1))[: len(x)]], axis=1)
+    K, Q, V = (x @ np.reshape(log[f"{name}_{key}"], (x.shape[1], -1)) for key in "KQV")
+    weights = np.exp(Q @ K.T / math.sqrt(K.shape[1]))
+    expected = weights / weights.sum(axis=1, keepdims=True) @ V
+    assert log[name] == pytest.approx(expected.flatten().tolist(), abs=1e-12)
+    wanted = np.eye(3)[[letters[0]] * len(letters) if first else letters]
+    assert log[name] == pytest.approx(wanted.flatten().tolist(), abs=1e-3)
+
+
+# The run-time check of annotations draws from Python's generator, as the course's batches do.
+unchecked = pytest.mark.usefixtures("without_type_checks")
+SGD = torch.optim.SGD
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("make_batch", "sizes", "config", "optimizer"),
+    [
+        (make_batch_identity, (3, 3, 3), {}, partial(SGD, lr=0.1)),
+        (make_batch_first, (3, 1, 3, 4, 4), {}, partial(SGD, lr=0.1)),
+        (make_batch_unique, (4, 8, 1, 4, 5), {}, partial(SGD, lr=0.1)),
+        (make_batch_identity, (3, 3, 3), {"momentum": 0.5, "weight_decay": 0.1}, partial(SGD, lr=0.1)),
+        (make_batch_identity, (3, 3, 3), {"optimizer": "adam"}, partial(torch.optim.Adam, lr=0.1)),
+        (make_batch_identity, (3, 3, 3), {"loss_fn": "cross_entropy"}, partial(SGD, lr=0.1)),
+    ],
+)
+def test_it_makes_the_updates_of_a_plain_loop(
+    make_batch: Callable[[], tuple[Tensor, Tensor]],
+    sizes: tuple[int, ...],
+    config: dict[str, Any],
+    optimizer: Callable[..., torch.optim.Optimizer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = {"remove_cls": make_batch is make_batch_unique, "num_epochs": 30, "lr": 0.1, "log_interval": 10}
+    head, loss = train_loop(make_batch, *sizes, **options, seed=227, config=TrainingConfig(**config))
+    shown = capsys.readouterr().out.split()
+    set_random_seed(227)
+    plain, losses = PytorchTransformer(*sizes), []
+    stepper = optimizer(plain.parameters(), **config if "momentum" in config else {})
+    loss_fn = nn.CrossEntropyLoss() if "loss_fn" in config else nn.MSELoss()
+    for _ in range(30):
+        x, target = make_batch()
+        if plain.pos is not None:
+            x = torch.cat([x, plain.pos.weight[: len(x)]], dim=1)
+        q, k, v = plain.Qm(x), plain.Km(x), plain.Vm(x)
+        output = (q @ k.T / q.shape[1] ** 0.5).softmax(dim=1) @ v
+        step_loss = loss_fn(output[int(options["remove_cls"]) :], target)
+        stepper.zero_grad()
+        step_loss.backward()
+        stepper.step()
+        losses.append(step_loss.item())
+    torch.testing.assert_close(dict(head.state_dict()), dict(plain.state_dict()), rtol=1e-4, atol=1e-5)
+    assert loss == pytest.approx(losses[-1], rel=1e-4)
+    assert shown[1::4] == ["0:", "10:", "20:"]
+    assert [float(number) for number in shown[3::4]] == pytest.approx([losses[i] for i in (0, 10, 20)], abs=2e-6)
+
+
+def test_a_seed_starts_all_three_generators() -> None:
+    drawn = []
+    for _ in range(2):
+        set_random_seed(7)
+        drawn.append((random.random(), np.random.rand(), torch.rand(()).item()))  # noqa: NPY002
+    assert drawn[0] == drawn[1]
+    set_random_seed()
+    assert random.random() == random.Random(42).random()
+
+
+def test_defaults_are_the_courses() -> None:
+    assert TrainingConfig() == TrainingConfig(10_001, 3e-2, 1000, "sgd", 0.0, 0.0, "mse")
+
+
+@unchecked
+def test_bad_trainings_are_refused() -> None:
+    with refused(r"seq of shape \[\d, 3\]"):
+        train_loop(make_batch_identity, 4, 3, 3)
+    with refused("target of shape", fix="v_dim or remove_cls"):
+        train_loop(make_batch_unique, 4, 3, 1, 4, 5)
+    with refused("lr = 1000000", fix="Lower lr"):
+        train_loop(make_batch_identity, 3, 3, 3, num_epochs=2000, lr=1e6, seed=0)

@@ -1,4 +1,4 @@
-"""Training many heads at once is training each alone, on sequences drawn as the course draws them."""
+"""Training many heads at once is training each alone, as the course draws sequences; recipes, outcomes, circuits."""
 
 from __future__ import annotations
 
@@ -8,51 +8,53 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS, unique
+from glassformer.handcraft.verification import verify
+from glassformer.labs.hand_designed.experiments.study import (
+    COURSE_SIZES,
+    FAST_SIZES,
+    course_recipe,
+    fast_recipe,
+    unique_circuit,
+)
 from glassformer.labs.hand_designed.head_training import (
     Heads,
+    Recipe,
     Sequences,
     Stage,
     curvature,
-    new_heads,
-    run_heads,
+    outcomes_of,
     stacked,
-    train_heads,
     unstacked,
 )
 from glassformer.training import mix_seed
 
-SIZES = {"identity": (3, None), "copy_first": (1, 4), "unique": (16, 5)}
-COURSE = [Stage(40, "sgd", 0.03, 1)]
-FAST = [Stage(20, "sgd", 1.0, 8, cosine=True, clip=1.0), Stage(10, "adam", 0.1, None, cosine=True)]
+COURSE = (Stage(40, "sgd", 0.03, 1),)
+FAST = (Stage(20, "sgd", 1.0, 8, cosine=True, clip=1.0), Stage(10, "adam", 0.1, None, cosine=True))
+
+
+def recipe(name: str, *stages: Stage) -> Recipe:
+    return Recipe("a name", name, *FAST_SIZES[name], stages)
 
 
 def few(name: str, seeds: list[int]) -> Heads:
     """Untrained heads."""
-    return new_heads(TASKS[name](), *SIZES[name], seeds)
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_heads_compute_what_each_computes_alone(name: str) -> None:
-    heads, cases = few(name, [0, 1, 2]), TASKS[name]().all_cases
-    inputs, real = torch.from_numpy(cases.inputs).float(), torch.from_numpy(cases.block.real)
-    outputs = run_heads(heads, inputs[None], real[None])
-    for head, output in zip(unstacked(heads), outputs.numpy(), strict=True):
-        for row in range(0, len(inputs), 37):
-            alone = NumpyHead(head)(cases.inputs[row, cases.block.real[row]])
-            np.testing.assert_allclose(output[row, cases.block.real[row]], alone, atol=1e-5)
+    return recipe(name).new(seeds)
 
 
 @pytest.mark.parametrize(("name", "stages"), [("unique", COURSE), ("unique", FAST), ("identity", FAST)])
-def test_each_head_is_trained_as_if_alone(name: str, stages: list[Stage]) -> None:
+def test_each_head_is_trained_as_if_alone(name: str, stages: tuple[Stage, ...]) -> None:
     seeds = [4, 9, 2]
     together = few(name, seeds)
-    train_heads(together, TASKS[name](), stages, seeds)
+    recipe(name, *stages).train(together, seeds)
     for seed, head in zip(seeds, unstacked(together), strict=True):
         alone = few(name, [seed])
-        train_heads(alone, TASKS[name](), stages, [seed])
+        recipe(name, *stages).train(alone, [seed])
         for key, matrix in unstacked(alone)[0].matrices.items():
             np.testing.assert_allclose(matrix, head.matrices[key], rtol=1e-3, atol=1e-4)
 
@@ -60,7 +62,7 @@ def test_each_head_is_trained_as_if_alone(name: str, stages: list[Stage]) -> Non
 def test_one_sequence_per_step_is_a_plain_loop() -> None:
     task, heads = unique(), few("unique", [8])
     bare, cases = SingleHead.from_weights(unstacked(heads)[0], torch.float32), task.all_cases
-    train_heads(heads, task, COURSE, [8])
+    recipe("unique", *COURSE).train(heads, [8])
     optimizer = torch.optim.SGD(bare.parameters(), lr=0.03)
     for row in Sequences(task).draw(40, 1, mix_seed(8, 0))[:, 0]:
         real = cases.block.real[row]
@@ -76,7 +78,7 @@ def test_one_sequence_per_step_is_a_plain_loop() -> None:
 def test_a_clipped_step_has_the_norm_of_the_limit() -> None:
     heads = few("copy_first", [0, 1])
     before = {name: tensor.clone() for name, tensor in heads.items()}
-    train_heads(heads, TASKS["copy_first"](), [Stage(1, "sgd", 1.0, 8, clip=1e-3)], [0, 1])
+    recipe("copy_first", Stage(1, "sgd", 1.0, 8, clip=1e-3)).train(heads, [0, 1])
     moved = sum((heads[name] - before[name]).square().sum(dim=(1, 2)) for name in heads).sqrt()
     assert moved.tolist() == pytest.approx([1e-3, 1e-3], rel=1e-2)
 
@@ -130,3 +132,67 @@ def test_curvature_is_that_of_the_loss() -> None:
     assert found.mse == pytest.approx(Sequences(task).loss(stacked([head])).item(), rel=1e-5)
     assert found.gradient_norm == pytest.approx(np.linalg.norm(gradient(flat)), rel=1e-8)
     assert (found.lowest_curvature, found.highest_curvature) == pytest.approx((numbers[0], numbers[-1]), abs=1e-6)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), name=st.sampled_from(sorted(COURSE_SIZES)))
+def test_outcomes_agree_with_the_verifier(seed: int, name: str) -> None:
+    task, heads = TASKS[name](), fast_recipe(name).new([seed])
+    (outcome,) = outcomes_of(heads, task)
+    certificate = verify(unstacked(heads)[0], task, tolerance=None, dtype=torch.float32)
+    assert outcome.outputs_right == pytest.approx(certificate.num_right / certificate.num_outputs)
+    assert outcome.largest_error == pytest.approx(certificate.largest_error, rel=1e-4)
+    assert sum(outcome.misread) == certificate.num_outputs - certificate.num_right
+    assert len(outcome.wrong) == len(outcome.misread) == task.space.max_len
+    assert any(outcome.wrong) != certificate.holds
+
+
+@pytest.mark.parametrize("name", COURSE_SIZES)
+def test_recipes_have_their_sizes_and_pytorchs_initial_weights(name: str) -> None:
+    task = TASKS[name]()
+    course, fast = course_recipe(name), fast_recipe(name)
+    assert (course.steps, course.stages[0].batch_size, course.stages[0].clip) == (10_001, 1, None)
+    assert fast.steps <= course.steps / 3
+    assert [stage.batch_size for stage in fast.stages] == [8, None]
+    assert FAST_SIZES["unique"][1] == unique().space.num_positions
+    heads = unstacked(course.new(range(60)))
+    assert (heads[0].qk_dim, heads[0].pos_dim or None) == COURSE_SIZES[name]
+    bound = (task.space.num_tokens + heads[0].pos_dim) ** -0.5
+    entries = np.concatenate([head.Qm.ravel() for head in heads])
+    assert np.abs(entries).max() <= bound
+    assert entries.std() == pytest.approx(bound / 3**0.5, rel=0.15)
+    assert np.array_equal(heads[3].Km, unstacked(course.new([3]))[0].Km)
+
+
+def test_scaling_changes_the_steps_alone() -> None:
+    fast = fast_recipe("unique")
+    scaled = fast.scaled(0.1)
+    assert [stage.steps for stage in scaled.stages] == [200, 100]
+    assert scaled.scaled(10) == fast
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["copy_first", "unique"])
+def test_the_fast_recipe_solves_its_task(name: str) -> None:
+    fast = fast_recipe(name)
+    heads = fast.new(range(10))
+    fast.train(heads, range(10))
+    assert max(outcome.largest_error for outcome in outcomes_of(heads, TASKS[name]())) < 0.01
+
+
+def test_a_designed_head_takes_its_ones_from_cls_and_excludes_itself() -> None:
+    circuit = unique_circuit(design(unique()).weights, unique())
+    assert circuit.cls_share == pytest.approx(1)
+    assert circuit.self_shares == pytest.approx([0] * 4, abs=1e-8)
+    assert circuit.values == pytest.approx([1, -1, -1, -1, -1])
+
+
+def test_a_circuit_by_hand() -> None:
+    # Even attention: every key has the same weight, so a letter's own is a half of it and another's.
+    task = unique("AB", 2)
+    circuit = unique_circuit(HeadWeights(np.zeros((3, 1)), np.zeros((3, 1)), [[1.0], [-1.0], [3.0]]), task)
+    # A gives 3 and 1, B gives 3 and nothing, AB twice and BA twice: 3 and 1, each at a third of the weight.
+    from_cls, from_letters = 3 / 2 + 3 / 2 + 4 * 3 / 3, 1 / 2 + 4 * 1 / 3
+    assert circuit.cls_share == pytest.approx(from_cls / (from_cls + from_letters))
+    assert circuit.self_shares == pytest.approx([0.5, 0.5])
+    assert circuit.values == pytest.approx([3, 0, 0])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import unique
-from glassformer.labs.hand_designed import LAB
 from glassformer.labs.hand_designed.experiments import Results, study
 from glassformer.labs.hand_designed.experiments.study import Group, Moment, Story, course_recipe
 from glassformer.labs.hand_designed.experiments.study import UniqueCircuit as Circuit
 from glassformer.labs.hand_designed.head_training import Minimum, Outcome, stacked
-from glassformer.labs.run import render
 
 
 def outcome(misread: list[int], error: float = 0.1) -> Outcome:
@@ -76,12 +75,8 @@ def test_a_head_that_solves_the_task_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert [story.kind for story in study.follow([0, 1], course_recipe("unique"), ())] == ["solved", "stuck"]
 
 
-def report(results: Results, stories: list[Story]) -> str:
-    return render(LAB, dataclasses.replace(results, stories=stories)).split("### Why training on unique")[1]
-
-
-def test_failures_are_reported_by_kind(results: Results, stories: list[Story]) -> None:
-    text = report(results, stories)
+def test_failures_are_reported_by_kind(report: Callable[..., str], stories: list[Story]) -> None:
+    text = report(stories=stories)
     assert "Of 4 heads trained by the course's recipe, 3 misread some output" in text
     assert "1 then solve" in text
     assert "1 of the 1 misread an output at the fourth letter, and 0, 0 and 1 at the first" in text
@@ -95,33 +90,35 @@ def test_failures_are_reported_by_kind(results: Results, stories: list[Story]) -
     assert "solve the task for 1 of 2" in text
 
 
-def test_claims_turn_with_the_stories(results: Results, stories: list[Story]) -> None:
-    assert "All 1 heads" in report(results, stories[:1])
+def test_claims_turn_with_the_stories(report: Callable[..., str], stories: list[Story]) -> None:
+    def told(*stories: Story) -> str:
+        return report(stories=list(stories)).split("### Why training on unique")[1]
+
+    assert "All 1 heads" in told(stories[0])
     moment = stories[2].moments[0]
     negative = dataclasses.replace(moment, circuit=Circuit(0.95, [0.1] * 4, [3.0, -1.1, -1.0, -1.0, -1.0]))
     replaced = dataclasses.replace(moment, circuit=Circuit(0.0, [0.1] * 4, [-1.0, 1.5, -1.0, -1.0, -1.0]))
-    swapped = report(results, [*stories[:3], dataclasses.replace(stories[2], moments=[replaced])])
+    swapped = told(*stories[:3], dataclasses.replace(stories[2], moments=[replaced]))
     assert "beside it in 1, and instead of it in 1, where the value of CLS is negative" in swapped
-    assert "the work of CLS" not in report(results, [stories[0], dataclasses.replace(stories[2], moments=[negative])])
+    assert "the work of CLS" not in told(stories[0], dataclasses.replace(stories[2], moments=[negative]))
     apart = dataclasses.replace(stories[0].moments[0], circuit=Circuit(1.0, [0.1] * 4, [3.0, -1.0, -1.0, -1.0, -1.0]))
-    assert "overlap" not in report(results, [dataclasses.replace(stories[0], moments=[apart]), stories[1]])
+    assert "overlap" not in told(dataclasses.replace(stories[0], moments=[apart]), stories[1])
 
 
-def test_the_control_is_judged_by_its_noise(results: Results) -> None:
-    text = render(LAB, results)
-    assert "learned late" in text
+def test_the_control_is_judged_by_its_noise(results: Results, report: Callable[..., str]) -> None:
+    assert "learned late" in report()
     groups = [
         dataclasses.replace(each, outcomes=results.study[4].outcomes) if each.recipe == "course, uniform" else each
         for each in results.study
     ]
-    assert "within the noise of 100 seeds" in render(LAB, dataclasses.replace(results, study=groups))
+    assert "within the noise of 100 seeds" in report(study=groups)
 
 
-def test_the_quick_version_says_so(results: Results) -> None:
-    text = render(LAB, dataclasses.replace(results, quick=True, study=[], stories=[]))
+def test_the_quick_version_says_so(report: Callable[..., str]) -> None:
+    text = report(quick=True, study=[], stories=[])
     assert "This is the quick version" in text
     assert "leaves this out" in text
-    assert "quick version" not in render(LAB, results)
+    assert "quick version" not in report()
 
 
 def test_every_training_is_drawn(results: Results) -> None:

@@ -1,4 +1,4 @@
-"""The seed's data and functions: what np.random draws, loaders, training, decoding, the heat map."""
+"""The seed's data, parts and functions: what np.random draws, the library's network, training, decoding, a heat map."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from glassformer.data import lookup
+from glassformer.errors import InputError
 from glassformer.labs.lookup.course import (
     FACT_PAIRS,
-    FACTS_DICT,
     ID_TO_TOKEN,
     VOCAB,
-    VOCAB_SIZE,
     LookupDataset,
     collate_fn,
     generate_synthetic_data,
@@ -23,20 +22,29 @@ from glassformer.labs.lookup.course import (
     plot_cross_attention,
     train_model,
 )
-from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
+from glassformer.labs.lookup.course_network import (
+    CrossAttentionLookupModel,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    MultiHeadAttention,
+    PositionWiseFeedForward,
+)
 from refusals import refused
 
 
-def test_vocabulary_and_facts_are_the_courses() -> None:
-    assert VOCAB_SIZE == 14
-    assert [ID_TO_TOKEN[token] for token in range(14)] == list(VOCAB)
-    assert (VOCAB["[PAD]"], VOCAB["[SOS]"], VOCAB["[EOS]"], VOCAB["NAME"], VOCAB["RED"]) == (0, 1, 2, 4, 6)
-    words = {ID_TO_TOKEN[key]: ID_TO_TOKEN[value] for key, value in FACTS_DICT.items()}
-    assert words == {"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"}
-    assert FACT_PAIRS == [(6, 7), (9, 8), (11, 6)]
+def make(layers: int = 1) -> CrossAttentionLookupModel:
+    return CrossAttentionLookupModel(14, 16, 4, layers, 32, 10).eval()
+
+
+def tokens(batch: int, length: int) -> Tensor:
+    return torch.randint(3, 14, (batch, length))
 
 
 def test_numpys_seed_decides_the_examples_as_in_the_course() -> None:
+    assert FACT_PAIRS == [(6, 7), (9, 8), (11, 6)]
+    assert [ID_TO_TOKEN[token] for token in range(14)] == list(VOCAB)
     np.random.seed(3)  # noqa: NPY002
     drawn = generate_synthetic_data(20)
     np.random.seed(3)  # noqa: NPY002
@@ -47,15 +55,6 @@ def test_numpys_seed_decides_the_examples_as_in_the_course() -> None:
         assert sample["enc_input"].tolist() == [4, *told]
         assert sample["dec_target"].tolist() == [value, 2]
         assert sample["query_val_id"] == value
-
-
-def test_every_example_is_one_of_the_listed_contexts() -> None:
-    listed = {example.context: example.target for example in lookup.all_contexts()}
-    drawn = {
-        tuple(sample["enc_input"].tolist()): tuple(sample["dec_target"].tolist())
-        for sample in generate_synthetic_data(2000)
-    }
-    assert drawn == listed
 
 
 def test_a_loader_gives_shifted_targets_and_masks() -> None:
@@ -72,14 +71,8 @@ def test_a_loader_gives_shifted_targets_and_masks() -> None:
 
 
 def test_shorter_examples_are_filled_up_and_marked() -> None:
-    long, short = (
-        (torch.tensor([4, 6, 7]), torch.tensor([1, 7]), torch.tensor([7, 2])),
-        (
-            torch.tensor([4]),
-            torch.tensor([1]),
-            torch.tensor([2]),
-        ),
-    )
+    long = torch.tensor([4, 6, 7]), torch.tensor([1, 7]), torch.tensor([7, 2])
+    short = torch.tensor([4]), torch.tensor([1]), torch.tensor([2])
     source, inputs, targets, source_padding, inputs_padding = collate_fn([long, short])
     assert source.tolist() == [[4, 6, 7], [4, 0, 0]]
     assert source_padding.tolist() == [[False, False, False], [False, True, True]]
@@ -88,8 +81,74 @@ def test_shorter_examples_are_filled_up_and_marked() -> None:
     assert inputs_padding.tolist() == [[False, False], [False, True]]
 
 
-def make() -> CrossAttentionLookupModel:
-    return CrossAttentionLookupModel(14, 16, 4, 1, 32, 10)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_network_is_the_same_function_with_the_same_weights(layers: int) -> None:
+    model = make(layers)
+    source, target = tokens(3, 6), tokens(3, 4)
+    source[0, 4:] = target[1, 3:] = 0
+    network, logits = model.network, model(source, target)
+    torch.testing.assert_close(logits, network(source, target), atol=0, rtol=0)
+    torch.testing.assert_close(logits, model(source, target, source == 0, target == 0), atol=0, rtol=0)
+    assert {id(weight) for weight in network.parameters()} == {id(weight) for weight in model.parameters()}
+    network(source, target).sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    assert not network.training
+    assert make().train().network.training
+
+
+def test_the_mask_decides_what_is_padding() -> None:
+    model = make()
+    source, target = tokens(2, 5), tokens(2, 3)
+    hidden = torch.zeros(2, 5, dtype=torch.bool)
+    hidden[:, 3:] = True
+    other = source.clone()
+    other[:, 3:] = tokens(2, 2)
+    torch.testing.assert_close(model(source, target, hidden), model(other, target, hidden), atol=0, rtol=0)
+    torch.testing.assert_close(model(source, target, hidden), model(source[:, :3], target), atol=1e-5, rtol=1e-5)
+    # [PAD] that the mask calls real is read.
+    source[0, 0] = 0
+    real = torch.zeros(2, 5, dtype=torch.bool)
+    assert not torch.allclose(model(source, target, real), model(source, target), atol=1e-4)
+
+
+def test_parts_work_by_themselves() -> None:
+    x, memory = torch.randn(2, 5, 16), torch.randn(2, 3, 16)
+    assert MultiHeadAttention(16, 4)(x).shape == MultiHeadAttention(16, 4)(x, memory).shape == x.shape
+    assert PositionWiseFeedForward(16, 32)(x).shape == x.shape
+    assert EncoderLayer(16, 4, 32)(x).shape == DecoderLayer(16, 4, 32)(x, memory).shape == x.shape
+    read = Encoder(14, 16, 4, 2, 32, 10)(tokens(2, 5))
+    assert Decoder(14, 16, 4, 2, 32, 10)(tokens(2, 3), read).shape == (2, 3, 16)
+
+
+def test_sizes_that_make_no_network_are_refused() -> None:
+    for build in (MultiHeadAttention, EncoderLayer, DecoderLayer):
+        with refused("d_model = 10 with num_heads = 4"):
+            build(10, 4, *([] if build is MultiHeadAttention else [32]))
+    for place in range(6):
+        sizes = [14, 16, 4, 1, 32, 10]
+        sizes[place] = 0
+        with pytest.raises(InputError):
+            CrossAttentionLookupModel(*sizes)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_calls_that_do_not_fit_are_refused() -> None:
+    model, target = make(), torch.ones(2, 1, dtype=torch.int64)
+    for source, message in (
+        (torch.empty(2, 0, dtype=torch.int64), r"enc_input of shape \[2, 0\]"),
+        (torch.tensor([[3, 14], [3, 4]]), "enc_input from 3 to 14"),
+        (tokens(2, 11), "11 positions of enc_input"),
+    ):
+        with refused(message):
+            model(source, target)
+    with refused("11 positions of dec_input"):
+        model(tokens(2, 5), tokens(2, 11))
+    source, target, hidden = tokens(2, 5), tokens(2, 3), torch.tensor([[True, False, False, False]] * 2)
+    for masks in ((hidden, None), (None, hidden)):
+        with pytest.raises(InputError):
+            model(source, target, *masks)
+    with pytest.raises(InputError):
+        model.decoder(target, model.encoder(source), hidden)
 
 
 def loader(count: int, shuffle: bool = False) -> DataLoader:
@@ -99,45 +158,27 @@ def loader(count: int, shuffle: bool = False) -> DataLoader:
 
 def test_training_learns_and_keeps_the_best_weights(capsys: pytest.CaptureFixture[str]) -> None:
     model, held_out = make(), loader(32)
+
+    @torch.no_grad()
+    def loss() -> float:
+        losses = [
+            torch.nn.functional.cross_entropy(model(source, inputs).flatten(0, 1), targets.flatten())
+            for source, inputs, targets, *_ in held_out
+        ]
+        return float(torch.stack(losses).mean())
+
     history = train_model(model, loader(200, shuffle=True), held_out, num_epochs=6, learning_rate=3e-3)
     assert len(history["val_loss"]) == len(history["val_acc"]) == 6
     assert history["val_loss"][-1] < history["val_loss"][0]
     assert history["val_acc"][-1] == 1
     assert not model.training
-    with torch.no_grad():
-        losses = [
-            torch.nn.functional.cross_entropy(model(source, inputs).flatten(0, 1), targets.flatten())
-            for source, inputs, targets, *_ in held_out
-        ]
-    assert float(torch.stack(losses).mean()) == pytest.approx(min(history["val_loss"]), rel=1e-5)
+    assert loss() == pytest.approx(min(history["val_loss"]), rel=1e-5)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
     assert lines[-1].startswith("Epoch 6/6: training loss")
-
-
-def test_weights_that_got_worse_are_not_kept() -> None:
-    model, held_out = make(), loader(32)
-    train_model(model, loader(100), held_out, num_epochs=2, learning_rate=3e-3)
-    history = train_model(model, loader(32), held_out, num_epochs=3, learning_rate=3.0)
-    assert min(history["val_loss"]) < max(history["val_loss"])
-    with torch.no_grad():
-        losses = [
-            torch.nn.functional.cross_entropy(model(source, inputs).flatten(0, 1), targets.flatten())
-            for source, inputs, targets, *_ in held_out
-        ]
-    assert float(torch.stack(losses).mean()) == pytest.approx(min(history["val_loss"]), rel=1e-4)
-
-
-def test_torchs_seed_decides_the_training() -> None:
-    data, held_out = generate_synthetic_data(48), loader(16)
-    histories = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(0)
-        model = make()
-        torch.manual_seed(seed)
-        loaded = DataLoader(LookupDataset(data), batch_size=16, shuffle=True, collate_fn=collate_fn)
-        histories.append(train_model(model, loaded, held_out, num_epochs=1))
-    assert histories[0] == histories[1] != histories[2]
+    worse = train_model(model, loader(32), held_out, num_epochs=3, learning_rate=3.0)
+    assert min(worse["val_loss"]) < max(worse["val_loss"])
+    assert loss() == pytest.approx(min(worse["val_loss"]), rel=1e-4)
 
 
 def test_decoding_takes_the_most_likely_token_step_by_step() -> None:
@@ -152,20 +193,6 @@ def test_decoding_takes_the_most_likely_token_step_by_step() -> None:
             target.append(int(logits[0, -1].argmax()))
         expected = target[1:] + [0] * (written.shape[1] - len(target) + 1)
         assert written[row].tolist() == expected
-
-
-def test_decoding_ends_where_all_texts_have_ended() -> None:
-    model = make()
-    with torch.no_grad():
-        model.projection.weight.zero_()
-        model.projection.bias.copy_(torch.nn.functional.one_hot(torch.tensor(2), 14))
-    assert greedy_decode(model, torch.full((3, 5), 4), 9).tolist() == [[2], [2], [2]]
-    assert model.training
-
-
-def test_decoding_without_end_is_refused() -> None:
-    with refused(anywhere="max_new_tokens = 11"):
-        greedy_decode(make(), torch.full((2, 5), 4), 11)
 
 
 @pytest.fixture
@@ -187,9 +214,3 @@ def test_the_heat_map_names_its_axes_and_is_closed(shown: list[Figure]) -> None:
     assert plt.get_fignums() == []
     plot_cross_attention(weights.expand(4, 2, 3), [4, 6, 7], [1, 7])
     assert [ax.get_title() for ax in shown[1].axes[:4]] == [f"Head {head}" for head in range(1, 5)]
-
-
-def test_weights_that_cannot_be_drawn_are_refused() -> None:
-    with refused("2 names for 3 keys"):
-        plot_cross_attention(torch.full((2, 3), 1 / 3), [4, 6], [1, 7])
-    plt.close("all")

@@ -1,24 +1,92 @@
-"""The course's training and count of operations, beside the same done by hand."""
+"""The course's tokenizer and data set, its training, its view of attention, and its count of operations."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from glassformer.data.tokenizer import WordTokenizer
 from glassformer.labs.sentiment.course import MiniTransformer, TransformerBlock
 from glassformer.labs.sentiment.course_training import (
     SentimentDataset,
     SimpleTokenizer,
     analyze_complexity,
+    draw_attention_grid,
     train_transformer,
+    visualize_attention,
 )
 from glassformer.observe.cost import count_operations
 from refusals import refused
+
+TEXTS = ["A good movie!  A good plot.", "Good acting", "a movie"]
+
+
+def tokenizer(vocab_size: int = 100) -> SimpleTokenizer:
+    made = SimpleTokenizer(vocab_size)
+    made.build_vocab(TEXTS)
+    return made
+
+
+COURSE, LIBRARY = tokenizer(), WordTokenizer.from_texts(TEXTS, 100)
+
+
+@given(st.text(max_size=60))
+def test_any_text_has_a_row_of_the_same_length_and_the_librarys_tokens(text: str) -> None:
+    row = COURSE.tokenize(text, max_length=16)
+    assert len(row) == 16
+    expected = LIBRARY.encode(text, 16)
+    assert row == expected + [0] * (16 - len(expected))
+
+
+def test_the_vocabulary_has_the_most_frequent_words_after_the_special_ones() -> None:
+    words = tokenizer(6)
+    assert words.vocab == {"<PAD>": 0, "<UNK>": 1, "<CLS>": 2, "a": 3, "good": 4, "movie": 5}
+    assert (words.pad_token, words.unk_token, words.cls_token) == ("<PAD>", "<UNK>", "<CLS>")
+    assert words.decode(words.tokenize("A good movie, a GOOD plot.")) == "a good movie <UNK> a good <UNK> <UNK>"
+    assert words.decode([4, 999]) == "good"
+    assert words.clean_text("  A\tGood \n Movie! ") == "a good movie!"
+    assert len(words.tokenize("good")) == 128
+    words.build_vocab(["other"])
+    assert set(words.vocab) == {"<PAD>", "<UNK>", "<CLS>", "other"}
+    assert len(words.inverse_vocab) == 4
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_the_data_set_feeds_a_data_loader_with_labels_from_any_library() -> None:
+    for labels in ([1, 0, 1], np.array([1, 0, 1]), torch.tensor([1, 0, 1])):
+        data = SentimentDataset(TEXTS, labels, tokenizer(), max_length=5)
+        assert len(data) == 3
+        batch = next(iter(DataLoader(data, batch_size=3)))
+        assert batch["labels"].tolist() == [1, 0, 1]
+        assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
+        assert batch["input_ids"].tolist() == [tokenizer().tokenize(text, 5) for text in TEXTS]
+    assert SentimentDataset(TEXTS, [1, 0, 1], tokenizer())[0]["input_ids"].shape == (32,)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_texts_and_labels_are_refused() -> None:
+    new = SimpleTokenizer()
+    for use in (lambda: new.tokenize("a"), lambda: new.decode([3])):
+        with refused("without vocabulary"):
+            use()
+    with refused("of type NoneType"):
+        tokenizer().clean_text(None)
+    with refused("2 texts with 1 labels"):
+        SentimentDataset(["a", "b"], [1], tokenizer())
+    for label in (0.5, "1", None, torch.tensor(1.0)):
+        with pytest.raises(TypeError):
+            SentimentDataset(["a"], [label], tokenizer())
+
 
 GOOD = ["a great film", "great acting", "i love it", "a lovely plot", "great fun", "love the cast"]
 BAD = ["a dull film", "bad acting", "i hate it", "an awful plot", "dull and bad", "hate the cast"]
@@ -30,7 +98,7 @@ def small_model(vocab_size: int = 30, dropout: float = 0.1) -> MiniTransformer:
     )
 
 
-def batches(count: int = 3, size: int = 4) -> list[dict[str, Tensor]]:
+def batches(count: int, size: int = 4) -> list[dict[str, Tensor]]:
     """Texts whose class is whether token 5 is in them."""
     made = []
     for _ in range(count):
@@ -98,16 +166,16 @@ def test_history_is_what_the_courses_loop_counts(in_tuple: bool, capsys: pytest.
 
 
 def test_the_courses_model_learns_words_that_decide() -> None:
-    tokenizer = SimpleTokenizer(100)
-    tokenizer.build_vocab(GOOD + BAD)
-    data = SentimentDataset(GOOD + BAD, [1] * 6 + [0] * 6, tokenizer, max_length=8)
-    model = small_model(len(tokenizer.vocab))
+    words = SimpleTokenizer(100)
+    words.build_vocab(GOOD + BAD)
+    data = SentimentDataset(GOOD + BAD, [1] * 6 + [0] * 6, words, max_length=8)
+    model = small_model(len(words.vocab))
     history = train_transformer(
         model, DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=5), 20, 1e-2
     )
     assert len(history["val_acc"]) == 20
     assert history["val_acc"][-1] == 100
-    logits, _ = model(torch.tensor([tokenizer.tokenize(text, 8) for text in GOOD + BAD]))
+    logits, _ = model(torch.tensor([words.tokenize(text, 8) for text in GOOD + BAD]))
     assert logits.argmax(-1).tolist() == [1] * 6 + [0] * 6
 
 
@@ -133,17 +201,15 @@ def test_dropout_is_on_in_training_and_off_in_validation() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_data_is_refused() -> None:
-    model = small_model()
-    with refused("train_loader without a batch"):
-        train_transformer(model, [], batches(1))
-    with refused("val_loader without a batch"):
-        train_transformer(model, batches(1), [])
-    with refused("train_loader without length"):
-        train_transformer(model, iter(batches(1)), batches(1))  # type: ignore[arg-type]
-    with refused("num_epochs = 0"):
-        train_transformer(model, batches(1), batches(1), num_epochs=0)
-    with refused("learning_rate"):
-        train_transformer(model, batches(1), batches(1), learning_rate=-1.0)
+    for training, held_out, options, message in (
+        ([], batches(1), {}, "train_loader without a batch"),
+        (batches(1), [], {}, "val_loader without a batch"),
+        (iter(batches(1)), batches(1), {}, "train_loader without length"),
+        (batches(1), batches(1), {"num_epochs": 0}, "num_epochs = 0"),
+        (batches(1), batches(1), {"learning_rate": -1.0}, "learning_rate"),
+    ):
+        with refused(message):
+            train_transformer(small_model(), training, held_out, **options)
 
 
 def test_the_count_is_the_courses_beside_what_torch_executes() -> None:
@@ -166,3 +232,91 @@ def test_the_count_is_the_courses_beside_what_torch_executes() -> None:
         analyze_complexity(32, 0, 4, 48)
     with refused("d_ff = 0"):
         analyze_complexity(32, 10, 4, 0)
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open() -> Iterator[None]:
+    plt.switch_backend("Agg")
+    yield
+    plt.close("all")
+
+
+def reader(num_layers: int, num_heads: int, num_classes: int = 2) -> tuple[MiniTransformer, SimpleTokenizer]:
+    tokenizer = SimpleTokenizer(20)
+    tokenizer.build_vocab(["the film is great !"])
+    model = MiniTransformer(
+        len(tokenizer.vocab), 5 * num_heads, num_heads, num_layers, 16, max_length=16, num_classes=num_classes
+    )
+    nn.init.normal_(model.classifier.weight)
+    return model, tokenizer
+
+
+@pytest.mark.parametrize(("num_layers", "num_heads"), [(1, 2), (3, 6)])
+def test_a_panel_for_each_layer_and_each_of_the_first_four_heads(num_layers: int, num_heads: int) -> None:
+    model, tokenizer = reader(num_layers, num_heads)
+    figure = draw_attention_grid(model, tokenizer, "The film: great!", max_length=8)
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    _, weights = model(torch.tensor([tokenizer.tokenize("The film: great!", 8)]))
+    expected = [layer[0, head, :6, :6] for layer in weights for head in range(min(4, num_heads))]
+    assert len(panels) == len(expected) == num_layers * min(4, num_heads)
+    for ax, values in zip(panels, expected, strict=True):
+        shown = np.asarray(ax.images[0].get_array())
+        np.testing.assert_allclose(shown, values.detach().numpy(), atol=1e-6)
+        np.testing.assert_allclose(shown.sum(1), 1, atol=1e-5)
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["<CLS>", "the", "film", "<UNK>", "great", "!"]
+        assert ax.images[0].get_clim() == pytest.approx((0, max(each.max().item() for each in expected)))
+    assert panels[-1].get_title() == f"Layer {num_layers}, head {min(4, num_heads)}"
+
+
+def test_the_prediction_is_printed_and_the_figure_shown_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[list[int]] = []
+    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.get_fignums()))
+    model, tokenizer = reader(1, 2)
+    for label, name in enumerate(("Negative", "Positive")):
+        nn.init.zeros_(model.classifier.weight)
+        model.classifier.bias.data = torch.tensor([3.0 * (label == 0), 3.0 * (label == 1)])
+        visualize_attention(model, tokenizer, "great film")
+        expected = f"Text: great film\nPrediction: {name} (probability 0.953)\n"
+        assert capsys.readouterr().out == expected
+    model, tokenizer = reader(1, 2, num_classes=3)
+    nn.init.zeros_(model.classifier.weight)
+    model.classifier.bias.data = torch.tensor([0.0, 0.0, 9.0])
+    visualize_attention(model, tokenizer, "great film")
+    assert "Prediction: class 2 (probability 1.000)" in capsys.readouterr().out
+    assert [len(figures) for figures in shown] == [1, 1, 1]
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("a great \ud83d film", r"a great \ud83d film"),
+        ("\U0001f44d\U0001f3fd 電影 great", "□□ □□ great"),
+        ("great " * 100_000, ("great " * 17)[:97] + "..."),
+        ("cost $5 and $x_{\\foo}$ $^", r"cost \$5 and \$x_{\foo}\$ \$^"),
+        ("  ", "(empty)"),
+    ],
+    ids=["surrogate", "emoji", "long", "dollars", "empty"],
+)
+@pytest.mark.filterwarnings("error")  # of letters that the font lacks, and of a layout without room
+def test_odd_texts_have_a_short_title_that_can_be_drawn(
+    text: str, title: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = SimpleTokenizer(30)
+    tokenizer.build_vocab([f"{text[:2000]} film"])
+    model = MiniTransformer(len(tokenizer.vocab), 4, 1, 1, 8, max_length=16, num_classes=2)
+    figure = draw_attention_grid(model, tokenizer, text)
+    figure.draw_without_rendering()
+    assert "".join(figure.get_suptitle().split()) == "".join(title.split())
+    (ax,) = (ax for ax in figure.axes if ax.get_title())
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(names) <= 16
+    assert max(map(len, names)) <= 20
+    monkeypatch.setattr(plt, "show", lambda: None)
+    visualize_attention(model, tokenizer, text)
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 2
+    assert printed.replace("\n", "").isprintable()
+    assert max(map(len, printed.splitlines())) <= 110

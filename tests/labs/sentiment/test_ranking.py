@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,7 @@ from torch import Tensor
 
 from glassformer.classifier import Classifier
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.labs.run import render
-from glassformer.labs.sentiment import LAB, MiniTransformer
+from glassformer.labs.sentiment import MiniTransformer
 from glassformer.labs.sentiment.experiments import Results, ranking
 from glassformer.labs.sentiment.experiments.ranking import (
     ATTENTION,
@@ -126,25 +126,23 @@ def test_means_and_errors_over_texts_of_at_least_five_words(model: MiniTransform
     np.testing.assert_allclose(found.heads, np.mean(heads, axis=0), atol=1e-12)
 
 
-def test_claims_turn_with_the_numbers(results: Results) -> None:
-    report = render(LAB, results)
-    assert "So attention does rank words, in each training" in report
-    assert "ranks words the wrong way round" in report
+def test_claims_turn_with_the_numbers(results: Results, report: Callable[..., str]) -> None:
+    assert "So attention does rank words, in each training" in report()
+    assert "ranks words the wrong way round" in report()
     networks = {
         name: [replace(each, correlations=dict.fromkeys(each.correlations, each.correlations[ATTENTION]))
                for each in found]
         for name, found in results.ranking.networks.items()
     }  # fmt: skip
-    alike = render(LAB, replace(results, ranking=replace(results.ranking, networks=networks)))
+    alike = report(ranking=replace(results.ranking, networks=networks))
     assert "ranks words the wrong way round" not in alike
     assert "It does not say for which class a word speaks" not in alike
     weak = dict.fromkeys((EDGES, MASKED, SIGNED), (0.05, 0.05))
     networks["the course's model"] = [
         replace(each, correlations={**each.correlations, ATTENTION: weak}) for each in networks["the course's model"]
     ]
-    assert "So attention does rank words" not in render(
-        LAB, replace(results, ranking=replace(results.ranking, networks=networks))
-    )
+    weakly = report(ranking=replace(results.ranking, networks=networks))
+    assert "So attention does rank words" not in weakly
 
 
 def test_each_training_is_drawn(results: Results) -> None:

@@ -59,36 +59,31 @@ def test_other_data_is_looked_at_through_the_reviews() -> None:
     assert kind_examples(dataclasses.replace(data, train=some)) == data.test
 
 
-def hub_of(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the hub have one data set of three texts, labelled 0, 1 and the last class."""
-    labels = (0, 1, len(classes) - 1)
-    part = tuple(Example(f"text of {label}", label) for label in labels)
-    monkeypatch.setattr(sources, "from_hub", lambda name: SentimentData(part, part[:1], part[1:], classes))
-
-
-@pytest.mark.parametrize("classes", [("neg", "pos"), ("Negative", "Positive"), ("0", "1"), ("negative", "positive")])
-def test_blame_and_praise_are_taken_as_they_are(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_of(classes, monkeypatch)
-    _, data = find_data("someone/films")
-    assert data.classes == classes
-    assert [example.label for example in data.train] == [0, 1, 1]
-
-
-def test_praise_before_blame_is_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_of(("positive", "neg"), monkeypatch)
-    _, data = find_data("someone/films")
-    assert data.classes == ("neg", "positive")
-    assert [(example.text, example.label) for example in data.train[:2]] == [("text of 0", 1), ("text of 1", 0)]
-    assert ([example.label for example in data.validation], [example.label for example in data.test]) == ([1], [0, 0])
-
-
 @pytest.mark.parametrize(
-    "classes", [("ham", "spam"), ("negative", "neutral", "positive"), ("1", "2"), ("0", "1", "2"), ("pos", "positive")]
+    ("classes", "labels"),
+    [
+        *(((first, second), [0, 1, 1]) for first, second in (("neg", "pos"), ("Negative", "Positive"), ("0", "1"))),
+        (("positive", "neg"), [1, 0, 0]),  # turned round
+        *(
+            (classes, None)
+            for classes in (("ham", "spam"), ("negative", "neutral", "positive"), ("1", "2"), ("pos", "positive"))
+        ),
+    ],
 )
-def test_other_classes_are_refused(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_of(classes, monkeypatch)
-    with refused(f"the classes {', '.join(classes)}"):
-        find_data("someone/else")
+def test_praise_and_blame_are_known_by_the_names_of_classes(
+    classes: tuple[str, ...], labels: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = tuple(Example(f"text of {label}", label) for label in (0, 1, len(classes) - 1))
+    monkeypatch.setattr(sources, "from_hub", lambda name: SentimentData(part, part[:1], part[1:], classes))
+    if labels is None:
+        with refused(f"the classes {', '.join(classes)}"):
+            find_data("someone/films")
+        return
+    _, data = find_data("someone/films")
+    assert data.classes == tuple(sorted(classes))
+    assert [example.text for example in data.train] == [example.text for example in part]
+    for examples, expected in ((data.train, labels), (data.validation, labels[:1]), (data.test, labels[1:])):
+        assert [example.label for example in examples] == expected
 
 
 def test_what_is_neither_is_named(tmp_path: Path) -> None:

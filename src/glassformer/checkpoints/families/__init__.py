@@ -1,26 +1,25 @@
-"""Families of decoders: one row of a table each, in a file of its own."""
+"""Families of decoders: one row of a table each, in the file of the family that it resembles most."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.checkpoints.families.gemma2 import GEMMA2
-from glassformer.checkpoints.families.gemma3 import GEMMA3
-from glassformer.checkpoints.families.gpt2 import GPT2
-from glassformer.checkpoints.families.gpt_neo import GPT_NEO
-from glassformer.checkpoints.families.gpt_neox import GPT_NEOX
+from glassformer.checkpoints.families.gemma import GEMMA2, GEMMA3
+from glassformer.checkpoints.families.gpt2 import GPT2, GPT_NEO, GPT_NEOX, NANOCHAT
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
-from glassformer.checkpoints.families.llama import LLAMA
-from glassformer.checkpoints.families.mistral import MISTRAL
-from glassformer.checkpoints.families.mixtral import MIXTRAL
-from glassformer.checkpoints.families.nanochat import NANOCHAT
-from glassformer.checkpoints.families.olmo2 import OLMO2, OLMO3
-from glassformer.checkpoints.families.phi3 import PHI3
-from glassformer.checkpoints.families.qwen2 import QWEN2
-from glassformer.checkpoints.families.qwen3 import QWEN3
-from glassformer.checkpoints.families.qwen3_moe import QWEN3_MOE
-from glassformer.checkpoints.families.smollm3 import SMOLLM3
+from glassformer.checkpoints.families.llama import (
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    OLMO2,
+    OLMO3,
+    PHI3,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    SMOLLM3,
+)
 from glassformer.checkpoints.families.table import Family
 
 FAMILIES = (

@@ -263,8 +263,7 @@ def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], di
     Key weights are multiplied into the query projections, an interleaved rotary layout is rewritten as half-split, and
     where a family has experts, a dense feed-forward network becomes the only one. gpt-oss's other parts are added.
 
-    Raises:
-        InputError: A decoder with parts that the family lacks: all of them are named.
+    All parts that the family lacks are named in one error.
     """
     config, state, *_ = stored = equivalent(family, stored)
     written = family.write_config(config, stored.dtype)

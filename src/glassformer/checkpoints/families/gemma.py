@@ -1,43 +1,48 @@
-"""What Gemma 2 and 3 share: norms on both sides of each part, caps, and the scales of scores and of the embedding."""
+"""Gemma 2 and 3: norms on both sides of attention and feed-forward network, caps on scores and logits, windows.
+
+Gemma 3's text models have norms of queries and keys, and another rotation in windowed layers.
+
+Source: Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields
-from glassformer.checkpoints.families.table import NAMES, bias, write_bias
+from glassformer.checkpoints.families.rotation import Rope
+from glassformer.checkpoints.families.table import NAMES, QK_NORMS, Family, bias, write_bias
+from glassformer.checkpoints.families.tensor_names import SHIFTED
 from glassformer.models import DecoderConfig
 
-PARTS = {"norm_place": "both", "activation": "gelu_tanh"}
-GEMMA_NAMES = NAMES | {
+_PARTS = {"norm_place": "both", "activation": "gelu_tanh"}
+_NAMES = NAMES | {
     "attention_post_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "ffn_post_norm": "post_feedforward_layernorm",
 }
-NORMS = ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm", "final_norm")
-CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
+_NORMS = ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm", "final_norm")
+_CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
+# Of files that do not name them; llama.cpp has the same.
+_GEMMA2_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 
-def read_gemma(file: Fields, found: dict[str, Any], caps: dict[str, float]) -> dict[str, Any]:
-    """The rest of the fields; ``caps`` are those of a file that does not name them."""
-    off = [ours for ours, theirs in CAPS.items() if file.get(theirs, caps.get(theirs)) is None]
-    cap = {ours: None if ours in off else file.number(theirs, caps.get(theirs)) for ours, theirs in CAPS.items()}
+def _read(file: Fields, found: dict[str, Any], caps: dict[str, float]) -> dict[str, Any]:
+    off = [ours for ours, theirs in _CAPS.items() if file.get(theirs, caps.get(theirs)) is None]
+    cap = {ours: None if ours in off else file.number(theirs, caps.get(theirs)) for ours, theirs in _CAPS.items()}
     file.only("hidden_act", "gelu_pytorch_tanh")
     scale = (file.whole("query_pre_attn_scalar", 256) or 1) ** -0.5
     return cap | bias(file, found) | {"attention_scale": scale, "embedding_scale": found["hidden_dim"] ** 0.5}
 
 
-def write_gemma(config: DecoderConfig) -> dict[str, Any]:
-    """The opposite of :func:`read_gemma`."""
+def _write(config: DecoderConfig) -> dict[str, Any]:
+    caps = {theirs: getattr(config, ours) for ours, theirs in _CAPS.items()}
     scalar = round((config.attention_scale or config.head_dim**-0.5) ** -2)
-    return (
-        {theirs: getattr(config, ours) for ours, theirs in CAPS.items()}
-        | write_bias(config)
-        | {"query_pre_attn_scalar": scalar}
-    )
+    return caps | write_bias(config) | {"query_pre_attn_scalar": scalar}
 
 
-def gguf_gemma(found: dict[str, Any], largest: int) -> dict[str, Any]:
+def _scales(found: dict[str, Any], largest: int) -> dict[str, Any]:
     """The scales, for which GGUF has no key: that of the model with ``largest`` layers is by width, in
     whole numbers as in llama.cpp."""
     width, heads = found["hidden_dim"], found["num_heads"]
@@ -45,3 +50,51 @@ def gguf_gemma(found: dict[str, Any], largest: int) -> dict[str, Any]:
         "embedding_scale": width**0.5,
         "attention_scale": (width // heads) ** -0.5 if found["num_layers"] == largest else None,
     }
+
+
+GEMMA2 = Family(
+    name="Gemma 2",
+    model_type="gemma2",
+    architecture="Gemma2ForCausalLM",
+    defaults={"num_key_value_heads": 4, "head_dim": 256, "rms_norm_eps": 1e-6, "max_position_embeddings": 8192},
+    tied=True,
+    fixed={"hidden_activation": "gelu_pytorch_tanh"},
+    parts=_PARTS,
+    windows="types",
+    window=4096,
+    period=2,
+    read=lambda file, found: _read(file, found, _GEMMA2_CAPS),
+    write=_write,
+    names=_NAMES,
+    forms=dict.fromkeys(_NORMS, SHIFTED),
+    gguf="gemma2",
+    gguf_read=lambda keys, found: (
+        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in _CAPS.items() if theirs not in keys}
+        | _scales(found, largest=46)
+    ),
+)
+
+
+def _read_gemma3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    for pattern in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if "layer_types" not in file.content:
+            file.only(pattern, 6)
+        file.get(pattern)
+    return _read(file, found, {})
+
+
+GEMMA3 = replace(
+    GEMMA2,
+    name="Gemma 3",
+    model_type="gemma3_text",
+    architecture="Gemma3ForCausalLM",
+    defaults=dict(GEMMA2.defaults) | {"max_position_embeddings": 131072},
+    parts=_PARTS | {"qk_norm": "head"},
+    rope=Rope(base=1e6, local_base=10000.0, local_base_key="rope_local_base_freq"),
+    period=6,
+    read=_read_gemma3,
+    names=_NAMES | QK_NORMS,
+    forms=dict.fromkeys((*_NORMS, *QK_NORMS), SHIFTED),
+    gguf="gemma3",
+    gguf_read=lambda _, found: _scales(found, largest=62),
+)

@@ -12,9 +12,8 @@ import torch
 
 from glassformer.checkpoints.families import tensor_names
 from glassformer.checkpoints.families.config_json import Fields
-from glassformer.checkpoints.families.gguf_names import EXPERTS, GGUF_PREFIX, PACKED
 from glassformer.checkpoints.families.table import Family, canonical, windowed
-from glassformer.checkpoints.families.tensor_names import Entry
+from glassformer.checkpoints.families.tensor_names import EXPERTS, GGUF_PREFIX, PACKED, Entry
 from glassformer.errors import InputError, require
 from glassformer.layers.options import Linear, Llama3, LongRope, RopeScaling, Yarn
 from glassformer.models import DecoderConfig

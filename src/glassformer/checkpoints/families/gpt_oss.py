@@ -19,10 +19,9 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from glassformer.checkpoints.families.config_json import Fields
-from glassformer.checkpoints.families.gguf_names import GGUF_NAMES
 from glassformer.checkpoints.families.rotation import Rope, write_scaling
 from glassformer.checkpoints.families.table import KEYS, NAMES, Family
-from glassformer.checkpoints.families.tensor_names import IN_TURNS, IN_TURNS_OUT_LAST, OUT_LAST
+from glassformer.checkpoints.families.tensor_names import GGUF_NAMES, IN_TURNS, IN_TURNS_OUT_LAST, OUT_LAST
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp

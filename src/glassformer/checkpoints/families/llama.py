@@ -1,38 +1,199 @@
-"""Llama 2 and 3, SmolLM2, and others of the architecture.
-
-Source: Touvron et al. 2023, arXiv 2307.09288; Grattafiori et al. 2024, arXiv 2407.21783.
-"""
+"""Llama and the families that are it with few changes: Mistral, Mixtral, Qwen, SmolLM3, Phi-3 and OLMo."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields
-from glassformer.checkpoints.families.table import Family
-from glassformer.checkpoints.families.tensor_names import NEIGHBOURS
+from glassformer.checkpoints.families.rotation import Rope
+from glassformer.checkpoints.families.table import KEYS, NAMES, QK_NORMS, Family, bias, write_bias
+from glassformer.checkpoints.families.tensor_names import GGUF_NAMES, NEIGHBOURS
+from glassformer.errors import require
 from glassformer.models import DecoderConfig
 
 
-def read_biases(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    """``attention_bias`` and ``mlp_bias``."""
+def _biases(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     file.only("rope_interleaved", False)
     return {"attention_bias": file.flag("attention_bias", False), "ff_bias": file.flag("mlp_bias", False)}
 
 
-def write_biases(config: DecoderConfig) -> dict[str, Any]:
-    """The opposite of :func:`read_biases`."""
+def _write_biases(config: DecoderConfig) -> dict[str, Any]:
     return {"attention_bias": config.attention_bias, "mlp_bias": config.ff_bias}
 
 
-LLAMA_ROWS = {"attention.query": NEIGHBOURS, "attention.key": NEIGHBOURS}
-"""The order of rows in GGUF files of the architecture, of weights and biases."""
+# Llama 2 and 3, SmolLM2, and others of the architecture. Source: Touvron et al. 2023, arXiv 2307.09288; Grattafiori et
+# al. 2024, arXiv 2407.21783.
 LLAMA = Family(
     name="Llama",
     model_type="llama",
     architecture="LlamaForCausalLM",
     defaults={"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
-    read=read_biases,
-    write=write_biases,
+    read=_biases,
+    write=_write_biases,
     gguf="llama",
-    gguf_forms=LLAMA_ROWS,
+    gguf_forms={"attention.query": NEIGHBOURS, "attention.key": NEIGHBOURS},  # of weights and biases
+)
+
+# GGUF files of it have the architecture "llama" and do not hold the window. Source: Jiang et al., arXiv 2310.06825.
+MISTRAL = Family(
+    name="Mistral",
+    model_type="mistral",
+    architecture="MistralForCausalLM",
+    defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 131072},
+    windows="all",
+    window=4096,
+)
+
+# Files have a tensor for each expert and matrix; a model of transformers 5 in memory has one for all experts. Its
+# layer_types are ignored, as by transformers. Source: Jiang et al. 2024, arXiv 2401.04088.
+_MATRICES = {"gate": "w1", "up": "w3", "down": "w2"}
+_EXPERTS = {f"ffn.{ours}": f"block_sparse_moe.experts.{{expert}}.{name}.weight" for ours, name in _MATRICES.items()}
+MIXTRAL = Family(
+    name="Mixtral",
+    model_type="mixtral",
+    architecture="MixtralForCausalLM",
+    keys=KEYS | {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"},
+    aliases={"num_experts": "num_local_experts"},
+    defaults={
+        **{"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072},
+        **{"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000, "num_hidden_layers": 32},
+        **{"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32},
+    },
+    rope=Rope(base=1e6, kinds=("default",)),
+    windows="all",
+    ignored=("layer_types",),
+    names=NAMES | {"ffn.router.score": "block_sparse_moe.gate"} | _EXPERTS,
+    in_memory={"ffn.router.score": "mlp.gate"}
+    | dict.fromkeys(("ffn.gate", "ffn.up"), "mlp.experts.gate_up_proj")
+    | {"ffn.down": "mlp.experts.down_proj"},
+)
+
+# Qwen2 and Qwen2.5. Source: Yang et al. 2024, arXiv 2407.10671.
+QWEN2 = Family(
+    name="Qwen2",
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    defaults={"num_key_value_heads": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768},
+    parts={"attention_bias": "qkv"},
+    windows="types",
+    window=4096,
+    window_flag=True,
+    gguf="qwen2",
+)
+
+# Source: Yang et al. 2025, arXiv 2505.09388.
+QWEN3 = replace(
+    QWEN2,
+    name="Qwen3",
+    model_type="qwen3",
+    architecture="Qwen3ForCausalLM",
+    defaults=dict(QWEN2.defaults) | {"head_dim": 128},
+    parts={"qk_norm": "head"},
+    read=bias,
+    write=write_bias,
+    names=NAMES | QK_NORMS,
+    gguf="qwen3",
+)
+
+
+def _read_qwen3_moe(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    renormalised = file.flag("norm_topk_prob", False)
+    require(renormalised, "norm_topk_prob = False", "True", "The decoder's routing weights add up to 1.")
+    file.get("intermediate_size")  # of layers without experts, of which there are none
+    return bias(file, found)
+
+
+# A mixture of experts in all layers.
+_ROUTED = {"ffn.router.score": "mlp.gate"} | {
+    f"ffn.{ours}": f"mlp.experts.{{expert}}.{ours}_proj.weight" for ours in ("gate", "up", "down")
+}
+QWEN3_MOE = replace(
+    QWEN3,
+    name="Qwen3 MoE",
+    model_type="qwen3_moe",
+    architecture="Qwen3MoeForCausalLM",
+    keys=KEYS | {"ff_dim": "moe_intermediate_size", "num_experts": "num_experts", "top_k": "num_experts_per_tok"},
+    aliases={"num_local_experts": "num_experts"},
+    defaults={"num_key_value_heads": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768},
+    fixed={"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []},
+    windows="all",
+    read=_read_qwen3_moe,
+    write=lambda config: write_bias(config) | {"norm_topk_prob": True},
+    names=dict(QWEN3.names) | _ROUTED,
+    gguf="qwen3moe",
+)
+
+
+def _read_smollm3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    layers, every = range(found["num_layers"]), file.whole("no_rope_layer_interval", 4) or 4
+    rotated = file.names("no_rope_layers", len(layers), (0, 1)) or [(n + 1) % every for n in layers]
+    return _biases(file, found) | {"unrotated_layers": tuple(n for n in layers if not rotated[n])}
+
+
+def _write_smollm3(config: DecoderConfig) -> dict[str, Any]:
+    rotated = [int(n not in config.unrotated_layers) for n in range(config.num_layers)]
+    return _write_biases(config) | {"no_rope_layers": rotated}
+
+
+# Layers that do not rotate (arXiv 2501.18795), every fourth by default. Source: Hugging Face 2025.
+SMOLLM3 = replace(
+    LLAMA,
+    name="SmolLM3",
+    model_type="smollm3",
+    architecture="SmolLM3ForCausalLM",
+    defaults={"num_key_value_heads": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768},
+    tied=True,
+    rope=Rope(base=2e6),
+    windows="types",
+    window_flag=True,
+    read=_read_smollm3,
+    write=_write_smollm3,
+    gguf="smollm3",
+    gguf_read=lambda _, found: {"unrotated_layers": tuple(range(3, found["num_layers"], 4))},
+)
+
+# Phi-3 and Phi-4-mini. llama.cpp ignores the window that GGUF files of Phi-3 hold; transformers and this do not.
+# Source: Abdin et al. 2024, arXiv 2404.14219; Ding et al. 2024, arXiv 2402.13753 (LongRoPE).
+_PACKED = dict.fromkeys(("attention.query", "attention.key", "attention.value"), "self_attn.qkv_proj") | dict.fromkeys(
+    ("ffn.gate", "ffn.up"), "mlp.gate_up_proj"
+)
+PHI3 = Family(
+    name="Phi-3",
+    model_type="phi3",
+    architecture="Phi3ForCausalLM",
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+    rope=Rope(fraction=1.0, kinds=("default", "longrope"), aliases=(("su", "longrope"), ("yarn", "longrope"))),
+    windows="all",
+    names=NAMES | _PACKED,
+    gguf="phi3",
+    gguf_names=GGUF_NAMES | {"ffn.gate": "ffn_up", "ffn.up": "ffn_up"},
+)
+
+# OLMo 2 and 3: norms only after attention and feed-forward network, and over all queries and all keys together. OLMo 3
+# has windows, in which YaRN does not stretch the rotation. Source: OLMo Team 2024, arXiv 2501.00656.
+_AFTER = {"attention_post_norm": "post_attention_layernorm", "ffn_post_norm": "post_feedforward_layernorm"}
+OLMO2 = Family(
+    name="OLMo 2",
+    model_type="olmo2",
+    architecture="Olmo2ForCausalLM",
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
+    parts={"norm_place": "after", "qk_norm": "all"},
+    read=bias,
+    write=write_bias,
+    names={ours: theirs for ours, theirs in NAMES.items() if ours not in ("attention_norm", "ffn_norm")}
+    | _AFTER
+    | QK_NORMS,
+)
+OLMO3 = replace(
+    OLMO2,
+    name="OLMo 3",
+    model_type="olmo3",
+    architecture="Olmo3ForCausalLM",
+    rope=Rope(base=500000.0, local_base=500000.0),
+    windows="types",
+    window=4096,
+    period=4,
+    gguf="olmo2",
+    gguf_read=lambda _, found: {"local_rope_base": found["rope_base"]} if found.get("window") else {},
 )

@@ -136,33 +136,26 @@ def _longrope(part: Fields, original: int, width: int, longest: int) -> LongRope
     return LongRope(short, long, original, given)
 
 
+_ORIGINAL = {"original_max_position_embeddings": "original_max_seq_len"}
+# Their fields of a scaling, and ours.
+_WRITTEN: dict[type, tuple[str, dict[str, str]]] = {
+    Linear: ("linear", {"factor": "factor"}),
+    Llama3: (
+        "llama3",
+        {"factor": "factor", "low_freq_factor": "low_turns", "high_freq_factor": "high_turns"} | _ORIGINAL,
+    ),
+    Yarn: ("yarn", {name: name for name in ("factor", "beta_fast", "beta_slow", "truncate")} | _ORIGINAL),
+    LongRope: (
+        "longrope",
+        {"short_factor": "short", "long_factor": "long", "attention_factor": "concentration"} | _ORIGINAL,
+    ),
+}
+
+
 def write_scaling(scaling: Any) -> dict[str, Any] | None:
     """The object in a ``config.json``; None without a scaling."""
-    if isinstance(scaling, Linear):
-        return {"rope_type": "linear", "factor": scaling.factor}
-    if isinstance(scaling, Llama3):
-        return {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_turns,
-            "high_freq_factor": scaling.high_turns,
-            "original_max_position_embeddings": scaling.original_max_seq_len,
-        }
-    if isinstance(scaling, Yarn):
-        return {
-            "rope_type": "yarn",
-            "factor": scaling.factor,
-            "original_max_position_embeddings": scaling.original_max_seq_len,
-            "beta_fast": scaling.beta_fast,
-            "beta_slow": scaling.beta_slow,
-            "truncate": scaling.truncate,
-        }
-    if isinstance(scaling, LongRope):
-        return {
-            "rope_type": "longrope",
-            "short_factor": list(scaling.short),
-            "long_factor": list(scaling.long),
-            "original_max_position_embeddings": scaling.original_max_seq_len,
-            "attention_factor": scaling.concentration,
-        }
-    return None
+    if scaling is None:
+        return None
+    kind, fields = _WRITTEN[type(scaling)]
+    values = {theirs: getattr(scaling, ours) for theirs, ours in fields.items()}
+    return {"rope_type": kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}

@@ -14,9 +14,8 @@ import torch
 
 from glassformer.checkpoints.families import tensor_names
 from glassformer.checkpoints.families.config_json import Fields
-from glassformer.checkpoints.families.gguf_names import GGUF_NAMES
 from glassformer.checkpoints.families.rotation import Rope
-from glassformer.checkpoints.families.tensor_names import Entry, Form
+from glassformer.checkpoints.families.tensor_names import GGUF_NAMES, Entry, Form
 from glassformer.checkpoints.shards import Planned
 from glassformer.errors import InputError, require
 from glassformer.models import DecoderConfig

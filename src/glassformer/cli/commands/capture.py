@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+from glassformer.cli import writing
 from glassformer.cli.flags import CaptureFlags
 from glassformer.cli.terminal import say
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.files import new_file
 from glassformer.generation.language_model import LanguageModel, load
 from glassformer.observe.capture import capture
@@ -108,12 +109,9 @@ def _write(path: Path, arrays: Arrays, strings: Sequence[str]) -> None:
     texts = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
     texts["strings"] = list(strings)
     numbers = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in texts}
-    try:
-        with new_file(path) as draft:
-            if path.suffix == ".safetensors":
-                save_file(numbers, draft, metadata={name: json.dumps(each) for name, each in texts.items()})
-            else:
-                with draft.open("wb") as file:
-                    np.savez(file, **numbers, **{name: np.array(each) for name, each in texts.items()})  # type: ignore[arg-type]
-    except OSError as error:
-        raise InputError(f"{path}, which cannot be written: {error}", "a writable file", "Choose another.") from error
+    with writing(path), new_file(path) as draft:
+        if path.suffix == ".safetensors":
+            save_file(numbers, draft, metadata={name: json.dumps(each) for name, each in texts.items()})
+        else:
+            with draft.open("wb") as file:
+                np.savez(file, **numbers, **{name: np.array(each) for name, each in texts.items()})  # type: ignore[arg-type]

@@ -11,19 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from glassformer.cli.conversation import (
-    CONTEXT,
-    ContextFull,
-    Conversation,
-    TemplateConversation,
-    is_answer,
-    require_chat,
-)
+from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.flags import ChatFlags
 from glassformer.cli.terminal import write
 from glassformer.data.harmony import Effort, Piece, Setting
 from glassformer.errors import require
-from glassformer.generation.continuation import Continuation
+from glassformer.generation.decoding import Continuation
 from glassformer.generation.language_model import find_model, require_tokenizer
 from glassformer.generation.sampling import SamplingRule
 
@@ -50,7 +43,7 @@ class Screen:
     speed: bool = True
     """Print how fast a reply came."""
 
-    def show(self, conversation: Conversation | TemplateConversation, text: str) -> bool:
+    def show(self, conversation: Conversation, text: str) -> bool:
         """Send ``text`` and show the reply as it comes; whether any of it was an answer.
 
         Raises:
@@ -66,14 +59,14 @@ class Screen:
         self.end(conversation)
         return answered
 
-    def end(self, conversation: Conversation | TemplateConversation) -> None:
+    def end(self, conversation: Conversation) -> None:
         """Print notes after a reply, however it ended."""
         if conversation.cut is not None:
             self._note(f"[the reply is cut: {conversation.cut}]")
         if self.speed and (line := str(conversation.stopwatch)):
             self._note(f"[{line}]")
 
-    def _show(self, pieces: Iterable[Piece], conversation: Conversation | TemplateConversation) -> bool:
+    def _show(self, pieces: Iterable[Piece], conversation: Conversation) -> bool:
         answering = reasoning = answered = False
         for piece in pieces:
             if is_answer(piece):
@@ -118,7 +111,7 @@ class Screen:
         write(f"{text}\n", sys.stderr)
 
 
-def talk(conversation: Conversation | TemplateConversation, screen: Screen) -> None:
+def talk(conversation: Conversation, screen: Screen) -> None:
     """Messages from standard input, answers to them, until the input ends or ``/quit``."""
     interactive = sys.stdin.isatty()
     if interactive:
@@ -158,28 +151,22 @@ def talk(conversation: Conversation | TemplateConversation, screen: Screen) -> N
 def main(flags: ChatFlags) -> int:
     """Load the model and talk; return the exit status."""
     rule = SamplingRule(flags.temperature, flags.top_k, flags.top_p, flags.seed)
-    released = find_model(flags.model, flags.tokenizer)
-    tokenizer = require_tokenizer(released)
-    in_harmony = "<|channel|>" in tokenizer.specials or released.chat_template is None
-    if in_harmony:
-        require_chat(released)
-    longest = released.config.max_seq_len
-    require(
-        flags.context is None or flags.context <= longest,
-        f"--context {flags.context}",
-        f"at most the {longest} tokens that {released.path} can read",
-        "Pass less, or leave it out.",
+    found = find_model(flags.model, flags.tokenizer)
+    in_harmony = found.chat_template is None or "<|channel|>" in require_tokenizer(found).specials
+    tokenizer = require_chat(found) if in_harmony else require_tokenizer(found)
+    longest = found.config.max_seq_len
+    context = min(CONTEXT, longest) if flags.context is None else flags.context
+    expected = f"at most the {longest} tokens that {found.path} can read"
+    require(context <= longest, f"--context {context}", expected, "Pass less, or leave it out.")
+    model = found.load(flags.device, flags.dense)
+    conversation = Conversation(
+        Continuation(model, context, rule=rule, speculate=flags.speculate),
+        tokenizer,
+        Setting(flags.effort, datetime.date.today().isoformat(), flags.instructions),
+        template=None if in_harmony else found.chat_template,
+        stop_tokens=found.stop_tokens,
+        max_new_tokens=flags.max_new_tokens,
     )
-    model = released.load(flags.device, flags.dense)
-    context = min(CONTEXT, model.config.max_seq_len) if flags.context is None else flags.context
-    continuation = Continuation(model, context, rule=rule, speculate=flags.speculate)
-    conversation: Conversation | TemplateConversation
-    if in_harmony:
-        setting = Setting(flags.effort, datetime.date.today().isoformat(), flags.instructions)
-        most, stops = flags.max_new_tokens, released.stop_tokens
-        conversation = Conversation(continuation, tokenizer, setting, stop_tokens=stops, max_new_tokens=most)
-    else:
-        conversation = TemplateConversation(continuation, released, flags.instructions, flags.max_new_tokens)
     screen = Screen(flags.show_reasoning, flags.speed)
     if flags.message is None:
         talk(conversation, screen)
@@ -216,13 +203,13 @@ def _line(prompt: str) -> str | None:
     return line.strip() if line else None
 
 
-def _obey(command: str, conversation: Conversation | TemplateConversation, screen: Screen) -> str | None:
+def _obey(command: str, conversation: Conversation, screen: Screen) -> str | None:
     """Run the command in a line that starts with /; returns what to print, or None if it is no command."""
     name, _, rest = command.partition(" ")
     if name == "/new" and not rest:
         conversation.messages = []
         return "A new conversation."
-    if name == "/effort" and rest.strip() in get_args(Effort) and isinstance(conversation, Conversation):
+    if name == "/effort" and rest.strip() in get_args(Effort) and conversation.template is None:
         conversation.setting = replace(conversation.setting, effort=rest.strip())  # type: ignore[arg-type]
         return f"Reasoning: {rest.strip()}."
     if name == "/reasoning" and not rest:

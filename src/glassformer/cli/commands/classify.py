@@ -52,12 +52,9 @@ def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: b
     while chosen := list(islice(texts, at_once)):
         count += len(chosen)
         for text, row in zip(chosen, classifier.probabilities(chosen).tolist(), strict=True):
-            require(
-                all(map(math.isfinite, row)),
-                f"{row} for the probabilities of {_printed(text)}",
-                "numbers",
-                "The weights are damaged or training diverged: train again.",
-            )
+            got = f"{row} for the probabilities of {_printed(text)}"
+            fix = "The weights are damaged or training diverged: train again."
+            require(all(map(math.isfinite, row)), got, "numbers", fix)
             best = max(range(len(row)), key=row.__getitem__)
             found = token_effects(classifier, text, best) if effects else None
             yield Verdict(text, classifier.classes[best], dict(zip(classifier.classes, row, strict=True)), found)

@@ -6,17 +6,17 @@ import math
 
 import torch
 
+from glassformer.cli import writing
 from glassformer.cli.flags import CompileFlags
 from glassformer.cli.terminal import say
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.files import require_absent
 from glassformer.programs.certificate import ProgramCertificate, verify_program
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.language import typed
-from glassformer.programs.library import Example
+from glassformer.programs.library import Example, read_program
 from glassformer.programs.model import CompiledProgram
 from glassformer.programs.parts import describe
-from glassformer.programs.program_files import read_program
 from glassformer.programs.saved import load_program, require_place, save_program
 from glassformer.text import shown
 
@@ -39,12 +39,8 @@ def run(flags: CompileFlags) -> ProgramCertificate | None:
         if certificate.verdict == "undecided":
             say(f"\nTo run them all, pass --limit {certificate.num_different} or more, or choose a smaller max_len.")
     if out is not None:
-        try:
+        with writing(out):
             save_program(model, out)
-        except OSError as error:
-            raise InputError(
-                f"{shown(out)} ({error.strerror})", "a place that can be written to", "Change it."
-            ) from error
         say(f"\ntransformer: {shown(out)}")
     return certificate
 

@@ -22,7 +22,7 @@ from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli import TEXT
 from glassformer.cli.flags import ConvertFlags
-from glassformer.cli.runs import find_trained
+from glassformer.cli.runs import StoredRun, find_run
 from glassformer.cli.terminal import on_disk, say
 from glassformer.data.chat_template import template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, tokenizer_from_gguf
@@ -32,34 +32,23 @@ from glassformer.files import lies_inside, write_text
 from glassformer.generation.language_model import find_model, find_place
 
 _KEPT_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-    "LICENSE",
-    "USAGE_POLICY",
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
+    *("generation_config.json", "chat_template.jinja", "LICENSE", "USAGE_POLICY"),
 )
 """Files in Hugging Face's directories that stay valid in another layout."""
 _DECOMPOSED = "e\N{COMBINING ACUTE ACCENT}"
 _KEPT_SETTINGS = (
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "initializer_range",
-    "output_router_logits",
-    "router_aux_loss_coef",
-    "use_cache",
+    *("bos_token_id", "eos_token_id", "pad_token_id", "use_cache"),
+    *("initializer_range", "output_router_logits", "router_aux_loss_coef"),
 )
 
 
 def convert(flags: ConvertFlags) -> list[str]:
     """Convert; return lines that describe the result."""
     require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new one", "Pass --replace.")
+    run = find_run(Path(flags.source))
     if flags.out.suffix == ".gguf":
-        return _convert_to_gguf(flags)
-    run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
+        return _convert_to_gguf(flags, run)
     if run is not None:
         return _write(decoder_in_memory(run.load()), flags)
     place = find_place(flags.source)
@@ -100,13 +89,12 @@ def _write(
     return [f"{flags.out}: {name}{where}, {on_disk(size)}", *(str(each.message) for each in caught)]
 
 
-def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
+def _convert_to_gguf(flags: ConvertFlags, run: StoredRun | None) -> list[str]:
     """Write one file, with the tokenizer and the chat template of the source, or the tokenizer of a run on bytes."""
-    run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
     vocabulary: Mapping[str, Any] | None = None
     template, notes = None, []
     if run is not None:
-        decoder, vocabulary = run.load(), byte_vocabulary() if run.kind == TEXT else None
+        decoder, vocabulary = run.load(), byte_vocabulary() if run.data["kind"] == TEXT else None
     else:
         place = find_place(flags.source)
         if isinstance(place, GgufFile):

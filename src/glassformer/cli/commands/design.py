@@ -25,12 +25,8 @@ def run(flags: DesignFlags) -> Certificate:
             "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer verify' finds a "
             "failing sequence for any weights.",
         )
-    require(
-        0 < flags.largest_error < task.decisive_error,
-        f"--largest-error {flags.largest_error}",
-        f"above 0 and below {task.decisive_error:g}, so that no output is misread",
-        "Pass 1e-9, for example.",
-    )
+    error, expected = flags.largest_error, f"above 0 and below {task.decisive_error:g}, so that no output is misread"
+    require(0 < error < task.decisive_error, f"--largest-error {error}", expected, "Pass 1e-9, for example.")
     made = design(task, flags.largest_error)
     require_size(made.weights.matrices)
     say(f"{task.name}: {task.summary}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import urlencode
@@ -19,24 +18,20 @@ from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.state import from_words
 from glassformer.files import require_absent
-from glassformer.text import one_line, short, shown
+from glassformer.text import short, shown
 
 
 def run(flags: ExploreFlags) -> None:
     """Serve the page until Ctrl-C, or write it."""
     text = flags.text or ""
-    require(
-        len(text) <= m.MOST_CHARACTERS,
-        f"--text of {len(text):,} characters",
-        f"at most {m.MOST_CHARACTERS:,}",
-        "Shorten it.",
-    )
+    got = f"--text of {len(text):,} characters"
+    require(len(text) <= m.MOST_CHARACTERS, got, f"at most {m.MOST_CHARACTERS:,}", "Shorten it.")
     require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")
     if flags.save is not None:
         require_absent(flags.save, flags.overwrite)
     else:
         server = import_extra("server")
-    backend = Backend(list_models(flags.run, flags.runs, _warn))
+    backend = Backend(list_models(flags.run, flags.runs))
     words = _words(flags, backend)
     if flags.save is not None:
         say(f"page: {shown(save(backend, from_words(words), flags.save))}")
@@ -57,10 +52,6 @@ def main(flags: ExploreFlags) -> int:
     return 0
 
 
-def _warn(line: str) -> None:
-    print(f"glassformer: warning: {one_line(line)}", file=sys.stderr)
-
-
 def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:
     """What to show first, as the words of the page's address; none where the page may choose."""
     cards = backend.catalogue().models
@@ -69,12 +60,8 @@ def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:
     words = {name: word for name, word in chosen.items() if word is not None}
     if not words and flags.run is None and flags.save is None:
         return {}
-    require(
-        flags.view is None or flags.view in card.views,
-        f"--view {flags.view} of {card.name}",
-        f"one of {', '.join(card.views)}",
-        "Choose one of these, or name another model.",
-    )
+    got, fix = f"--view {flags.view} of {card.name}", "Choose one of these, or name another model."
+    require(flags.view is None or flags.view in card.views, got, f"one of {', '.join(card.views)}", fix)
     return {"model": card.name, **words}
 
 
@@ -90,8 +77,5 @@ def _fitting(flags: ExploreFlags, backend: Backend, cards: Sequence[m.ModelCard]
             backend.answer("run", m.Ask(model=card.name, text=text))
             return card
     known = ", ".join(card.name for card in with_view)
-    raise InputError(
-        f"--text {short(text)}, which none of the models here reads",
-        f"a text for one of {known}",
-        "Name the model to see what is wrong with the text.",
-    )
+    got, fix = f"--text {short(text)}, which none of the models here reads", "Name the model to see what is wrong."
+    raise InputError(got, f"a text for one of {known}", fix)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from glassformer.cli import RECURRENCE, TEXT
 from glassformer.cli.flags import GenerateFlags
-from glassformer.cli.runs import find_trained, no_run
+from glassformer.cli.runs import read_run
 from glassformer.cli.terminal import Stopwatch, write
 from glassformer.cli.training_data import BYTES
 from glassformer.errors import InputError, require
@@ -62,22 +62,15 @@ def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
     trainings = directory / "trainings"
     if trainings.is_dir():
         names = ", ".join(sorted(each.name for each in trainings.iterdir() if each.is_dir()))
-        raise InputError(
-            f"--run {directory}, a lab of several runs", "one of its runs", f"Use --run {trainings}/NAME: {names}."
-        )
-    trained = find_trained(directory)
-    if trained is None:
-        raise no_run(directory)
-    kind = trained.kind
-    require(
-        kind in (TEXT, RECURRENCE),
-        f"--run {directory}, a run on data of kind {kind!r}",
-        "a run on a text or the recurrence",
-        "Read other runs from Python, with glassformer.training.load_weights.",
-    )
+        fix = f"Use --run {trainings}/NAME: {names}."
+        raise InputError(f"--run {directory}, a lab of several runs", "one of its runs", fix)
+    trained = read_run(directory)
+    kind = trained.data["kind"]
+    got, fix = f"--run {directory}, a run on data of kind {kind!r}", "Read other runs from Python, with load_weights."
+    require(kind in (TEXT, RECURRENCE), got, "a run on a text or the recurrence", fix)
     source = f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}"
     place = chosen_device(flags.device)
-    return _without_tokenizer(flags, kind, trained.config.vocab_size, lambda: trained.load().to(place), source)
+    return _without_tokenizer(flags, kind, trained.model.vocab_size, lambda: trained.load().to(place), source)
 
 
 def _of_model(flags: GenerateFlags) -> _Task:
@@ -87,12 +80,8 @@ def _of_model(flags: GenerateFlags) -> _Task:
     dense = "stored" if flags.compile and flags.dense is None else flags.dense  # compiled steps call no C++
     load = functools.partial(released.load, flags.device, dense)
     if plain is not None:
-        require(
-            plain == RECURRENCE or vocab_size <= BYTES,
-            f"--tokenizer bytes for a model of vocab_size = {vocab_size}",
-            f"a model of at most {BYTES} tokens",
-            "Use the tokenizer that belongs to the model.",
-        )
+        got, fix = f"--tokenizer bytes for a model of vocab_size = {vocab_size}", "Use the model's own tokenizer."
+        require(plain == RECURRENCE or vocab_size <= BYTES, got, f"a model of at most {BYTES} tokens", fix)
         return _without_tokenizer(flags, plain, vocab_size, load, f"--tokenizer {flags.tokenizer}")
     tokenizer = require_tokenizer(released)
     prompt = [*tokenizer.begin, *tokenizer.encode(flags.prompt)]
@@ -117,12 +106,8 @@ def _without_tokenizer(
 
 
 def _number(stop: str, vocab_size: int, source: str) -> int:
-    require(
-        is_below(stop, vocab_size),
-        f"--stop {stop} for {source}",
-        f"a number from 0 to {vocab_size - 1}, or the name of a special token",
-        "Name one that the model has.",
-    )
+    expected = f"a number from 0 to {vocab_size - 1}, or the name of a special token"
+    require(is_below(stop, vocab_size), f"--stop {stop} for {source}", expected, "Name one that the model has.")
     return int(stop)
 
 
@@ -137,20 +122,12 @@ def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
         # Bytes from the shell that are not UTF-8 are kept.
         tokens = list(prompt.encode("utf-8", errors="surrogateescape"))
         require(len(tokens) > 0, "an empty prompt", "at least one character", "Begin the text: --prompt Once.")
-        require(
-            max(tokens) < vocab_size,
-            f"the byte {max(tokens)} for a model of vocab_size = {vocab_size}",
-            "bytes that it knows",
-            "Use the tokenizer that belongs to the model.",
-        )
+        got, fix = f"the byte {max(tokens)} for a model of vocab_size = {vocab_size}", "Use the model's own tokenizer."
+        require(max(tokens) < vocab_size, got, "bytes that it knows", fix)
         return tokens
     numbers = prompt.split()
-    require(
-        len(numbers) > 0 and all(is_below(number, vocab_size) for number in numbers),
-        f"the prompt {short(prompt)}",
-        f"whole numbers from 0 to {vocab_size - 1}",
-        'Separate them by spaces: --prompt "1 2 3".',
-    )
+    fix, known = 'Separate them by spaces: --prompt "1 2 3".', all(is_below(number, vocab_size) for number in numbers)
+    require(bool(numbers) and known, f"the prompt {short(prompt)}", f"whole numbers from 0 to {vocab_size - 1}", fix)
     return [int(number) for number in numbers]
 
 

@@ -8,8 +8,8 @@ from glassformer.cli.flags import RunProgramFlags
 from glassformer.cli.terminal import say
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.graph import value_in_words
+from glassformer.programs.library import read_program, tokens_in
 from glassformer.programs.parts import agree
-from glassformer.programs.program_files import read_program, tokens_in
 from glassformer.programs.saved import load_program
 
 

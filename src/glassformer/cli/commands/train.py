@@ -18,8 +18,8 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.modes import seeded
 from glassformer.training import DivergedError, TrainingResult, train
-from glassformer.training.next_token import NextTokenTask
 from glassformer.training.run_directory import RunDirectory
+from glassformer.training.sequence_tasks import NextTokenTask
 from glassformer.training.stepper import open_accelerator
 
 EXIT_DIVERGED = 1
@@ -39,12 +39,9 @@ def run(flags: TrainFlags) -> TrainingResult:
         RunDirectory(flags.run).require_new()
     _require_memory(flags)
     data = open_data(flags.data, flags.seq_len, flags.seed)
-    require(
-        data.seq_len <= flags.model.max_seq_len,
-        f"sequences of {data.seq_len} tokens with max_seq_len = {flags.model.max_seq_len}",
-        "sequences that the model can read",
-        "Pass a smaller --seq-len or a larger --model.max-seq-len.",
-    )
+    longest, fix = flags.model.max_seq_len, "Pass a smaller --seq-len or a larger --model.max-seq-len."
+    got = f"sequences of {data.seq_len} tokens with max_seq_len = {longest}"
+    require(data.seq_len <= longest, got, "sequences that the model can read", fix)
     config = DecoderConfig(**{**vars(flags.model), "vocab_size": data.vocab_size})
     with seeded(flags.seed):
         model = Decoder(config)
@@ -82,12 +79,9 @@ def _require_memory(flags: TrainFlags) -> None:
     needed += 4 * tokens * (model.vocab_size + model.num_layers * model.hidden_dim)
     needed += 8 * seq_len * (training.batch_size + held_out)
     available = machine_memory()
-    require(
-        available is None or needed <= available,
-        f"--model, --training and --seq-len sizes that take at least {in_memory(needed)} of memory",
-        f"at most this machine's {in_memory(available or 0)}",
-        "Choose smaller ones.",
-    )
+    got = f"--model, --training and --seq-len sizes that take at least {in_memory(needed)} of memory"
+    expected = f"at most this machine's {in_memory(available or 0)}"
+    require(available is None or needed <= available, got, expected, "Choose smaller ones.")
 
 
 def main(flags: TrainFlags) -> int:

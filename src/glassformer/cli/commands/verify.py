@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
+from glassformer.cli import writing
 from glassformer.cli.flags import VerifyFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError
@@ -21,7 +20,6 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import Certificate, Failure, verify
 from glassformer.handcraft.weight_files import read_head
 
-Written = TypeVar("Written")
 FIGURES = ("counterexample", "largest-error")
 """Their names, of a failing sequence and of another."""
 MOST_ROWS, MOST_KEYS, LONGEST = 24, 8, 60
@@ -121,11 +119,14 @@ def run(flags: VerifyFlags) -> Certificate:
         title = f"{chosen.sequence[:40]}, position {chosen.position}"
         figure = draw_attention(shown.attention, shown.names, shown.names, title)
         name = FIGURES[0] if failure is not None else FIGURES[1]
-        for path in _written(flags.figure, lambda directory: save_figure(figure, directory, name)):
+        with writing(flags.figure):
+            paths = save_figure(figure, flags.figure, name)
+        for path in paths:
             say(f"figure: {path}")
     if flags.json is not None:
         text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
-        _written(flags.json, lambda path: write_text(path, text))
+        with writing(flags.json):
+            write_text(flags.json, text)
         say(f"certificate: {flags.json}")
     return certificate
 
@@ -133,11 +134,3 @@ def run(flags: VerifyFlags) -> Certificate:
 def main(flags: VerifyFlags) -> int:
     """Verify; return the exit status: 0 if the head is proved to solve the task, else 1."""
     return 0 if run(flags).holds else 1
-
-
-def _written(path: Path, write: Callable[[Path], Written]) -> Written:
-    """The result of ``write``. A path that cannot be written to is bad input, with that exit status."""
-    try:
-        return write(path)
-    except OSError as error:
-        raise InputError(f"{path} ({error.strerror})", "a place that can be written to", "Choose another.") from error

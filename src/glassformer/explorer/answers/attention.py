@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -35,24 +34,17 @@ _passing = threading.Lock()
 """Held during a pass over a head: concurrent passes would compete for the cores and take the memory of all."""
 
 
-@dataclass(frozen=True, eq=False)
-class Overview:
-    """A summary of one head.
-
-    Args:
-        levels: The matrix at the levels ``COARSE``, ``COARSE + 1`` and so on to a single cell.
-        thumbnail: The largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` parts.
-        entropy: The mean entropy of a query's weights, in nats; 0 if no query has any weight.
-        distance: The mean distance from a query to its keys, by weight; 0 if no query has any weight.
-        sink: The mean weight of the sink.
-        finite: Whether all weights are finite. If not, only ``levels`` is meaningful: a cell is NaN if one of its
-            weights is.
-    """
+class Overview(NamedTuple):
+    """A summary of one head; without finite weights only ``levels`` is meaningful, where a cell of NaN is NaN."""
 
     levels: tuple[Float[np.ndarray, "_ _"], ...]
+    """The matrix at the levels ``COARSE``, ``COARSE + 1`` and so on to a single cell."""
     thumbnail: Float[np.ndarray, "_ _"]
+    """The largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` parts."""
     entropy: float
+    """Mean over the queries, in nats; this and the next are 0 if no query has any weight."""
     distance: float
+    """Mean distance from a query to its keys, by weight."""
     sink: float
     finite: bool
 
@@ -60,15 +52,13 @@ class Overview:
 def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     """The requested tile, in float32."""
     kept = runs.of(ask.run)
-    given = _head_given(kept, ask.part, ask.layer, ask.head)
+    stack = kept.layers(ask.part)
+    given = stack[_require_index("layer", ask.layer, len(stack))]
+    _require_index("head", ask.head, given.q.shape[1])
     queries, keys = given.q.shape[2], given.k.shape[2]
     deepest = max(queries, keys, 2) - 1
-    require(
-        ask.level <= deepest.bit_length(),
-        f"level = {ask.level} of a matrix of {queries} x {keys}",
-        f"0 to {deepest.bit_length()}",
-        "The highest level has one cell.",
-    )
+    got = f"level = {ask.level} of a matrix of {queries} x {keys}"
+    require(ask.level <= deepest.bit_length(), got, f"0 to {deepest.bit_length()}", "The highest level has one cell.")
     rows, columns = (-(-count // 2**ask.level) for count in (queries, keys))
     require(
         ask.row * TILE < rows and ask.column * TILE < columns,
@@ -78,8 +68,8 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     )
     across = slice(ask.column * TILE, (ask.column + 1) * TILE)
     if ask.level >= COARSE:
-        level = overview(runs, ask.run, ask.part, ask.layer, ask.head).levels[ask.level - COARSE]
-        return level[ask.row * TILE : (ask.row + 1) * TILE, across]
+        (overview,) = _overviews(runs, kept, ask.run, ask.part, ask.layer, [ask.head])
+        return overview.levels[ask.level - COARSE][ask.row * TILE : (ask.row + 1) * TILE, across]
     name = ("band", ask.run, kept.stamp, ask.part, ask.layer, ask.head, ask.level, ask.row)
     band = runs.derived.get(name)
     if band is None:
@@ -106,13 +96,6 @@ def rows(runs: Runs, ask: AskRows) -> Float[np.ndarray, "layer head key"]:
         read = row.weights[0, :, 0].float().cpu().numpy()
         found[place, :, row.first : row.first + read.shape[1]] = read
     return found
-
-
-def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overview:
-    """The overview of a head, computed in one pass over its rows and then cached."""
-    kept = runs.of(run)
-    _head_given(kept, part, layer, head)
-    return _overviews(runs, kept, run, part, layer, [head])[0]
 
 
 def _overviews(runs: Runs, kept: KeptRun, run: str, part: Part, layer: int, heads: Sequence[int]) -> list[Overview]:
@@ -197,13 +180,6 @@ def _edges(count: int) -> np.ndarray:
 def _mean(values: Float[np.ndarray, " query"]) -> float:
     counted = values[~np.isnan(values)]
     return float(counted.mean()) if counted.size else 0.0
-
-
-def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> Attended:
-    stack = run.layers(part)
-    given = stack[_require_index("layer", layer, len(stack))]
-    _require_index("head", head, given.q.shape[1])
-    return given
 
 
 def _require_index(name: str, index: int, count: int) -> int:

@@ -15,20 +15,12 @@ def experts(runs: Runs, ask: AskExperts) -> Experts:
     than ``MOST_EXPERT_NUMBERS``, the probabilities are omitted, and ``T * L * 2 k`` remain.
     """
     run = runs.of(ask.run)
-    require(
-        len(run.routed) > 0,
-        f"a run of {run.message.ask.model!r}, which has no experts",
-        "a run of a mixture of experts",
-        "Choose a model whose card names the view 'experts'.",
-    )
+    expected, fix = "a run of a mixture of experts", "Choose a model whose card names the view 'experts'."
+    require(len(run.routed) > 0, f"a run of {run.message.ask.model!r}, which has no experts", expected, fix)
     for routed in run.routed:
         finite = bool(routed.probabilities.isfinite().all() and routed.shares.isfinite().all())
-        require(
-            finite,
-            f"probabilities of layer {routed.layer}'s router that are not finite",
-            "finite ones",
-            "Look for the first NaN in the model's weights and forward pass.",
-        )
+        got = f"probabilities of layer {routed.layer}'s router that are not finite"
+        require(finite, got, "finite ones", "Look for the first NaN in the model's weights and forward pass.")
     chosen = sum(2 * routed.choices.numel() for routed in run.routed)
     fitting = int(len(run.message.tokens) * MOST_EXPERT_NUMBERS / chosen)
     require(

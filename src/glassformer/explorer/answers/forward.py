@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
 from glassformer.programs.graph import value_in_words
-from glassformer.programs.program_files import tokens_in
+from glassformer.programs.library import tokens_in
 
 SHOWN_CLASSES = 8
 """Largest number of classes, or next tokens, whose probabilities a run reports."""
@@ -56,8 +56,7 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Routed:
+class Routed(NamedTuple):
     """The output of one layer's router: the probabilities of all experts, the chosen experts, and their weights."""
 
     layer: int
@@ -90,13 +89,13 @@ class KeptRun:
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """In bytes."""
         held: dict[int, int] = {}  # a mask is shared by the layers
         for given in (each for stack in self.stacks.values() for each in stack):
             for tensor in (given.q, given.k, given.mask, given.pattern.key_padding):
                 if tensor is not None:
                     held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        routed = (tensor for each in self.routed for tensor in (each.probabilities, each.choices, each.shares))
+        routed = (tensor for each in self.routed for tensor in each[1:])
         more = sum(tensor.nbytes for tensor in (*routed, *self.inputs, *([] if self.logits is None else [self.logits])))
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
         return sum(held.values()) + more + words + size_of_ask(self.message.ask)
@@ -122,8 +121,8 @@ def size_of_ask(ask: m.Ask) -> int:
 
 def run_name(ask: m.Ask) -> str:
     """A name computed from the request, which stays the same when the explorer is started again."""
-    told = json.dumps(ask.model_dump(), sort_keys=True)
-    return "r" + hashlib.sha256(told.encode("ascii")).hexdigest()[:20]
+    text = json.dumps(ask.model_dump(), sort_keys=True)
+    return "r" + hashlib.sha256(text.encode("ascii")).hexdigest()[:20]
 
 
 @torch.no_grad()
@@ -138,20 +137,15 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
     if isinstance(loaded, LoadedEncoderDecoder):
         with evaluating(loaded.model):
             return _read_both(loaded, ask)
-    require(
-        ask.source is None and ask.order is None,
-        f"a source for {loaded.card.name!r}",
-        "a text alone",
-        "Omit source and order, or choose an encoder-decoder.",
-    )
+    fix = "Omit source and order, or choose an encoder-decoder."
+    require(ask.source is None and ask.order is None, f"a source for {loaded.card.name!r}", "a text alone", fix)
     if isinstance(loaded, LoadedHead):
         return _read_head(loaded, ask)
     if isinstance(loaded, LoadedProgram):
         return _read_program(loaded, ask)
     tokens = loaded.encode(ask.text)
     require(len(tokens) > 0, f"the text {ask.text[:40]!r}, which has no tokens", "at least one", "Type something.")
-    most = f"at most {m.MOST_TOKENS:,}"
-    require(len(tokens) <= m.MOST_TOKENS, f"a text of {len(tokens):,} tokens", most, "Shorten the text.")
+    require(len(tokens) <= m.MOST_TOKENS, f"{len(tokens):,} tokens", f"at most {m.MOST_TOKENS:,}", "Shorten the text.")
     row = torch.tensor([tokens], device=next(loaded.model.parameters()).device)
     decodes = isinstance(loaded, LoadedDecoder)
     with evaluating(loaded.model), _watched(loaded.model) as seen:
@@ -167,13 +161,7 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
 
 
 def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) -> Float[Tensor, "batch class"] | None:
-    """The logits of the next token after ``place``, or of classes; None for a model without either.
-
-    Args:
-        loaded: The model.
-        inputs: Its arguments; see :class:`KeptRun`.
-        place: Ignored by a classifier.
-    """
+    """The logits of the next token after ``place``, or of classes; None for a model without either."""
     if isinstance(loaded, LoadedEncoderDecoder):
         return cast(Tensor, loaded.model(*inputs))[:, place]
     if isinstance(loaded, LoadedDecoder):
@@ -255,15 +243,10 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
         said = m.Said(headline=" ".join(words), words=words)
     else:
         said = m.Said(headline="outputs that are not finite")
-    message = m.Run(
-        run=run_name(ask),
-        ask=ask,
-        tokens=[visible(str(token)) for token in given],
-        source=None,
-        attentions=[],
-        said=said,
+    tokens = [visible(str(token)) for token in given]
+    return KeptRun(
+        m.Run(run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said), {}, inputs=(ids,)
     )
-    return KeptRun(message, {}, inputs=(ids,))
 
 
 def _watched(model: nn.Module) -> Any:

@@ -9,16 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from glassformer.errors import require
+from glassformer.explorer import messages as m
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel, of_kind
-from glassformer.explorer.messages import (
-    MOST_CELLS,
-    AskCheck,
-    CertificateMessage,
-    Check,
-    Head,
-    HeadWeightsMessage,
-    Numbers,
-)
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import Task
@@ -31,24 +23,24 @@ _ALIKE = 1e-9
 _MOST_POSSIBLE = 10**300
 
 
-def head(loaded: LoadedModel) -> Head:
+def head(loaded: LoadedModel, _: m.AskHead | None = None) -> m.Head:
     """The task of a hand-designed head, and its designed weights."""
     loaded = of_kind(LoadedHead, loaded, "head", "a hand-designed head")
     task, weights = loaded.task, loaded.weights
-    return Head(
+    return m.Head(
         task=task.name,
         summary=task.summary,
         letters=list(task.space.letters),
         has_cls=task.space.has_cls,
         max_len=task.space.max_len,
-        weights=HeadWeightsMessage(**{name: matrix.tolist() for name, matrix in weights.matrices.items()}),
+        weights=m.HeadWeightsMessage(**{name: matrix.tolist() for name, matrix in weights.matrices.items()}),
         inputs=input_names(weights, task.space),
         positions=[] if weights.max_seq_len is None else position_names(task.space, weights.max_seq_len),
         why=dict(loaded.why),
     )
 
 
-def check(loaded: LoadedModel, ask: AskCheck) -> Check:
+def check(loaded: LoadedModel, ask: m.AskCheck) -> m.Check:
     """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the head's task."""
     task = of_kind(LoadedHead, loaded, "check", "a hand-designed head").task
     space = task.space
@@ -63,7 +55,7 @@ def check(loaded: LoadedModel, ask: AskCheck) -> Check:
     output, target = trace.output[judged], cases.target[0][judged]
     outputs = output_names(task)
     columns = [str(number) for number in range(weights.qk_dim)]
-    return Check(
+    return m.Check(
         tokens=tokens,
         inputs=_numbers(tokens, input_names(weights, space), weights.with_positions(cases.inputs[0])),
         K=_numbers(tokens, columns, trace.K),
@@ -80,13 +72,13 @@ def check(loaded: LoadedModel, ask: AskCheck) -> Check:
     )
 
 
-def chosen_weights(message: HeadWeightsMessage, task: Task) -> HeadWeights:
+def chosen_weights(message: m.HeadWeightsMessage, task: Task) -> HeadWeights:
     """The weights of a request."""
     matrices = {"Km": message.Km, "Qm": message.Qm, "Vm": message.Vm, "pos": message.pos}
     given = {name: matrix for name, matrix in matrices.items() if matrix is not None}
     for name, matrix in given.items():
         cells = sum(map(len, matrix))
-        require(cells <= MOST_CELLS, f"{name} of {cells:,} numbers", f"at most {MOST_CELLS:,}", "Make it smaller.")
+        require(cells <= m.MOST_CELLS, f"{name} of {cells:,} numbers", f"at most {m.MOST_CELLS:,}", "Make it smaller.")
     weights = HeadWeights(**given)
     require_fits(weights, task)
     return weights
@@ -129,15 +121,15 @@ def reading(output: Float[np.ndarray, " v_dim"], task: Task) -> str:
     )
 
 
-def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]) -> Numbers:
-    return Numbers(rows=list(rows), columns=list(columns), cells=cells.tolist())
+def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]) -> m.Numbers:
+    return m.Numbers(rows=list(rows), columns=list(columns), cells=cells.tolist())
 
 
-def _certificate(certificate: Certificate) -> CertificateMessage:
+def _certificate(certificate: Certificate) -> m.CertificateMessage:
     finite = bool(np.isfinite(certificate.largest_error))
     require(finite, "outputs that float64 cannot represent", "finite outputs", "Scale the weights down.")
     values = asdict(certificate)
     values["num_possible"] = min(certificate.num_possible, _MOST_POSSIBLE)
     values["bound"] = certificate.bound if np.isfinite(certificate.bound) else None
     values["text"] = str(certificate)
-    return CertificateMessage(**{name: values[name] for name in CertificateMessage.model_fields})
+    return m.CertificateMessage(**{name: values[name] for name in m.CertificateMessage.model_fields})

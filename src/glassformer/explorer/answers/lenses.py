@@ -13,7 +13,6 @@ from glassformer.errors import require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import outcomes_of
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.observe.capture import capture
 from glassformer.observe.lens import direct_logits
 
@@ -27,9 +26,9 @@ _PART = re.compile(
 )
 
 
-def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
+def lens(runs: Runs, ask: m.AskLens) -> m.Lens:
     """The likeliest outcome after each layer, and the target's probability."""
-    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    outcomes = outcomes_of(runs, ask.ask, ask.place)
     readout, target = outcomes.readable("a lens"), outcomes.chosen(ask.target)
     words = [""] if outcomes.place is None else outcomes.run.message.tokens
     require(ask.first < len(words), f"first = {ask.first}", f"0 to {len(words) - 1}", "Name a position of the text.")
@@ -70,9 +69,9 @@ def _summed_up(logits: Float[Tensor, "position outcome"], target: int) -> Float[
     return torch.stack([best.indices.double(), (best.values - total).exp(), (wide[:, target] - total).exp()])
 
 
-def contributions(runs: Runs, loaded: LoadedModel, ask: m.AskContributions) -> m.Contributions:
+def contributions(runs: Runs, ask: m.AskContributions) -> m.Contributions:
     """The logit of the target, or its difference from that of another, as the sum over the parts of the model."""
-    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    outcomes = outcomes_of(runs, ask.ask, ask.place)
     target = outcomes.chosen(ask.target)
     other = None if ask.other is None else outcomes.chosen(ask.other, "other")
     outcomes.readable("contributions")

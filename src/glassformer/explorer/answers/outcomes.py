@@ -15,15 +15,13 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, logits_of, name_of, visible
-from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.answers.sized_cache import SizedCache
+from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.api import require_waiting
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,
     LoadedEncoderDecoder,
     LoadedHead,
-    LoadedModel,
     LoadedProgram,
 )
 from glassformer.modes import evaluating
@@ -32,20 +30,15 @@ from glassformer.observe.edits import Edit
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import Readout, readout_of
-from glassformer.observe.seams import insert, scope
+from glassformer.observe.module_hooks import insert, scope
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """The outcomes of a run at one position.
+    """The outcomes of a run at one position: ``place``, or None for a classifier.
 
-    Args:
-        loaded: The model.
-        run: The run.
-        place: The position; None for a classifier.
-        points: The model's hook points.
-        readout: What turns its residual stream into logits; None if they are no linear map of it.
-        cache: For the outcome without changes.
+    ``readout`` turns the model's residual stream into logits; None if they are no linear map of it. ``cache`` is for
+    the outcome without changes.
     """
 
     loaded: LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
@@ -57,7 +50,7 @@ class Outcomes:
 
     @property
     def model(self) -> nn.Module:
-        """The network."""
+        """Of ``loaded``."""
         model: nn.Module = self.loaded.model
         return model
 
@@ -102,10 +95,8 @@ class Outcomes:
     def at_leisure(self, abandonable: bool = True) -> Iterator[None]:
         """Hold the model for a long computation of this thread, in which waiting calls are answered between two blocks.
 
-        They find the model as it is: captures and interventions concern one thread.
-
-        Args:
-            abandonable: Whether it ends there once its caller has stopped waiting.
+        They find the model as it is: captures and interventions concern one thread. With ``abandonable``, the
+        computation ends there once its caller has stopped waiting.
         """
         lock, thread = self.loaded.lock, threading.get_ident()
 
@@ -120,10 +111,10 @@ class Outcomes:
             if stream.requires_grad:
                 stream.register_hook(pause)
 
-        with ExitStack() as seams, lock.at_leisure(), evaluating(self.model), scope() as here:
+        with ExitStack() as hooks, lock.at_leisure(), evaluating(self.model), scope() as here:
             for point in self.points:
                 if point.role == "block":
-                    seams.callback(insert(point.module, "output", after, 0, here))
+                    hooks.callback(insert(point.module, "output", after, 0, here))
             pause()
             yield
 
@@ -170,8 +161,9 @@ def _distribution(logits: Tensor) -> Float[Tensor, " outcome"]:
     return found
 
 
-def outcomes_of(runs: Runs, loaded: LoadedModel, ask: m.Ask, place: int | None = None) -> Outcomes:
-    """The outcomes of a run."""
+def outcomes_of(runs: Runs, ask: m.Ask, place: int | None) -> Outcomes:
+    """The outcomes of a run at a position; None: of the output that the run reports."""
+    loaded = runs.model(ask.model)
     if isinstance(loaded, LoadedHead | LoadedProgram):
         raise InputError(f"{loaded.card.name!r}, a {loaded.card.kind}", "a model that predicts", "Choose another one.")
     run = runs.run(ask)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,7 +15,7 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import visible
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.loading.loaded_model import LoadedModel, LoadedProgram, of_kind, weights_stamp
+from glassformer.explorer.loading.loaded_model import LoadedProgram, of_kind, weights_stamp
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture
 from glassformer.programs.certificate import ProgramCertificate, verify_program
@@ -34,19 +33,22 @@ _MOST_ALIKE, _LONGEST_NAME, _MOST_POSSIBLE = 3, 80, 10**300
 _EXPECTED = "a compiled program"
 
 
-def program(runs: Runs, model_named: Callable[[str], LoadedModel], ask: m.AskProgram) -> m.Program:
+def program(runs: Runs, ask: m.AskProgram) -> m.Program:
     """The parts, heads and residual stream of a compiled program on the text of a run."""
     run = runs.of(ask.run)
-    loaded = of_kind(LoadedProgram, model_named(run.message.ask.model), "program", _EXPECTED)
+    loaded = of_kind(LoadedProgram, runs.model(run.message.ask.model), "program", _EXPECTED)
     model, ids = loaded.model, run.inputs[0]
     length, heads = ids.shape[1], sum(map(len, model.heads))
     numbers = length * (heads * length + len(stages(model)) * model.embedding.embedding_dim)
     most = m.MOST_PROGRAM_NUMBERS
     require(numbers <= most, f"{length} tokens, with {numbers:,} numbers", f"at most {most:,}", "Shorten the text.")
-    with loaded.lock, torch.no_grad(), evaluating(model), _watching(model) as seen:
+    sinks = ["sinks"] if any(block.attention.sinks is not None for block in model.blocks) else []
+    watched = capture(model, what=["weights", "embedding", "residual_between", "residual", *sinks])
+    with loaded.lock, torch.no_grad(), evaluating(model), watched as seen:
         output = model(ids)[0].double()
     found = {(each.what, each.layer): each.values[0].double() for each in seen.records}
-    stream = _stream(model, found)
+    inner = [found[what, layer] for layer in range(len(model.layers)) for what in ("residual_between", "residual")]
+    stream: Float[Tensor, "stage position coordinate"] = torch.stack([found["embedding", 0], *inner])
     finite = bool(output.isfinite().all()) and bool(stream.isfinite().all())
     require(finite, "numbers that are not finite", "finite weights", "Compile the program again.")
     given = [model.domains.vocabulary[number] for number in ids[0].tolist()]
@@ -71,9 +73,9 @@ def program(runs: Runs, model_named: Callable[[str], LoadedModel], ask: m.AskPro
     )
 
 
-def proof(runs: Runs, loaded: LoadedModel) -> m.Proof:
+def proof(runs: Runs, ask: m.AskProof) -> m.Proof:
     """Whether a compiled program gives what its definition gives; computed once for the same weights."""
-    loaded = of_kind(LoadedProgram, loaded, "proof", _EXPECTED)
+    loaded = of_kind(LoadedProgram, runs.model(ask.model), "proof", _EXPECTED)
     key = "proof", weights_stamp(loaded)
     found: m.Proof | None = runs.derived.get(key)
     if found is None:
@@ -95,7 +97,7 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
         between = "" if all(len(word) == 1 for word in words) else " "
         found = value_in_words(number) if math.isfinite(number) else "not finite"
         text = visible(between.join(map(str, sequence)))
-        failure = m.ProgramFailure(text=text, position=position, wanted=_word(wanted), found=found)
+        failure = m.ProgramFailure(text=text, position=position, wanted=_words([wanted])[0], found=found)
 
     def finite(number: float) -> float | None:
         return number if math.isfinite(number) else None
@@ -115,17 +117,6 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
     )
 
 
-def _watching(model: CompiledProgram) -> Any:
-    sinks = any(block.attention.sinks is not None for block in model.blocks)
-    kinds = ["weights", "embedding", "residual_between", "residual", *(["sinks"] if sinks else [])]
-    return capture(model, what=kinds)
-
-
-def _stream(model: CompiledProgram, found: dict[tuple[str, int], Tensor]) -> Float[Tensor, "stage position coordinate"]:
-    inner = [found[what, layer] for layer in range(len(model.layers)) for what in ("residual_between", "residual")]
-    return torch.stack([found["embedding", 0], *inner])
-
-
 def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart]:
     if model.program is None:
         return []
@@ -139,8 +130,8 @@ def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart
             else:
                 values = _words(interpreter.values(node.part))
         domain = "" if isinstance(node.part, Selector) else values_in_words(model.domains.of(node.part))
-        name = visible(one_line(str(node.part), _LONGEST_NAME))
-        made.append(m.ProgramPart(name=name, kind=node.kind, sources=list(node.sources), domain=domain, values=values))
+        name, kind, sources = _name(node.part), node.part.kind, list(node.sources)
+        made.append(m.ProgramPart(name=name, kind=kind, sources=sources, domain=domain, values=values))
     return made
 
 
@@ -153,8 +144,8 @@ def _heads(model: CompiledProgram, found: dict[tuple[str, int], Tensor]) -> list
                 m.ProgramHead(
                     layer=layer,
                     head=head,
-                    select=visible(one_line(name, _LONGEST_NAME)),
-                    writes=[visible(one_line(each, _LONGEST_NAME)) for each in written_by(model, layer, head)],
+                    select=_name(name),
+                    writes=[_name(each) for each in written_by(model, layer, head)],
                     weights=found["weights", layer][head].tolist(),
                     sink=None if sinks is None else sinks[head].tolist(),
                 )
@@ -171,10 +162,11 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
         for row in rows:
             alike = _words(variable.decode(row))
             several = f"one of {len(alike)} values" if len(alike) > _MOST_ALIKE else " or ".join(alike)
-            values.append(several or _number(row[0]))
+            # What attention leaves of 0 is 0.
+            values.append(several or ("0" if abs(row[0]) < 1e-9 else f"{row[0]:.3g}"))
         made.append(
             m.ProgramVariable(
-                name=visible(one_line(variable.name, _LONGEST_NAME)),
+                name=_name(variable.name),
                 born=variable.born,
                 read=variable.read,
                 coordinates=places,
@@ -184,14 +176,9 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
     return made
 
 
-def _number(value: float) -> str:
-    """A stored number in three digits; what attention leaves of 0 is 0."""
-    return "0" if abs(value) < 1e-9 else f"{value:.3g}"
-
-
-def _word(value: Value) -> str:
-    return visible(value_in_words(value))
-
-
 def _words(values: Sequence[Value]) -> list[str]:
-    return list(map(_word, values))
+    return [visible(value_in_words(value)) for value in values]
+
+
+def _name(part: object) -> str:
+    return visible(one_line(str(part), _LONGEST_NAME))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
+
+from cachetools import LRUCache
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, read, run_name, size_of_ask
-from glassformer.explorer.answers.sampling import keep_logits
-from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.api import UnknownName
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
+from glassformer.explorer.loading.loaded_model import LoadedModel, weights_stamp
 
 RUN_BYTES = 512 * 2**20
 """Largest size of all cached runs, in bytes."""
@@ -19,16 +20,35 @@ ASK_BYTES = 32 * 2**20
 """Largest size of all remembered requests, from which an evicted run is recomputed, in bytes."""
 
 
+class SizedCache:
+    """A thread-safe LRU cache bounded by the sum of its values' sizes; the newest value stays, however large."""
+
+    def __init__(self, most: int) -> None:
+        # A value larger than the bound counts as much as the bound, so that it displaces all others.
+        self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(most, lambda entry: min(entry[1], most))
+        self._lock = threading.Lock()
+
+    def get(self, name: Hashable) -> Any | None:
+        """The value of this name, which becomes the most recently used; None if it is not in the cache."""
+        with self._lock:
+            entry = self._entries.get(name)
+            return None if entry is None else entry[0]
+
+    def put(self, name: Hashable, value: Any, size: int) -> None:
+        """Add a value, or replace the one of this name."""
+        with self._lock:
+            self._entries.pop(name, None)  # otherwise its old size counts too when room is made
+            self._entries[name] = value, size
+
+
 class Runs:
     """All requested runs. Safe for threads; one model reads one text at a time.
 
-    Args:
-        loaded: The model of a name.
-        most_bytes: Largest size of all cached runs. An evicted run is recomputed on request.
+    Cached runs take at most ``most_bytes``; evicted ones are recomputed on request.
     """
 
-    def __init__(self, loaded: Callable[[str], LoadedModel], most_bytes: int = RUN_BYTES) -> None:
-        self.model = loaded
+    def __init__(self, model: Callable[[str], LoadedModel], most_bytes: int = RUN_BYTES) -> None:
+        self.model = model
         self._runs, self._asks = SizedCache(most_bytes), SizedCache(ASK_BYTES)
         self.derived = SizedCache(most_bytes // 2)
         """A cache for results computed from runs."""
@@ -45,8 +65,6 @@ class Runs:
                     stamp = weights_stamp(loaded)
                     found = replace(read(loaded, ask), stamp=stamp)
                     self._runs.put(name, found, found.size)
-                    if isinstance(loaded, LoadedDecoder) and found.logits is not None:
-                        keep_logits(stamp, found.inputs[0][0].tolist(), found.logits)
         self._asks.put(name, found.message.ask, size_of_ask(found.message.ask))
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,31 +11,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.explorer.answers.sized_cache import SizedCache
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, of_kind, weights_stamp
-from glassformer.explorer.messages import (
-    MOST_CHARACTERS,
-    AskFind,
-    AskNext,
-    AskSteps,
-    Candidate,
-    Ended,
-    Found,
-    Next,
-    Step,
-    Steps,
-)
+from glassformer.explorer import messages as m
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, of_kind
 from glassformer.generation.sampling import SamplingRule
 
 MOST_CANDIDATES = 64
 """Number of listed candidates."""
 
-_CACHE_BYTES = 32 * 2**20
 _MOST_READ = 1 << 16
-_Row = Float[Tensor, " vocab"]
 
 
-def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
+def next_token(loaded: LoadedModel, ask: m.AskNext) -> m.Next:
     """The distribution of the token after ``ask.text``, before and after temperature, top-k and top-p."""
     loaded = of_kind(LoadedDecoder, loaded, "next", "a decoder, which continues texts")
     tokens = loaded.encode(ask.text)
@@ -45,10 +31,10 @@ def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
     final = SamplingRule(ask.temperature, ask.top_k, ask.top_p).distribution(logits)
     # A stable sort ranks ties as the sampling rule does.
     likeliest = logits.sort(descending=True, stable=True).indices[:MOST_CANDIDATES].tolist()
-    return Next(
+    return m.Next(
         tokens=[loaded.word(token) for token in tokens],
         candidates=[
-            Candidate(
+            m.Candidate(
                 id=token,
                 token=loaded.word(token),
                 logit=float(logits[token]),
@@ -68,7 +54,7 @@ def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
     )
 
 
-def find(loaded: LoadedModel, ask: AskFind) -> Found:
+def find(loaded: LoadedModel, ask: m.AskFind) -> m.Found:
     """The token with which ``ask.text`` begins after other text: without the tokens that begin every text."""
     loaded = of_kind(LoadedDecoder, loaded, "find", "a decoder, which has a vocabulary")
     tokens, typed = list(loaded.encode(ask.text)), ask.text.lstrip()
@@ -76,10 +62,10 @@ def find(loaded: LoadedModel, ask: AskFind) -> Found:
     # Tokens that begin every text, such as BOS, are no part of it.
     begin = next((place for place, word in enumerate(words) if word and typed.startswith(word)), 0)
     require(len(tokens) > begin, f"the text {ask.text[:40]!r}", "a token", "Type another one.")
-    return Found(id=tokens[begin], name=loaded.word(tokens[begin]), whole=len(tokens) == begin + 1)
+    return m.Found(id=tokens[begin], name=loaded.word(tokens[begin]), whole=len(tokens) == begin + 1)
 
 
-def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
+def steps(loaded: LoadedModel, ask: m.AskSteps) -> m.Steps:
     """``ask.text`` continued by up to ``ask.steps`` tokens.
 
     The random draw at a position depends on ``ask.seed`` and the position alone. So one step and another one give the
@@ -96,9 +82,9 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
     begun = len(tokens)
     most = f"at most {loaded.longest - 1:,}, so that one more can be read"
     require(begun < loaded.longest, f"a text of {begun:,} tokens", most, "Shorten the text.")
-    written: list[Step] = []
+    written: list[m.Step] = []
     text, read = ask.text, 0
-    ended: Ended = "asked"
+    ended: m.Ended = "asked"
     while len(written) < ask.steps:
         if len(tokens) >= loaded.longest:
             ended = "model"
@@ -114,7 +100,7 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
         else:
             token = int(rule.choose(logits, draw_at(ask.seed, len(tokens))))
         longer = _continued(loaded, ask.text, tokens[:begun], [*tokens, token])
-        if len(longer) > MOST_CHARACTERS:
+        if len(longer) > m.MOST_CHARACTERS:
             ended = "text"
             break
         # A byte may leave the text unchanged until its character is complete; alone it has a visible name.
@@ -122,10 +108,10 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
             ended = "wordless"
             break
         probability = float(rule.distribution(logits)[token])
-        written.append(Step(token=loaded.word(token), probability=probability, obeys=loaded.obeys(tokens, token)))
+        written.append(m.Step(token=loaded.word(token), probability=probability, obeys=loaded.obeys(tokens, token)))
         tokens.append(token)
         text = longer
-    return Steps(text=text, steps=written, ended=ended)
+    return m.Steps(text=text, steps=written, ended=ended)
 
 
 def draw_at(seed: int, position: int) -> torch.Generator:
@@ -140,25 +126,13 @@ def _continued(loaded: LoadedDecoder, text: str, begun: Sequence[int], tokens: S
     return text + after[len(before) :] if after.startswith(before) else after
 
 
-def _logits_after(loaded: LoadedDecoder, tokens: Sequence[int]) -> _Row:
-    """The logits after ``tokens`` in float64, cached because a slider asks for one text repeatedly."""
+def _logits_after(loaded: LoadedDecoder, tokens: Sequence[int]) -> Float[Tensor, " vocab"]:
+    """The logits after ``tokens`` in float64; a slider that asks for one text repeatedly has it read once."""
     with loaded.lock:
-        stamp = weights_stamp(loaded)
-        logits: _Row | None = _recent.get((stamp, tuple(tokens)))
-        if logits is None:
-            logits = last_logits(loaded, tokens)
-            if logits is None:
-                got = f"{loaded.card.name!r}, a {type(loaded.model).__name__} without logits"
-                raise InputError(got, "a model that predicts tokens", "Pass the one with a language-modelling head.")
-            keep_logits(stamp, tokens, logits)
-        finite = bool(logits.isfinite().all())
-        require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
-        return logits.double()
-
-
-def keep_logits(stamp: Hashable, tokens: Sequence[int], logits: _Row) -> None:
-    """Keep the logits after ``tokens``, as a run has computed them, for the calls of this module."""
-    _recent.put((stamp, tuple(tokens)), logits, logits.nbytes + 8 * len(tokens))  # the stamp identifies the model, too
-
-
-_recent = SizedCache(_CACHE_BYTES)
+        logits = last_logits(loaded, tokens)
+    if logits is None:
+        got = f"{loaded.card.name!r}, a {type(loaded.model).__name__} without logits"
+        raise InputError(got, "a model that predicts tokens", "Pass the one with a language-modelling head.")
+    finite = bool(logits.isfinite().all())
+    require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
+    return logits.double()

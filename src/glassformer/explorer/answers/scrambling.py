@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -37,11 +35,16 @@ def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
     with loaded.lock, torch.inference_mode(), evaluating(loaded.model):
         given = predict(source)
         tolerance = TOLERANCE * max(1.0, float(given.abs().max()))
-        if ask.order is not None:
-            found = Scrambling((_one_order(given, predict(source[:, ask.order]), ask.order),), tolerance)
-        else:
+        if ask.order is None:
             at_once = max(2, _PLACES_AT_ONCE // count)
             found = scrambling_test(predict, source, max_orders=MOST_ORDERS, tolerance=tolerance, batch_size=at_once)
+        else:
+            after, order = predict(source[:, ask.order]), tuple(ask.order)
+            finite = bool(given.isfinite().all() and after.isfinite().all())
+            require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
+            change, changed = float((after - given).abs().max()), after.argmax(-1) != given.argmax(-1)
+            context = ScrambledContext(count, 1, False, change, int(changed.sum()), changed.numel(), order)
+            found = Scrambling((context,), tolerance)
     return Scrambled(
         orders=found.orders,
         exhaustive=found.exhaustive,
@@ -51,13 +54,3 @@ def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
         holds=found.holds,
         worst=list(found.contexts[0].worst_order),
     )
-
-
-def _one_order(
-    before: Float[Tensor, "one position vocab"], after: Float[Tensor, "one position vocab"], order: Sequence[int]
-) -> ScrambledContext:
-    finite = bool(before.isfinite().all() and after.isfinite().all())
-    require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the model's forward pass.")
-    change = float((after - before).abs().max())
-    changed = after.argmax(-1) != before.argmax(-1)
-    return ScrambledContext(len(order), 1, False, change, int(changed.sum()), changed.numel(), tuple(order))

@@ -19,7 +19,6 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.api import require_waiting
-from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.generation.language_model import count_weights
 from glassformer.observe.sweep import ablation_steps, attribution_sweep
 
@@ -40,6 +39,8 @@ class _Stack:
     """The heads of one stack: the metric without each, NaN while unknown, and whether it is more than an estimate."""
 
     told: m.Attention
+    width: int
+    """Numbers of all heads of a layer."""
     values: Float[Tensor, "layer head"]
     exact: Bool[Tensor, "layer head"]
 
@@ -59,8 +60,9 @@ class Sweeping:
     def __post_init__(self) -> None:
         run = self.outcomes.run
         for told in run.message.attentions:
-            shape = told.layers, told.heads
-            self.stacks.append(_Stack(told, torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)))
+            shape, q = (told.layers, told.heads), run.layers(told.part)[0].q
+            values, exact = torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)
+            self.stacks.append(_Stack(told, q.shape[1] * q.shape[3], values, exact))
         heads = sum(stack.exact.numel() for stack in self.stacks)
         self.tokens = max(each.shape[1] for each in run.inputs)
         weights = sum(count_weights(point.module) for point in self.outcomes.points if point.role == "block")
@@ -76,8 +78,8 @@ class Sweeping:
 
     @property
     def size(self) -> int:
-        """An estimate of the memory that it holds, in bytes."""
-        held = sum(stack.told.layers * given.q.shape[1] * given.q.shape[3] for stack, given in self._first())
+        """About how many bytes it holds."""
+        held = sum(stack.told.layers * stack.width for stack in self.stacks)
         return (0 if self._steps is None else 32 * self.tokens * held) + 10_000
 
     def advance(self, known: int | None) -> None:
@@ -116,18 +118,13 @@ class Sweeping:
             total=self.total,
         )
 
-    def _first(self) -> Iterator[tuple[_Stack, Any]]:
-        for stack in self.stacks:
-            yield stack, self.outcomes.run.layers(stack.told.part)[0]
-
     def _all_steps(self) -> Iterator[None]:
         model, texts, place = self.outcomes.model, self.outcomes.texts, self.outcomes.place
         metric = partial(_preference, self.target, self.other)
         options: dict[str, Any] = {"logits": -1 if place is None else place}
         parts = [None if stack.told.part == "self" else stack.told.part for stack in self.stacks]
-        for part, (stack, first) in zip(parts, self._first(), strict=True):
-            width = first.q.shape[1] * first.q.shape[3]
-            if stack.told.layers * width * self.tokens * _BYTES_HELD <= MOST_HELD:
+        for part, stack in zip(parts, self.stacks, strict=True):
+            if stack.told.layers * stack.width * self.tokens * _BYTES_HELD <= MOST_HELD:
                 with suppress(InputError):
                     found = attribution_sweep(model, None, texts, metric, part=part, **options)
                     stack.values, self.before = found.values.double().detach(), found.clean
@@ -149,13 +146,13 @@ class Sweeping:
                     break
 
 
-def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
+def sweep(runs: Runs, ask: m.AskSweep) -> m.HeadSweep:
     """The log-odds of the target, or of it over the other outcome, without each head, as far as they are known.
 
     The first call gives an estimate from one gradient where that fits into memory, and each further one computes for
     a moment, the layers of the largest estimates first. Nothing is computed between the calls.
     """
-    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    outcomes = outcomes_of(runs, ask.ask, ask.place)
     target = outcomes.chosen(ask.target)
     other = None if ask.other is None else outcomes.chosen(ask.other, "other")
     require(target != other, f"target = other = {target}", "two outcomes", "Change one.")

@@ -13,7 +13,6 @@ from glassformer.errors import require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.observe.edits import Edit, Labels, change, zero
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.lens import Readout
@@ -28,9 +27,9 @@ MOST_MASKED = 1 << 27
 _LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": "cross-attention, "}
 
 
-def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
+def whatif(runs: Runs, ask: m.AskWhatIf) -> m.WhatIf:
     """The output of a run with and without the changes of ``ask``."""
-    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    outcomes = outcomes_of(runs, ask.ask, ask.place)
     before, target = outcomes.before().softmax(-1), outcomes.chosen(ask.target)
     changes = list(_changes(outcomes, ask))
     after = outcomes.after([edit for edits, _ in changes for edit in edits]).softmax(-1) if changes else before

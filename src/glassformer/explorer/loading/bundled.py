@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import MINILM_PACKAGE, minilm
@@ -19,19 +18,18 @@ from glassformer.classifier import load_classifier
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.subword import load_subwords
-from glassformer.explorer.loading.hand_designed import head_card, head_model
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
-from glassformer.explorer.loading.programs import library_entry
+from glassformer.explorer.loading.designed import head_card, head_model, library_entry
+from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import (
-    FactNames,
     course_model,
+    fact_words,
     facts_model,
     letters_model,
     load_exact,
     recurrence_model,
 )
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.explorer.messages import ModelCard
+from glassformer.explorer.messages import MOST_TOKENS, ModelCard
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.tasks import TASKS
@@ -61,96 +59,52 @@ CARDS = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding=
 
 def bundled() -> list[ModelEntry]:
     """Every bundled model, in the order in which they are listed; MiniLM only if its package is installed."""
+    numbers = list(map(str, range(RECURRENCE.vocab_size)))
     entries = [
         *map(_head, CARDS["heads"]),
-        _sentiment(),
-        _lookup_course(),
-        _lookup_facts(),
-        _recurrence(),
-        _induction(),
+        _entry("sentiment", lambda card: replace(wrap_model(load_classifier(BUNDLED / "sentiment")), card=card)),
+        _entry("lookup-course", lambda card: course_model(card, _encoder_decoder(card.name)), list(lookup.VOCAB)),
+        _entry(
+            "lookup-facts",
+            lambda card: facts_model(card, _encoder_decoder(card.name), KEYS, VALUES),
+            list(fact_words(KEYS, VALUES)[1:-1]),
+        ),
+        _entry(
+            "recurrence", lambda card: recurrence_model(card, _decoder(card.name), RECURRENCE, MOST_TOKENS), numbers
+        ),
+        _entry("induction", lambda card: letters_model(card, _decoder(card.name), INDUCTION)),
         *(library_entry(name, CARDS["programs"].get(name, {})) for name in PROGRAMS),
     ]
-    return [*entries, _minilm()] if find_spec(MINILM_PACKAGE) is not None else entries
+    return [*entries, _entry("minilm", _minilm)] if find_spec(MINILM_PACKAGE) is not None else entries
 
 
-def _json(name: str, file: str = "measured.json") -> dict[str, Any]:
-    return read_json(BUNDLED / name / file)
-
-
-def _card(name: str, measured: Mapping[str, Any], **more: Any) -> ModelCard:
-    fields = {**CARDS[name], **more}
-    texts = {field: fields.pop(field).format(**measured) for field in ("about", "input_help")}
-    return ModelCard(name=name, origin="shipped", **texts, **fields)
+def _entry(name: str, opened: Callable[[ModelCard], LoadedModel], words: list[str] | None = None) -> ModelEntry:
+    """A model with the card in ``cards.toml``, whose texts are filled with what was measured."""
+    file = BUNDLED / name / "measured.json"
+    measured = read_json(file) if file.is_file() else {}
+    fields = CARDS[name] | {field: CARDS[name][field].format(**measured) for field in ("about", "input_help")}
+    if "samples" in measured:
+        fields["text"], *fields["samples"] = measured["samples"]
+    card = ModelCard(name=name, origin="shipped", words=words, **fields)
+    return ModelEntry(card, lambda: opened(card))
 
 
 def _head(name: str) -> ModelEntry:
-    told, task = CARDS["heads"][name], TASKS[name]()
-    card = head_card(name, task, told["title"], told["about"], told["text"], told["samples"], origin="shipped")
-    return ModelEntry(card, lambda: head_model(card, task, design(task).weights, told["why"]))
-
-
-def _sentiment() -> ModelEntry:
-    found = _json("sentiment")
-    card = _card("sentiment", found, text=found["samples"][0], samples=found["samples"][1:])
-    return ModelEntry(card, lambda: replace(wrap_model(load_classifier(BUNDLED / "sentiment")), card=card))
+    texts, task = CARDS["heads"][name], TASKS[name]()
+    card = head_card(name, task, texts["title"], texts["about"], texts["text"], texts["samples"], origin="shipped")
+    return ModelEntry(card, lambda: head_model(card, task, design(task).weights, texts["why"]))
 
 
 def _encoder_decoder(name: str) -> EncoderDecoder:
-    return load_exact(lambda: EncoderDecoder(EncoderDecoderConfig(**_json(name, CONFIG_FILE))), BUNDLED / name)
+    config = EncoderDecoderConfig(**read_json(BUNDLED / name / CONFIG_FILE))
+    return load_exact(lambda: EncoderDecoder(config), BUNDLED / name)
 
 
-def _lookup_course() -> ModelEntry:
-    name, keys = "lookup-course", ", ".join(lookup.FACTS)
-    card = _card(name, {**_json(name), "keys": keys}, words=list(lookup.VOCAB))
-    return ModelEntry(card, lambda: course_model(card, _encoder_decoder(name)))
+def _decoder(name: str) -> Decoder:
+    config = DecoderConfig(**read_json(BUNDLED / name / CONFIG_FILE))
+    return load_exact(lambda: Decoder(config), BUNDLED / name)
 
 
-def _lookup_facts() -> ModelEntry:
-    name, names = "lookup-facts", FactNames(KEYS, VALUES)
-    found = _json(name)
-    shares = ", ".join(f"{100 * share:.4g} % of {count}" for count, share in found["accuracy"].items())
-    card = _card(name, {**found, "shares": shares}, words=list(names.words[1:-1]))
-    return ModelEntry(card, lambda: facts_model(card, _encoder_decoder(name), names))
-
-
-def _recurrence() -> ModelEntry:
-    found = _json("recurrence")
-    measured = {
-        "lengths": [int(length) for length in found["accuracy"]],
-        "right": [100 * share for share in found["accuracy"].values()],
-        "best": [100 * share for share in found["optimum"].values()],
-    }
-    words = [str(number) for number in range(RECURRENCE.vocab_size)]
-    card = _card("recurrence", measured, text=found["samples"][0], samples=found["samples"][1:], words=words)
-
-    def opened() -> LoadedDecoder:
-        config = DecoderConfig(**_json("recurrence", CONFIG_FILE))
-        model = load_exact(lambda: Decoder(config), BUNDLED / "recurrence")
-        return recurrence_model(card, model, RECURRENCE, config.max_seq_len)
-
-    return ModelEntry(card, opened)
-
-
-def _induction() -> ModelEntry:
-    found = _json("induction")
-    measured = {"right": 100 * found["accuracy"], "others": 100 * min(found["others"])}
-    for kind in ("previous", "induction"):
-        layer, head, _ = found[kind]
-        measured |= {kind: f"{layer}.{head}", f"without_{kind}": 100 * found["without"][f"{layer}.{head}"]}
-    card = _card("induction", measured, text=found["samples"][0], samples=found["samples"][1:])
-
-    def opened() -> LoadedDecoder:
-        config = DecoderConfig(**_json("induction", CONFIG_FILE))
-        return letters_model(card, load_exact(lambda: Decoder(config), BUNDLED / "induction"), INDUCTION)
-
-    return ModelEntry(card, opened)
-
-
-def _minilm() -> ModelEntry:
-    card = _card("minilm", {})
-
-    def opened() -> LoadedModel:
-        source = minilm()
-        return replace(wrap_model(load_encoder(source), tokenizer=load_subwords(source)), card=card)
-
-    return ModelEntry(card, opened)
+def _minilm(card: ModelCard) -> LoadedModel:
+    source = minilm()
+    return replace(wrap_model(load_encoder(source), tokenizer=load_subwords(source)), card=card)

@@ -1,13 +1,12 @@
-"""Conversion between text and tokens: by a tokenizer, as bytes, or as numbers; and of inputs passed from Python, such
-as arrays, to the text and units that the page shows."""
+"""Text and tokens: by a tokenizer, as bytes, or as numbers; and inputs passed from Python, such as arrays, as text."""
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,13 @@ from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_CHARACTERS
-from glassformer.text import short
+from glassformer.text import one_line, short
 
 Encode = Callable[[str], Sequence[int]]
 Join = Callable[[Sequence[int]], str]
 
+_LONGEST_LIST = 40
 _SHOWN = {"\n": "⏎", "\t": "⇥", " ": "␣"}
-_FEW = 8
 
 
 def numbers(text: str, vocab_size: int, longest: int) -> list[int]:
@@ -83,15 +82,14 @@ class Codec:
     Args:
         encode: The tokens of a text.
         word: The name of a single token.
-        join: The text of tokens, special tokens included.
-        joins: All functions that may give the text of tokens passed from Python, to be tried in turn.
+        joins: Functions that may give the text of tokens passed from Python, to be tried in turn; the last includes
+            special tokens.
         sample: The default text.
         data: The same as data; see :class:`~glassformer.explorer.loading.loaded_model.LoadedDecoder`.
     """
 
     encode: Callable[[str], list[int]]
     word: Callable[[int], str]
-    join: Join
     joins: tuple[Join, ...]
     sample: str
     data: Mapping[str, Any] | None = None
@@ -114,18 +112,15 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
     """
     if tokenizer is None:
         if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
-            joins = (text_of_bytes,)
-            data = {"kind": "bytes", "longest": longest}
-            read = partial(text_bytes, longest=longest)
-            return Codec(read, byte_word, text_of_bytes, joins, _SAMPLE[:longest], data)
+            read, data = partial(text_bytes, longest=longest), {"kind": "bytes", "longest": longest}
+            return Codec(read, byte_word, (text_of_bytes,), _SAMPLE[:longest], data)
         sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
         read, data = partial(numbers, vocab_size=vocab_size, longest=longest), numbers_codec(vocab_size, longest)
-        return Codec(read, str, text_of_numbers, (text_of_numbers,), sample, data)
+        return Codec(read, str, (text_of_numbers,), sample, data)
     if isinstance(tokenizer, Tokenizer):
         return Codec(
             lambda typed: tokenizer.encode(typed, longest),
             lambda token: _plain(tokenizer.pieces([token])[0], False),
-            tokenizer.decode,
             (tokenizer.decode,),
             " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
         )
@@ -151,7 +146,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
     # A generated special token has to be part of the text, or else the next step would not read it.
     join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Codec(encode, word, join, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
+    return Codec(encode, word, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
 
 
 def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Codec:
@@ -169,7 +164,6 @@ def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Co
         lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
         # A token may be a part of a character.
         lambda token: visible_spaces(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
-        join,
         (join,),
         _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",
     )
@@ -192,20 +186,18 @@ def _plain(piece: str, bytewise: bool) -> str:
 
 
 def tokens_in(text: Any) -> list[int] | None:
-    """The tokens of a list of integers, or of one row of an array or tensor; None for a string."""
+    """The tokens in a list, or in one row of an array or tensor; None for a string."""
     if isinstance(text, str):
         return None
     if isinstance(text, Tensor | np.ndarray):
         one = text.ndim == 1 or (text.ndim == 2 and len(text) == 1)
         require(one, f"tokens of shape {list(text.shape)}", "one text", "Take one row.")
         text = text.reshape(-1).tolist()
-    require(
-        isinstance(text, list | tuple | range),
-        f"text of type {type(text).__name__}",
-        "a string, or tokens in a list, an array or a tensor",
-        "Pass text='...' or text=[1, 2, 3].",
-    )
-    return [_whole(each) for each in text]
+    expected, fix = "a string, or tokens in a list, an array or a tensor", "Pass text='...' or text=[1, 2, 3]."
+    require(isinstance(text, list), f"text of type {type(text).__name__}", expected, fix)
+    wrong = [token for token in text if isinstance(token, bool) or not isinstance(token, Integral)]
+    require(not wrong, f"{short(str(wrong[:1]))} among tokens", "whole numbers", fix)
+    return list(map(int, text))
 
 
 def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str:
@@ -217,20 +209,15 @@ def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str
         joins: Functions that give the text of tokens.
     """
     require(len(tokens) > 0, "no tokens", "at least one", "Pass text=[1, 2, 3].")
-    got = f"the tokens {_beginning(tokens)}, which have no text"
-    for join in joins:
-        text = join(tokens)
-        if text == "":
-            continue
+    asked = one_line(str(list(tokens)), _LONGEST_LIST)
+    got = f"the tokens {asked}, which have no text"
+    for text in filter(None, (join(tokens) for join in joins)):
         again = list(encode(text))
         if again == list(tokens):
             return text
-        got = f"the tokens {_beginning(tokens)}, whose text {short(text)} is read as {_beginning(again)}"
-    raise InputError(
-        got,
-        "the tokens of a text, since the page shows texts",
-        "Pass the text, or no tokenizer: then the text is token numbers.",
-    )
+        got = f"the tokens {asked}, whose text {short(text)} is read as {one_line(str(again), _LONGEST_LIST)}"
+    expected = "the tokens of a text, since the page shows texts"
+    raise InputError(got, expected, "Pass the text, or no tokenizer: then the text is token numbers.")
 
 
 def require_text(text: str) -> str:
@@ -247,34 +234,9 @@ def halves(text: str) -> list[str]:
     return [each for each in text if "\ud800" <= each <= "\udfff"]
 
 
-def units_of(source: Any, fields: int = 1) -> list[str]:
-    """The input of an encoder as units: numbers become words, and the numbers of one unit get ``=`` between them.
-
-    Args:
-        source: A list of units, or an array or tensor, with or without a first axis of one.
-        fields: Number of numbers in a unit.
-    """
+def units_of(source: Any) -> list[str]:
+    """The units of an encoder's input, a list, an array or a tensor: the numbers of one get ``=`` between them."""
     if isinstance(source, Tensor | np.ndarray):
-        batched = 2 if fields == 1 else 3
-        require(
-            source.ndim == batched - 1 or (source.ndim == batched and len(source) == 1),
-            f"a source of shape {list(source.shape)}",
-            "one source",
-            "Take one row.",
-        )
-        source = (source[0] if source.ndim == batched else source).tolist()
-    require(isinstance(source, list | tuple), f"source of type {type(source).__name__}", "a list", "Pass [1, 2, 3].")
+        source = source.tolist()
+    require(isinstance(source, list), f"source of type {type(source).__name__}", "a list", "Pass [1, 2, 3].")
     return ["=".join(map(str, unit)) if isinstance(unit, list | tuple) else str(unit) for unit in source]
-
-
-def _whole(token: Any) -> int:
-    try:
-        require(not isinstance(token, bool), f"{token!r} among tokens", "whole numbers", "Pass text=[1, 2, 3].")
-        return operator.index(token)
-    except TypeError:
-        raise InputError(f"{short(str(token))} among tokens", "whole numbers", "Pass text=[1, 2, 3].") from None
-
-
-def _beginning(tokens: Sequence[int]) -> str:
-    more = ", ..." if len(tokens) > _FEW else ""
-    return f"[{', '.join(map(str, tokens[:_FEW]))}{more}]"

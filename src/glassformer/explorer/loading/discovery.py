@@ -5,31 +5,23 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
-from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
-from glassformer.explorer.loading.lab_runs import in_context_lookup, lookup_course
+from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.programs import stored_program
-from glassformer.explorer.loading.stored_models import Place, checkpoint, language_model, stamp_of, trained_decoder
+from glassformer.explorer.loading.stored_models import Place, language_model, stored_entry
 from glassformer.generation.language_model import KNOWN
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import require_fits
 from glassformer.handcraft.weight_files import read_head
-from glassformer.programs.saved import is_program_file
+from glassformer.programs.saved import is_program_file, load_program
 from glassformer.text import one_line, shown
-
-RUN_READERS = (in_context_lookup, lookup_course, trained_decoder)
-"""Makers of the entry of a training run from its place and the description in its ``config.json``, tried in turn; None:
-a run of another kind."""
 
 MOST_FOUND = 64
 """Largest number of models taken from a directory of runs."""
@@ -42,71 +34,47 @@ _GGUF = re.compile(r"\.gguf(\.part\d+)?$")
 _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:.+)?")
 
 
-def to_stderr(line: str) -> None:
-    """Print a warning about what was skipped."""
-    print(line, file=sys.stderr)
-
-
-def list_models(
-    named: Path | str | None = None, runs: Path | str | None = "runs", warn: Callable[[str], None] = to_stderr
-) -> list[ModelEntry]:
+def list_models(named: Path | str | None = None, runs: Path | str | None = "runs") -> list[ModelEntry]:
     """The named model, the bundled models, and those in a directory of runs.
 
     Args:
-        named: The name of a bundled model, which is then listed first; or the path of a run, a checkpoint or the
-            weights of a head: a file, or a directory, which may hold several models.
+        named: The name of a bundled model, which is then listed first; or what :func:`entries_at` takes.
         runs: The directory of runs, which need not exist. None: no directory.
-        warn: As in :func:`find_models`.
     """
     listed = bundled()
     taken = {entry.card.name for entry in listed}
     if named is not None and str(named) in taken:
         listed.sort(key=lambda entry: entry.card.name != str(named))
         named = None
-    first = [] if named is None else entries_at(Path(named), warn, taken)
+    first = [] if named is None else entries_at(Path(named), taken)
     taken |= {entry.card.name for entry in first}
-    found = [] if runs is None else find_models(Path(runs), taken, warn, None if named is None else Path(named))
+    found = [] if runs is None else find_models(Path(runs), taken, None if named is None else Path(named))
     return [*first, *listed, *found]
 
 
-def stored_entry(place: Place) -> ModelEntry | None:
-    """The entry of the model in a directory; None if it holds no model of a known kind."""
-    path = place.path
-    if not (path / CONFIG_FILE).is_file():
-        return None
-    config = read_json(path / CONFIG_FILE)
-    if "training" in config and isinstance(config.get("description"), dict):
-        read = (reader(place, config["description"]) for reader in RUN_READERS)
-        entry = next((each for each in read if each is not None), None)
-    else:
-        entry = checkpoint(place, config)
-    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path))
+def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
+    """The models at ``path``: a run, a checkpoint, a GGUF file or the weights of a head, or a directory of several.
 
-
-def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[str] | None = None) -> list[ModelEntry]:
-    """The model in the directory or file ``path``, or the models in the directories within it.
-
-    ``warn`` and ``taken`` are as in :func:`find_models`.
+    ``taken`` are names of other models.
     """
     there, name = os.path.lexists(path), str(path)
     in_gguf = path.is_file() and _GGUF.search(path.name) is not None
     if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
-        return [language_model(name, _free(_slug(path.name), taken or set()))]
-    known = ", ".join((*KNOWN, *(entry.card.name for entry in bundled())))
+        return [language_model(name, _free(_slug(path.name), taken))]
     require(
         there,
         f"{shown(path)}, which does not exist",
         "a run, a checkpoint, a GGUF file, the weights of a head, or the name of a model",
-        f"Correct the path, or choose among {known}.",
+        f"Correct the path, or choose among {', '.join((*KNOWN, *(entry.card.name for entry in bundled())))}.",
     )
     title = path.resolve().name
-    place = Place(path, _free(_slug(title), taken or set()), title)
+    place = Place(path, _free(_slug(title), taken), title)
     if path.is_file():
         return [_head(place)]
     entry = stored_entry(place)
     if entry is not None:
         return [entry]
-    inside = find_models(path, taken, warn)
+    inside = find_models(path, taken)
     require(
         len(inside) > 0,
         f"{shown(path)}, which holds no model",
@@ -116,27 +84,23 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     return inside
 
 
-def find_models(
-    directory: Path,
-    taken: set[str] | None = None,
-    warn: Callable[[str], None] = to_stderr,
-    apart: Path | None = None,
-) -> list[ModelEntry]:
+def find_models(directory: Path, taken: Set[str] = frozenset(), apart: Path | None = None) -> list[ModelEntry]:
     """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
     Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in task, such as
     ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled programs are found by how
     their files begin.
 
+    Each directory or file that was skipped is reported on stderr.
+
     Args:
         directory: Where to look, a few levels deep; links are not followed.
         taken: Names of other models.
-        warn: Receives one line for each directory or file that was skipped, with the reason.
         apart: A directory or file to leave out, with all that it contains.
     """
     left_out = None if apart is None else apart.resolve()
-    names, found = set(taken or ()), []
-    for path in _directories(directory, warn):
+    names, found = set(taken), []
+    for path in _directories(directory):
         if left_out is not None and path.resolve().is_relative_to(left_out):
             continue
         relative = path.relative_to(directory)
@@ -146,7 +110,7 @@ def find_models(
         try:
             entry = stored_entry(place)
         except InputError as error:
-            warn(_skipped(path, error))
+            _warn(f"skipped {shown(path)}: {one_line(str(error))}")
             continue
         if entry is not None:
             names.add(place.name)
@@ -159,18 +123,18 @@ def find_models(
             except InputError as error:
                 # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
                 if file.stem == "head" or file.stem in TASKS or is_program_file(file):
-                    warn(_skipped(file, error))
+                    _warn(f"skipped {shown(file)}: {one_line(str(error))}")
         if len(found) >= MOST_FOUND:
-            warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
+            _warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
             return found[:MOST_FOUND]
     return found
 
 
-def _skipped(path: Path, error: InputError) -> str:
-    return f"skipped {shown(path)}: {one_line(str(error))}"
+def _warn(line: str) -> None:
+    print(f"glassformer: warning: {line}", file=sys.stderr)
 
 
-def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
+def _directories(top: Path) -> Iterator[Path]:
     for seen, (here, inside, _) in enumerate(os.walk(top), start=1):
         path = Path(here)
         depth = len(path.relative_to(top).parts)
@@ -180,7 +144,7 @@ def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
         )
         yield path
         if seen >= _MOST_DIRECTORIES:
-            warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is skipped")
+            _warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is skipped")
             return
 
 
@@ -196,7 +160,7 @@ def _head_files(path: Path) -> list[Path]:
 
 def _head(place: Place) -> ModelEntry:
     if is_program_file(place.path):
-        program = stored_program(place.path, place.name, place.title)
+        program = program_model(load_program(place.path), place.name, place.title, origin="run")
         return ModelEntry(program.card, lambda: program)
     weights = read_head(place.path)
     task = _task_of(place.path, weights)
@@ -230,7 +194,7 @@ def _slug(text: str) -> str:
     return (slug or "model")[-72:].strip("-._") or "model"
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, taken: Set[str]) -> str:
     if name not in taken:
         return name
     return next(f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken)

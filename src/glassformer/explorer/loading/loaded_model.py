@@ -95,20 +95,16 @@ class LoadedProgram:
 
 @dataclass(frozen=True, eq=False)
 class LoadedEncoder:
-    """An encoder, with or without a classification head.
-
-    Args:
-        card, model: Its description; ours, or a BERT of transformers.
-        encode: The tokens of a text, truncated to what the model reads.
-        word: The name of a single token.
-        classes: The names of its classes; empty without a head.
-    """
+    """An encoder, ours or a BERT of transformers, with or without a classification head."""
 
     card: ModelCard
     model: nn.Module
     encode: Callable[[str], list[int]]
+    """The tokens of a text, truncated to what the model reads."""
     word: Callable[[int], str]
+    """The name of a single token."""
     classes: tuple[str, ...] = ()
+    """Their names; empty without a head."""
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
@@ -117,7 +113,6 @@ class LoadedEncoderDecoder:
     """An encoder-decoder.
 
     Args:
-        card, model: Its description, and the network.
         source_tokens: The encoder's input for some units, in the given order: ``[1, place]`` or ``[1, place, field]``.
         target: The decoder's initial tokens for a text, which may be empty: ``[1, position]``, at least one.
         word: The name of a token of the target.
@@ -140,7 +135,7 @@ class LoadedDecoder:
     """A decoder.
 
     Args:
-        card, model: Its description; ours, or a GPT-2, Llama or Mixtral of transformers.
+        model: Ours, or a GPT-2, Llama or Mixtral of transformers.
         encode: The tokens of a text: at least one, and no more than the model reads.
         word: The name of a single token.
         join: The text of some tokens.
@@ -165,30 +160,28 @@ class LoadedDecoder:
 
 @dataclass(eq=False)
 class Reading:
-    """The text that a decoder has read last, with the keys and values from which it reads on."""
+    """The text that a decoder has read last, with the logits after it, and the keys and values to read on from."""
 
     stamp: Hashable = None
     tokens: list[int] = field(default_factory=list)
+    logits: Tensor | None = None
     cache: Any = None
 
 
+_ROOM = 256
+"""Tokens for which a cache has room beyond a text."""
 LoadedModel = LoadedHead | LoadedProgram | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
 _Kind = TypeVar("_Kind", LoadedHead, LoadedProgram, LoadedEncoderDecoder, LoadedDecoder)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelEntry:
-    """A model that is loaded on demand.
-
-    Args:
-        card: The model's description.
-        open: Loads it; raises :class:`~glassformer.errors.InputError` if the stored weights are damaged.
-        stamp: Changes when the stored weights do, such as those of a run that is still training: it is loaded again.
-    """
+    """A model that is loaded on demand."""
 
     card: ModelCard
     open: Callable[[], LoadedModel]
     stamp: Callable[[], Hashable] = lambda: None
+    """Changes when the stored weights do, such as those of a run that is still training: it is loaded again."""
 
 
 def entry_of(loaded: LoadedModel) -> ModelEntry:
@@ -205,7 +198,7 @@ def of_kind(kind: type[_Kind], loaded: LoadedModel, call: str, expected: str) ->
 
 
 def require_order(order: Sequence[int], count: int) -> None:
-    """Raise :class:`~glassformer.errors.InputError` unless ``order`` is a permutation of ``count`` units."""
+    """Refuse an ``order`` that is no permutation of ``count`` units."""
     require(
         sorted(order) == list(range(count)),
         f"order = {list(order)[:20]} of {count} units",
@@ -237,35 +230,24 @@ def last_logits(
 ) -> Float[Tensor, " vocab"] | None:
     """The logits of the token after some tokens, in float32 or wider, on the CPU. Hold ``loaded.lock``.
 
-    Only the tokens after those that were read last are read, if the text starts with these and weights are the same.
-
-    Args:
-        loaded: The decoder.
-        tokens: At least one.
-        afresh: Read all tokens.
-
-    Returns:
-        None for a model without an output projection.
+    Only the tokens after those that were read last are read, if the text starts with these and weights are the same,
+    and not ``afresh``. None for a model without an output projection.
     """
     reading, stamp = loaded.reading, weights_stamp(loaded)
-    known = len(reading.tokens)
-    reads_on = not afresh and 0 < known < len(tokens) and reading.stamp == stamp
-    if not reads_on or list(tokens[:known]) != reading.tokens or not _has_room(reading.cache, len(tokens)):
-        known, reading.cache = 0, None
+    known = reading.tokens if reading.stamp == stamp and not afresh else []
+    if known == list(tokens):
+        return reading.logits
+    has_room = not isinstance(reading.cache, Cache) or len(tokens) <= reading.cache.layers[0].max_seq_len
+    if reading.cache is None or not has_room or not 0 < len(known) < len(tokens) or list(tokens[: len(known)]) != known:
+        known, reading.cache = [], None
     reading.tokens = []  # in case that reading ends with an error
-    row = torch.tensor([list(tokens[known:])], device=next(loaded.model.parameters()).device)
+    row = torch.tensor([list(tokens[len(known) :])], device=next(loaded.model.parameters()).device)
     with evaluating(loaded.model):
-        logits, cache = _read(loaded.model, row, reading.cache)
-    reading.cache, reading.stamp, reading.tokens = cache, stamp, [] if cache is None else list(tokens)
-    return None if logits is None else logits.detach().to(torch.promote_types(logits.dtype, torch.float32)).cpu()
-
-
-_ROOM = 256
-"""Tokens for which a cache has room beyond a text."""
-
-
-def _has_room(cache: Any, length: int) -> bool:
-    return not isinstance(cache, Cache) or length <= cache.layers[0].max_seq_len
+        logits, reading.cache = _read(loaded.model, row, reading.cache)
+    if logits is not None:
+        logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32)).cpu()
+    reading.stamp, reading.tokens, reading.logits = stamp, list(tokens), logits
+    return logits
 
 
 def _read(model: nn.Module, row: Int[Tensor, "one position"], cache: Any) -> tuple[Tensor | None, Any]:

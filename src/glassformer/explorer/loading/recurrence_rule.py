@@ -24,13 +24,12 @@ _MOST_COMPARED = 1 << 22
 # Cached because it is called for every candidate for the next number.
 @cached(LRUCache(8), key=lambda tokens, config: (tuple(tokens), config), lock=Lock())
 def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tuple[int, ...] | None:
-    """The coefficients that most probably generated the numbers, oldest place first; None if that is uncertain.
+    """The coefficients that most probably generated the numbers, oldest place first.
 
     Computed from the posterior over all coefficients under a uniform prior; each step follows
-    :mod:`glassformer.data.recurrence`, except for one error in a thousand. The first ``order`` numbers are the state of
-    the first step. Several rules can generate the same numbers, such as 1 3 2 6 4 5 modulo 7; if all that are as good
-    as the best give the same next number, the one with the fewest terms is returned. The result is also None if there
-    are too many rules and numbers to compare.
+    :mod:`glassformer.data.recurrence`, except for one error in a thousand. Several rules can generate the same numbers,
+    such as 1 3 2 6 4 5 modulo 7; if all that are as good as the best give the same next number, the one with the fewest
+    terms is returned. None if that is uncertain, or if there are too many rules and numbers to compare.
     """
     order, size = config.order, config.vocab_size
     if len(tokens) <= order:

@@ -14,29 +14,32 @@ from typing import Any, TypeVar
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.families import family_in
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
 from glassformer.classifier import load_classifier
+from glassformer.data import lookup
+from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, tokenizer_beside, tokenizer_places
 from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.errors import InputError, first_line, require
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
-from glassformer.explorer.loading.task_models import Model, load_exact, recurrence_model
+from glassformer.explorer.loading.task_models import Model, course_model, facts_model, load_exact, recurrence_model
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.generation.language_model import find_model, require_tokenizer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 _T = TypeVar("_T")
 _REVIEW = "A slow start, but the ending is wonderful."
-NUMBERS = "1 2 3 5 1 6 0 6"
-"""The initial text of decoders trained on a recurrence."""
+_NUMBERS = "1 2 3 5 1 6 0 6"
 _BYTES_OF = "Once upon a time"
 OPENING = "When Mary and John went to the store, John gave a drink to"
 """The initial text of language models: it ends with the name that does not return (Wang et al. 2022)."""
 _TOKENS = "1 2 3", "token numbers between spaces"
 _ENCODERS = (*bert.FAMILY, bert.OWN)
+_LOOKUP_VIEWS: list[View] = ["attention", "scramble", "whatif"]
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,74 @@ class Place:
     title: str
 
 
-def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
-    """The entry of a run of ``glassformer train``."""
+def stored_entry(place: Place) -> ModelEntry | None:
+    """The entry of the model in a directory; None if it holds no model of a known kind."""
+    path = place.path
+    if not (path / CONFIG_FILE).is_file():
+        return None
+    config = read_json(path / CONFIG_FILE)
+    if "training" in config and isinstance(config.get("description"), dict):
+        found = (reader(place, config["description"]) for reader in (_in_context, _lookup_course, _trained_decoder))
+        entry = next((each for each in found if each is not None), None)
+        if entry is not None:
+            run_weights(path)
+    else:
+        entry = _checkpoint(place, config)
+    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path))
+
+
+def _in_context(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
+    """A run of a recipe of the lookup lab."""
+    recipe = description.get("recipe")
+    if not isinstance(recipe, dict) or "encoding" not in recipe:
+        return None
+    from glassformer.training.in_context_lookup import InContextRecipe, build_model
+
+    data = _described(place.path, LookupConfig, recipe.get("data", {}))
+    made = _described(place.path, InContextRecipe, {**recipe, "data": data})
+    keys, values = [f"k{key}" for key in range(data.num_keys)], [f"v{value}" for value in range(data.num_values)]
+    facts = [(keys[3 * number % data.num_keys], values[number]) for number in range(min(6, data.most_facts))]
+    slots = made.encoding == "slots"
+    units = [f"{key}={value}" for key, value in facts] if slots else [word for fact in facts for word in fact]
+    order = "The model knows the order of the facts." if made.encoding == "positions" else "Their order is irrelevant."
+    about = (
+        f"The lookup lab's recipe {made.name!r}: it reads unseen facts, written as {made.encoding}, and answers "
+        f"for the key that is asked. {order}"
+    )
+    help_text = "a key, which asks for its value"
+    card = _card(place, "encoder_decoder", about, _LOOKUP_VIEWS, keys[0], help_text, source=units)
+
+    def opened() -> LoadedModel:
+        return facts_model(card, filled(place.path, lambda: build_model(made, 0), 2), keys, values, slots=slots)
+
+    return ModelEntry(card, opened)
+
+
+def _lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
+    """A run of the lookup course's encoder-decoder."""
+    model = description.get("model")
+    if not isinstance(model, dict) or "num_encoder_layers" not in model or "samples" not in description:
+        return None
+    config = _described(place.path, EncoderDecoderConfig, model)
+    about = "The lookup course's model: it reads five words in any order and writes the value of the key among them."
+    if config.source_positions != "none":
+        about += " This model's encoder knows positions, so the order may change the answer."
+    source, words = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"], list(lookup.VOCAB)
+    help_text = "the decoder's output so far, usually nothing"
+    card = _card(place, "encoder_decoder", about, _LOOKUP_VIEWS, "", help_text, source=source, words=words)
+    layers = config.num_encoder_layers + config.num_decoder_layers
+    return ModelEntry(card, lambda: course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers)))
+
+
+def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
+    """A run of ``glassformer train``."""
     model, data = description.get("model"), description.get("data")
     if isinstance(model, dict) and "n_layers" in model:
-        raise damaged(place.path, "but a decoder of an earlier GPT-OSS lab")
+        raise _damaged(place.path, "but a decoder of an earlier GPT-OSS lab")
     if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
         return None
     config = DecoderConfig.from_json(json.dumps(model))
-    run_weights(place.path)
-    longest = min(config.max_seq_len, MOST_TOKENS)
+    longest, experts = min(config.max_seq_len, MOST_TOKENS), config.num_experts is not None
 
     def model_of_run() -> Decoder:
         return filled(place.path, lambda: Decoder(config), config.num_layers)
@@ -65,29 +126,53 @@ def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry 
     if data["kind"] == "recurrence":
         about = "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden rule."
         help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
-        rule = described(place.path, RecurrenceConfig, {name: each for name, each in data.items() if name != "kind"})
-        card = decoder_card(place, config, about, NUMBERS, help_text)
+        rule = _described(place.path, RecurrenceConfig, {name: each for name, each in data.items() if name != "kind"})
+        card = _decoder_card(place, experts, about, _NUMBERS, help_text)
         return ModelEntry(card, lambda: recurrence_model(card, model_of_run(), rule, longest))
     about = f"Trained by 'glassformer train' on the bytes of {Path(str(data.get('path', 'a text'))).name}."
-    card = decoder_card(place, config, about, _BYTES_OF, f"any text of up to {longest:,} bytes")
+    card = _decoder_card(place, experts, about, _BYTES_OF, f"any text of up to {longest:,} bytes")
     return ModelEntry(card, lambda: replace(wrap_model(model_of_run()), card=card))
 
 
-def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
-    """The entry of a checkpoint with this ``config.json``; None: of another kind."""
-    path, kind = place.path, config.get("model_type")
-    if (path / "classes.json").is_file() and (path / "tokenizer.json").is_file():
-        stored_tensors(path)  # refuses missing or truncated weights
+def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
+    path, kind, family = place.path, config.get("model_type"), family_in(config)
+    own = kind == decoders.OWN
+    is_classifier = (path / "classes.json").is_file() and (path / "tokenizer.json").is_file()
+    is_decoder = family is not None or own
+    if not (is_classifier or is_decoder or kind in _ENCODERS):
+        return None
+    stored_tensors(path)  # refuses missing or truncated weights
+    if is_classifier:
         about = "A text classifier. Look for heads that attend to the words that decide."
         help_text = "a text in the language of the training texts"
-        card = model_card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
+        card = _card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
-    family = family_in(config)
-    if family is not None or kind == decoders.OWN:
-        experts = config.get("num_experts", config.get("num_local_experts"))
-        dense = experts is None and (family is None or "num_experts" not in family.keys)
-        return _decoder(place, "glassformer" if family is None else family.name, dense)
-    return _encoder(place) if kind in _ENCODERS else None
+    if not is_decoder:
+        has_tokenizer = _has_tokenizer(path)
+        text, help_text = (_REVIEW, "any text") if has_tokenizer else _TOKENS
+        card = _card(
+            place, "encoder", "An encoder of the BERT family, or of glassformer.", ["attention"], text, help_text
+        )
+
+        def encoder() -> LoadedModel:
+            tokenizer = load_subwords(path) if has_tokenizer else None
+            return replace(wrap_model(bert.load_encoder(path), text, tokenizer), card=card)
+
+        return ModelEntry(card, encoder)
+    experts = config.get("num_experts", config.get("num_local_experts")) is not None
+    experts = experts or (family is not None and "num_experts" in family.keys)
+    about = f"A {'glassformer' if family is None else family.name} checkpoint: a decoder"
+    about += " with a mixture of experts." if experts else "."
+    released = any((folder / TOKENIZER_FILE).is_file() for folder in tokenizer_places(path))
+    text, help_text = (_BYTES_OF, "any text") if released or (own and _has_tokenizer(path)) else _TOKENS
+    card = _decoder_card(place, experts, about, text, help_text)
+
+    def decoder() -> LoadedModel:
+        # As it is stored: packed experts stay packed.
+        model = decoders.load_decoder(path)
+        return replace(wrap_model(model, text, _own_tokenizer(path) if own else tokenizer_beside(path)), card=card)
+
+    return ModelEntry(card, decoder)
 
 
 def language_model(source: str, name: str) -> ModelEntry:
@@ -95,54 +180,18 @@ def language_model(source: str, name: str) -> ModelEntry:
     found = find_model(source)
     tokenizer = require_tokenizer(found)
     place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
-    card = decoder_card(place, found.config, f"{found.about}.", OPENING, f"any text of up to {longest:,} tokens")
+    help_text, experts = f"any text of up to {longest:,} tokens", found.config.num_experts is not None
+    card = _decoder_card(place, experts, f"{found.about}.", OPENING, help_text)
     return ModelEntry(card, lambda: replace(wrap_model(found.load(), OPENING, tokenizer), card=card))
-
-
-def _encoder(place: Place) -> ModelEntry:
-    stored_tensors(place.path)
-    about = "An encoder of the BERT family, or of glassformer."
-    has_tokenizer = _has_tokenizer(place.path)
-    text, help_text = (_REVIEW, "any text") if has_tokenizer else _TOKENS
-    card = model_card(place, "encoder", about, ["attention"], text, help_text)
-
-    def opened() -> LoadedModel:
-        tokenizer = load_subwords(place.path) if has_tokenizer else None
-        return replace(wrap_model(bert.load_encoder(place.path), text, tokenizer), card=card)
-
-    return ModelEntry(card, opened)
-
-
-def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
-    stored_tensors(place.path)
-    about = f"A {family} checkpoint: a decoder" + ("." if dense else " with a mixture of experts.")
-    views: list[View] = ["attention", "sampling", "whatif"]
-    if not dense:
-        views.insert(2, "experts")
-    own = family == "glassformer"
-    files = [folder / TOKENIZER_FILE for folder in tokenizer_places(place.path)]
-    has_tokenizer = any(file.is_file() for file in files) or (own and _has_tokenizer(place.path))
-    text, help_text = (_BYTES_OF, "any text") if has_tokenizer else _TOKENS
-    card = model_card(place, "decoder", about, views, text, help_text)
-
-    def opened() -> LoadedModel:
-        # As it is stored: packed experts stay packed.
-        model = decoders.load_decoder(place.path)
-        tokenizer = _own_tokenizer(place.path) if own else tokenizer_beside(place.path)
-        return replace(wrap_model(model, text, tokenizer), card=card)
-
-    return ModelEntry(card, opened)
 
 
 def _own_tokenizer(path: Path) -> SubwordTokenizer | ReleasedTokenizer | None:
     """Of a decoder in our own layout: one that was trained here, or the one of the model that it was converted from."""
-    if not _has_tokenizer(path):
-        return tokenizer_beside(path)
     try:
         return load_subwords(path)
     except InputError:
         released = tokenizer_beside(path)
-        if released is None:
+        if released is None and _has_tokenizer(path):
             raise
         return released
 
@@ -151,33 +200,27 @@ def _has_tokenizer(path: Path) -> bool:
     return any((path / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
 
 
-def model_card(
-    place: Place, kind: Kind, about: str, views: list[View], text: str, help_text: str, **more: Any
-) -> ModelCard:
-    """The card of a stored model; ``more`` are further fields."""
-    shown: dict[str, Any] = {"about": about, "views": views, "text": text, "input_help": help_text}
-    return ModelCard(name=place.name, title=place.title, kind=kind, origin="run", **shown, **more)
+def _card(place: Place, kind: Kind, about: str, views: list[View], text: str, help_text: str, **more: Any) -> ModelCard:
+    own: dict[str, Any] = {"name": place.name, "title": place.title, "kind": kind, "origin": "run"}
+    return ModelCard(**own, about=about, views=views, text=text, input_help=help_text, **more)
 
 
-def decoder_card(place: Place, config: DecoderConfig, about: str, text: str, help_text: str) -> ModelCard:
-    """The card of a stored decoder, which has the view of experts if the model has experts."""
-    views: list[View] = ["attention", "sampling"]
-    if config.num_experts is not None:
-        views.append("experts")
-    views.append("whatif")
-    return model_card(place, "decoder", about, views, text, help_text)
+def _decoder_card(place: Place, experts: bool, about: str, text: str, help_text: str) -> ModelCard:
+    views: list[View] = (
+        ["attention", "sampling", "experts", "whatif"] if experts else ["attention", "sampling", "whatif"]
+    )
+    return _card(place, "decoder", about, views, text, help_text)
 
 
-def described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
+def _described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
     """A configuration from its description in a file."""
     try:
         return kind(**values)
     except (InputError, TypeError, AttributeError) as error:
-        raise damaged(path, error) from error
+        raise _damaged(path, error) from error
 
 
-def damaged(path: Path, error: Exception | str) -> InputError:
-    """What to raise for a ``config.json`` that describes no model."""
+def _damaged(path: Path, error: Exception | str) -> InputError:
     fix = "Use the version of glassformer that wrote it, or train again."
     return InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix)
 
@@ -216,12 +259,8 @@ def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
     """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number in its configuration."""
     weights, config = run_weights(run), run / CONFIG_FILE
     stored = len(stored_tensors(weights))
-    require(
-        layers <= stored,
-        f"{config} with {layers:,} layers, but {stored:,} stored tensors",
-        "a configuration and weights of one run",
-        "Restore config.json, or train again.",
-    )
+    expected, fix = "a configuration and weights of one run", "Restore config.json, or train again."
+    require(layers <= stored, f"{config} with {layers:,} layers, but {stored:,} stored tensors", expected, fix)
     try:
         return load_exact(build, weights)
     except (RuntimeError, MemoryError) as error:  # such as a table of positions of any length, which is not stored

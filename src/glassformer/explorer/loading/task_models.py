@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -26,90 +25,68 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_FACT = re.compile(r"\s*([^=\s]+)\s*=\s*([^=\s]+)\s*")
-
 
 def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:
     """A model of the lookup course: it reads words, and generates a value and ``[EOS]``."""
-
-    def tokens(words: Sequence[str], longest: int) -> Int64[Tensor, "one position"]:
-        unknown = [word for word in words if word not in lookup.VOCAB]
-        known = f"words of {', '.join(lookup.VOCAB)}"
-        require(not unknown, f"the word {(unknown or [''])[0]!r}", known, "Use these words.")
-        require(len(words) <= longest, f"{len(words)} words", f"at most {longest}", "Remove some.")
-        return torch.tensor([[lookup.VOCAB[word] for word in words]], dtype=torch.int64)
-
-    def source(units: Sequence[str]) -> Int64[Tensor, "one place"]:
-        require(len(units) > 0, "an empty source", "at least one word", "Add one.")
-        return tokens(units, model.config.max_source_len)
-
-    def target(text: str) -> Int64[Tensor, "one position"]:
-        return tokens(["[SOS]", *text.split()], model.config.max_target_len)
-
-    words = lookup.ID_TO_TOKEN.__getitem__
-    return LoadedEncoderDecoder(card, model.eval(), source, target, words, max_new_tokens=2, end=lookup.EOS)
+    read, config = _reader(lookup.VOCAB), model.config
+    return LoadedEncoderDecoder(
+        card,
+        model.eval(),
+        lambda units: _tokens(units, read, config.max_source_len),
+        lambda text: _tokens(["[SOS]", *text.split()], read, config.max_target_len),
+        lookup.ID_TO_TOKEN.__getitem__,
+        max_new_tokens=2,
+        end=lookup.EOS,
+    )
 
 
-@dataclass(frozen=True)
-class FactNames:
-    """The names of the keys and values of an in-context lookup."""
-
-    keys: tuple[str, ...]
-    values: tuple[str, ...]
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The word of each token, in the order of :mod:`glassformer.data.in_context_lookup`."""
-        return ("[PAD]", *self.keys, *self.values, "none", "[NO KEY]")
+def fact_words(keys: Sequence[str], values: Sequence[str]) -> tuple[str, ...]:
+    """The word of each token, in the order of :mod:`glassformer.data.in_context_lookup`."""
+    return ("[PAD]", *keys, *values, "none", "[NO KEY]")
 
 
-def facts_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> LoadedEncoderDecoder:
-    """A model that reads facts as slots ``key=value`` and answers for the key that the text names."""
-    keys = {word: 1 + number for number, word in enumerate(names.keys)}
-    values = {word: 1 + len(keys) + number for number, word in enumerate(names.values)}
-    words, longest = names.words, model.config.max_source_len
+def facts_model(
+    card: ModelCard, model: EncoderDecoder, keys: Sequence[str], values: Sequence[str], *, slots: bool = True
+) -> LoadedEncoderDecoder:
+    """A model that reads facts and answers for the key that the text names.
+
+    Facts are slots ``key=value``, or with ``slots=False`` single words, keys and values: then only a model with
+    positions can know which value belongs to which key.
+    """
+    words, longest = fact_words(keys, values), model.config.max_source_len
+    tokens = {word: token for token, word in enumerate(words)}
+    key_tokens = {key: tokens[key] for key in keys}
 
     def fact(unit: str) -> tuple[int, int]:
-        found = _FACT.fullmatch(unit)
-        key, value = found.groups() if found else ("", "")
-        require(
-            key in keys and value in values,
-            f"the fact {unit!r}",
-            f"a key and a value, such as {names.keys[0]}={names.values[0]}",
-            f"Keys are {_listed(names.keys)}; values are {_listed(names.values)}.",
-        )
-        return keys[key], values[value]
+        key, _, value = map(str.strip, unit.partition("="))
+        got, fix = f"the fact {unit!r}", f"Keys are {_listed(keys)}; values are {_listed(values)}."
+        require(key in key_tokens and value in values, got, f"a key and a value, such as {keys[0]}={values[0]}", fix)
+        return tokens[key], tokens[value]
 
-    def source(units: Sequence[str]) -> Int64[Tensor, "one place two"]:
-        require(1 <= len(units) <= longest, f"{len(units)} facts", f"1 to {longest}", "Add or remove some.")
-        return torch.tensor([[fact(unit) for unit in units]], dtype=torch.int64)
-
-    def target(text: str) -> Int64[Tensor, "one position"]:
-        asked = text.strip()
-        require(asked in keys, f"the key {asked[:40]!r}", "one key", f"Ask for one of {_listed(names.keys)}.")
-        return torch.tensor([[keys[asked]]], dtype=torch.int64)
-
-    return LoadedEncoderDecoder(card, model.eval(), source, target, lambda token: words[token], max_new_tokens=1)
+    read = fact if slots else _reader({word: tokens[word] for word in (*keys, *values)})
+    return LoadedEncoderDecoder(
+        card,
+        model.eval(),
+        lambda units: _tokens(units, read, longest),
+        lambda text: _tokens([text.strip()], _reader(key_tokens, "key"), 1),
+        words.__getitem__,
+    )
 
 
-def tokens_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> LoadedEncoderDecoder:
-    """A model that reads the same facts as single tokens, keys and values, and answers for the key that the text names.
+def _reader(known: Mapping[str, int], what: str = "word") -> Callable[[str], int]:
+    def read(word: str) -> int:
+        expected = f"a {what} among {_listed(list(known))}"
+        require(word in known, f"the {what} {word[:40]!r}", expected, "Use one of these.")
+        return known[word]
 
-    Only a model with positions can know which value belongs to which key.
-    """
-    numbered = {word: number for number, word in enumerate(names.words)}
-    readable = {*names.keys, *names.values}
-    slots = facts_model(card, model, names)
-    longest = model.config.max_source_len
+    return read
 
-    def source(units: Sequence[str]) -> Int64[Tensor, "one place"]:
-        require(1 <= len(units) <= longest, f"{len(units)} words", f"1 to {longest}", "Add or remove some.")
-        unknown = [unit for unit in units if unit not in readable]
-        expected = f"keys ({_listed(names.keys)}) and values ({_listed(names.values)})"
-        require(not unknown, f"the word {(unknown or [''])[0]!r}", expected, "Use these words.")
-        return torch.tensor([[numbered[unit] for unit in units]], dtype=torch.int64)
 
-    return replace(slots, source_tokens=source)
+def _tokens(
+    words: Sequence[str], read: Callable[[str], int | tuple[int, int]], longest: int
+) -> Int64[Tensor, "one place *field"]:
+    require(1 <= len(words) <= longest, f"{len(words)} words", f"1 to {longest}", "Add or remove some.")
+    return torch.tensor([[read(word) for word in words]])
 
 
 def recurrence_model(card: ModelCard, model: nn.Module, config: RecurrenceConfig, longest: int) -> LoadedDecoder:
@@ -156,7 +133,10 @@ def load_exact(build: Callable[[], Model], directory: Path) -> Model:
         directory: Holds safetensors.
     """
     with torch.device("meta"):
-        wanted = {name: (name, list(tensor.shape)) for name, tensor in _saved_tensors(build()).items()}
+        model = build()
+    saved = model.state_dict().keys()  # without buffers that are not stored; of shared tables both names
+    tensors_of = chain(model.named_parameters(), model.named_buffers())
+    wanted = {name: (name, list(tensor.shape)) for name, tensor in tensors_of if name in saved}
     tensors = read_tensors(stored_tensors(directory), wanted, torch.float32)
     with torch.random.fork_rng(devices=[]):
         model = build()
@@ -164,11 +144,5 @@ def load_exact(build: Callable[[], Model], directory: Path) -> Model:
     return model
 
 
-def _saved_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, each once."""
-    saved = model.state_dict().keys()
-    return {name: each for name, each in chain(model.named_parameters(), model.named_buffers()) if name in saved}
-
-
 def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words) if len(words) <= 8 else f"{', '.join(words[:4])} ... {words[-1]}"
+    return ", ".join(words) if len(words) <= 14 else f"{', '.join(words[:4])} ... {words[-1]}"

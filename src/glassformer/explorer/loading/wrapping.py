@@ -21,7 +21,7 @@ from glassformer.explorer.loading.codecs import (
     tokens_in,
     units_of,
 )
-from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
+from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,
@@ -31,52 +31,34 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedProgram,
     final_logits,
 )
-from glassformer.explorer.loading.programs import program_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.generation.language_model import LanguageModel
 from glassformer.handcraft.designs import Design
 from glassformer.handcraft.single_head import HeadWeights
-from glassformer.handcraft.tasks import Task
-from glassformer.handcraft.verification import require_fits
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.hugging_face import require_resumable
-from glassformer.programs import program_files
+from glassformer.programs import library
 from glassformer.programs.model import CompiledProgram
 
 _NUMBERS_HELP = "token numbers between spaces"
 
 
-def wrap_model(
-    model: Any, text: Any = None, tokenizer: Any = None, source: Any = None, *, task: Task | None = None
-) -> LoadedModel:
+def wrap_model(model: Any, text: Any = None, tokenizer: Any = None, source: Any = None) -> LoadedModel:
     """The loaded model of a model that is in memory already, which keeps its mode, training or evaluation.
 
-    ==============================================  =================================================================
-    model                                           tokenizer
-    ==============================================  =================================================================
-    ``Encoder``, ``Decoder``                        ours, one of transformers, that of a released model, or None: the
-                                                    text is token numbers, or bytes if the vocabulary has 256 tokens
-    ``Classifier``                                  its own
-    ``EncoderDecoder``                              None: source and text are token numbers; with fields, a unit is
-                                                    its numbers with ``=`` between them
-    ``HeadWeights``, or a ``Design``                None: the letters are those of the task
-    ``CompiledProgram``                             None: the tokens are those of its vocabulary
-    GPT-2, Llama, Mixtral, BERT of transformers     one of transformers, or None
-    a ``LanguageModel``                             its own
-    a loaded model                                  None; it is returned as it is
-    ==============================================  =================================================================
-
     Args:
-        model: The model.
+        model: An ``Encoder``, ``Decoder``, ``EncoderDecoder``, ``Classifier``, ``LanguageModel``, ``HeadWeights``,
+            ``Design`` or ``CompiledProgram``; a GPT-2, Llama, Mixtral or BERT of transformers; or a loaded model, which
+            is returned as it is. Weights of a head get a built-in task that fits.
         text: The initial text, or its tokens: a list, an array or a tensor. None: a default; an ``EncoderDecoder``
             has none.
-        tokenizer: The tokenizer.
-        source: For an encoder-decoder: the encoder's input, a list of tokens or of units.
-        task: For the weights of a head: its task. None: a built-in task that fits.
+        tokenizer: For an encoder or a decoder: ours, one of transformers, or that of a released model. None: the text
+            is token numbers, or bytes if the vocabulary has 256 tokens. Other models have their own.
+        source: For an encoder-decoder: the encoder's input, a list of tokens, or of units of several numbers.
     """
     if isinstance(model, LoadedModel):
         return model
@@ -87,19 +69,14 @@ def wrap_model(
     if isinstance(model, Design):
         model = model.weights
     if isinstance(model, HeadWeights):
-        return _head(model, text, task)
+        return _head(model, text)
     if isinstance(model, CompiledProgram):
         return _program(model, text)
-    require(task is None, f"a task for a {type(model).__name__}", "the weights of a head", "Leave task out.")
     classes: tuple[str, ...] = ()
     if isinstance(model, Classifier):
         model, tokenizer, classes = model.encoder, model.tokenizer, model.classes
-    require(
-        isinstance(model, nn.Module),
-        f"a model of type {type(model).__name__}",
-        "a torch module, a Classifier or a loaded model",
-        "Pass the model itself, not its name.",
-    )
+    expected, fix = "a torch module, a Classifier or a loaded model", "Pass the model itself, not its name."
+    require(isinstance(model, nn.Module), f"a model of type {type(model).__name__}", expected, fix)
     model = getattr(model, "_orig_mod", model)
     absent = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     require(not absent, f"a {type(model).__name__} on the device meta", "one with weights", "Load its weights first.")
@@ -119,9 +96,8 @@ def wrap_model(
     return _one_stack(model, text, tokenizer, classes, _is_causal(model, attention), routes)
 
 
-def _head(weights: HeadWeights, text: Any, task: Task | None) -> LoadedHead:
-    task = fitting_task(weights) if task is None else task
-    require_fits(weights, task)
+def _head(weights: HeadWeights, text: Any) -> LoadedHead:
+    task = fitting_task(weights)
     initial = first_text(task) if text is None else str(text)
     task.space.encode(initial)
     about = f"A head passed from Python. The task: {task.summary}."
@@ -133,7 +109,7 @@ def _program(model: CompiledProgram, text: Any) -> LoadedProgram:
     if text is not None and not isinstance(text, str):
         text = " ".join(map(str, text))
     if text is not None:
-        program_files.tokens_in(text, model.domains.vocabulary)
+        library.tokens_in(text, model.domains.vocabulary)
     return program_model(model, "given", model.name, origin="given", text=text)
 
 
@@ -142,9 +118,8 @@ def _one_stack(
 ) -> LoadedEncoder | LoadedDecoder:
     longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
     codec = codec_of(tokenizer, vocab_size, longest, text)
-    encode, word, join = codec.encode, codec.word, codec.join
     initial = _initial_text(text, codec, vocab_size)
-    tokens = encode(initial)  # refuses a text that does not fit
+    tokens = codec.encode(initial)  # refuses a text that does not fit
     views: list[View] = ["attention"]
     if causal and _predicts_tokens(model, tokens[:1], vocab_size):
         views.append("sampling")
@@ -156,16 +131,16 @@ def _one_stack(
     input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
     card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
-        return LoadedDecoder(card, model, encode, word, join, longest=longest, codec=codec.data)
-    return LoadedEncoder(card, model, encode, word, classes)
+        parts = codec.encode, codec.word, codec.joins[-1]
+        return LoadedDecoder(card, model, *parts, longest=longest, codec=codec.data)
+    return LoadedEncoder(card, model, codec.encode, codec.word, classes)
 
 
 def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: Any) -> LoadedEncoderDecoder:
     config, title = model.config, type(model).__name__
     require(tokenizer is None, "a tokenizer for an encoder-decoder", "none", "Pass tokens, or a LoadedEncoderDecoder.")
     require(source is not None, f"{title} without a source", "the encoder's input", "Pass source=[...].")
-    fields = config.fields_per_slot
-    units = units_of(source, fields)
+    fields, units = config.fields_per_slot, units_of(source)
 
     def source_tokens(typed_units: Sequence[str]) -> Tensor:
         require(len(typed_units) > 0, "an empty source", "at least one unit", "Add one.")
@@ -177,9 +152,9 @@ def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: A
     def read_target(written: str) -> list[int]:
         return numbers(written, config.target_vocab, config.max_target_len)
 
-    absent = text is None or (isinstance(text, str) and text == "")
-    require(not absent, f"{title} without a text", "at least the start token", "Pass text=[start token].")
-    plain = Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
+    expected, fix = "at least the start token", "Pass text=[start token]."
+    require(bool(text) if isinstance(text, str) else text is not None, f"{title} without a text", expected, fix)
+    plain = Codec(read_target, str, (text_of_numbers,), "")
     initial = _initial_text(text, plain, config.target_vocab)
     views: list[View] = ["attention", "scramble", "whatif"]
     input_help = f"{_NUMBERS_HELP}: the decoder's initial tokens"
@@ -190,10 +165,8 @@ def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: A
 
 
 def _card(model: nn.Module, kind: Kind, **fields: Any) -> ModelCard:
-    title = type(model).__name__
-    return ModelCard(
-        name="given", title=title, kind=kind, about=f"{title}, passed from Python.", origin="given", **fields
-    )
+    title, about = type(model).__name__, f"{type(model).__name__}, passed from Python."
+    return ModelCard(name="given", title=title, kind=kind, about=about, origin="given", **fields)
 
 
 def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,7 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.lenses import MOST_POSITIONS
 from glassformer.explorer.api import Answering, UnknownName
-from glassformer.explorer.saving.edited_weights import edited
-from glassformer.explorer.state import State
+from glassformer.explorer.state import CELL, MOST_DIGITS, NUMBER, SIZE, State
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def asks_of(backend: Answering, shown: PageState) -> list[m.Ask]:
 
 
 def recorded_answers(backend: Answering, shown: PageState) -> list[Recorded]:
-    """All answers in JSON that the page may need. m.Attention weights are not among them."""
+    """All answers in JSON that the page may need. Attention weights are not among them."""
     recorded = [Recorded("models", m.Nothing(), backend.catalogue().model_copy(update={"models": [shown.card]}))]
     for ask in asks_of(backend, shown):
         recorded.append(_recorded(backend, "run", ask))
@@ -103,30 +103,22 @@ def _requests(backend: Answering, shown: PageState, runs: list[m.Run]) -> Iterat
         for order in _orders(shown):
             yield "scramble", m.AskScramble(model=model, text=text, source=shown.source, order=order)
     if "sampling" in views:
-        yield (
-            "next",
-            m.AskNext(model=model, text=text, temperature=rule.temperature, top_k=rule.top_k, top_p=rule.top_p),
-        )
+        sampling = rule.model_dump(include={"temperature", "top_k", "top_p"}, by_alias=False)
+        yield "next", m.AskNext(model=model, text=text, **sampling)
 
 
 def _what_if(backend: Answering, state: State, ask: m.Ask) -> Iterator[tuple[str, m.Message]]:
     """With the changes of the state and without; the sweep, which may take a minute, only where it is shown."""
     about: dict[str, Any] = {"ask": ask, "place": state.place, "target": state.target}
-    changes: dict[str, Any] = {
-        "removed": state.removed,
-        "forbidden": state.forbidden,
-        "steer": state.steer,
-        "swaps": state.swaps,
-    }
+    changes: dict[str, Any] = {name: getattr(state, name) for name in ("removed", "forbidden", "steer", "swaps")}
     plain = m.AskWhatIf(**about, other=state.other)
     yield "whatif", plain
     if any(changes.values()):
         yield "whatif", m.AskWhatIf(**about, other=state.other, **changes)
     try:
-        answer = backend.answer("whatif", plain)
+        answer: m.WhatIf = backend.answer("whatif", plain)
     except InputError:  # a place or a target that the text lacks
         return
-    assert isinstance(answer, m.WhatIf)
     if "sweep" in answer.offers and state.view == "whatif":
         yield "sweep", m.AskSweep(**about, other=state.other)
     if "lens" in answer.offers:
@@ -144,8 +136,7 @@ def _orders(shown: PageState) -> list[list[int] | None]:
 def _design(backend: Answering, shown: PageState) -> m.HeadWeightsMessage | None:
     if shown.card.kind != "head":
         return None
-    head = backend.answer("head", m.AskHead(model=shown.card.name))
-    assert isinstance(head, m.Head)
+    head: m.Head = backend.answer("head", m.AskHead(model=shown.card.name))
     return head.weights
 
 
@@ -153,8 +144,7 @@ def whole_sweep(backend: Answering, ask: m.AskSweep, within: float = 60.0) -> m.
     """The sweep as far as it comes within so many seconds."""
     end = time.monotonic() + within
     while True:
-        answer = backend.answer("sweep", ask)
-        assert isinstance(answer, m.HeadSweep)
+        answer: m.HeadSweep = backend.answer("sweep", ask)
         if answer.done >= answer.total or time.monotonic() > end:
             return answer
         ask = ask.model_copy(update={"done": answer.done})
@@ -164,6 +154,53 @@ def _recorded(backend: Answering, call: str, request: m.Message) -> Recorded:
     try:
         answer = whole_sweep(backend, request) if isinstance(request, m.AskSweep) else backend.answer(call, request)
     except InputError as error:
-        return Recorded(call, request, error)
-    assert isinstance(answer, m.Message)
+        answer = error
     return Recorded(call, request, answer)
+
+
+def edited(design: m.HeadWeightsMessage, cells: Mapping[str, str]) -> m.HeadWeightsMessage:
+    """A head's matrices with the edits of a page's state, as ``web/src/views/design/weights.ts`` computes them.
+
+    Edits of unknown cells and edits that are not numbers are ignored; so are sizes that would make a matrix too large.
+    """
+    tokens = len(design.Km) - (len(design.pos[0]) if design.pos else 0)
+    columns, coordinates, length = _sizes(design, cells, tokens)
+    rows = tokens + coordinates
+    matrices: dict[str, list[list[float]] | None] = {
+        "Km": _fitted(design.Km, rows, columns),
+        "Qm": _fitted(design.Qm, rows, columns),
+        "Vm": _fitted(design.Vm, rows, len(design.Vm[0])),
+        "pos": _fitted(design.pos or [], length, coordinates) if coordinates else None,
+    }
+    for address, text in cells.items():
+        cell, value = re.fullmatch(CELL, address), number(text)
+        matrix = matrices[cell[1]] if cell else None
+        if cell and matrix and value is not None and int(cell[2]) < len(matrix) and int(cell[3]) < len(matrix[0]):
+            matrix[int(cell[2])][int(cell[3])] = value
+    return m.HeadWeightsMessage(**matrices)  # type: ignore[arg-type]
+
+
+def number(text: str) -> float | None:
+    """The number that was typed, or None."""
+    if len(text) > MOST_DIGITS or not re.fullmatch(NUMBER, text):
+        return None
+    value = float(text.replace("\u2212", "-"))
+    return value if abs(value) <= m.LARGEST else None
+
+
+def _sizes(design: m.HeadWeightsMessage, cells: Mapping[str, str], tokens: int) -> tuple[int, int, int]:
+    """Columns of keys and queries, columns of pos, and rows of pos."""
+    own = (len(design.Km[0]), len(design.pos[0]) if design.pos else 0, len(design.pos or ()))
+
+    def size(name: str, least: int, before: int) -> int:
+        text = cells.get(f"size.{name}", "")
+        return int(text) if re.fullmatch(SIZE, text) and int(text) >= least else before
+
+    columns, coordinates, length = size("qk", 1, own[0]), size("pos", 0, own[1]), max(1, size("len", 1, own[2]))
+    largest = max((tokens + coordinates) * columns, coordinates * length)
+    return (columns, coordinates, length) if largest <= m.MOST_CELLS else own
+
+
+def _fitted(matrix: list[list[float]], rows: int, columns: int) -> list[list[float]]:
+    """The matrix cut off or filled up with zeros."""
+    return [([*row[:columns], *[0.0] * columns])[:columns] for row in [*matrix, *[[]] * rows][:rows]]

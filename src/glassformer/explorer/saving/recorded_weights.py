@@ -75,7 +75,6 @@ def matrix(
         for column in range(-(-columns // m.TILE)):
             ask = m.AskTile(run=run.run, part=stack.part, layer=layer, head=head, level=level, row=row, column=column)
             answer = backend.answer("weights", ask)
-            assert isinstance(answer, bytes)
             tile = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
             tile[:] = np.frombuffer(answer, "<f4").reshape(tile.shape)
     return whole
@@ -87,14 +86,7 @@ def coarse_enough(tokens: int, side: int) -> int:
 
 
 def recorded_weights(backend: Answering, shown: PageState, runs: list[m.Run], room: int) -> dict[str, Any]:
-    """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page.
-
-    Args:
-        explorer: Answers the requests.
-        shown: The page's state.
-        runs: The runs whose weights are wanted.
-        room: How many characters they may take.
-    """
+    """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page, in at most ``room`` characters."""
     heads = sorted(_heads(shown, runs), key=lambda each: (not each.shown, each.layer != shown.state.layer))
     levels = _first_levels(heads, room)
     rows = []
@@ -122,7 +114,12 @@ def recorded_weights(backend: Answering, shown: PageState, runs: list[m.Run], ro
             finer = range(levels[index] if head.shown else min(1, levels[index]))
             # Weights compress to no less than 0.6 of the estimate.
             any(head.size(level) * 0.6 <= room and hold(index, level) for level in finer)
-    return {"rows": rows, "matrices": [entry for entry in held if entry], "left_out": _left_out(held)}
+    reports = []
+    if overview := sum(entry is not None and entry["level"] > 0 for entry in held):
+        reports.append(f"{overview} of {len(held)} heads are held as an overview, without single weights.")
+    if missing := held.count(None):
+        reports.append(f"There was no room for {missing} of {len(held)} heads.")
+    return {"rows": rows, "matrices": [entry for entry in held if entry], "left_out": reports}
 
 
 def _heads(shown: PageState, runs: list[m.Run]) -> Iterator[_Head]:
@@ -159,16 +156,4 @@ def _row(backend: Answering, run: m.Run, stack: m.Attention, pin: int | None) ->
     query = pin if pin is not None and pin < stack.queries else stack.queries - 1
     ask = m.AskRows(run=run.run, part=stack.part, query=query)
     answer = backend.answer("rows", ask)
-    assert isinstance(answer, bytes)
     return {"asked": ask.model_dump(mode="json"), "numbers": pack(np.frombuffer(answer, "<f4"))}
-
-
-def _left_out(held: list[dict[str, Any] | None]) -> list[str]:
-    reports = []
-    overview = sum(entry is not None and entry["level"] > 0 for entry in held)
-    missing = held.count(None)
-    if overview:
-        reports.append(f"{overview} of {len(held)} heads are held as an overview, without single weights.")
-    if missing:
-        reports.append(f"There was no room for {missing} of {len(held)} heads.")
-    return reports

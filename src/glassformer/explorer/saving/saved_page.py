@@ -49,11 +49,8 @@ def save(backend: Answering, state: State, path: str | Path) -> Path:
 def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
     """The page in HTML, with the answers to everything that can be asked of it.
 
-    Args:
-        explorer: Answers the requests.
-        state: What to show.
-        most_bytes: The largest file. Where the other answers take more than half of it, the routers' probabilities are
-            left out. Attention weights that do not fit are left out, and the page reports which. All else is held.
+    Where the other answers take more than half of ``most_bytes``, the routers' probabilities are left out. Attention
+    weights that do not fit are left out, and the page reports which. All else is held.
     """
     shown = page_state(state, backend.catalogue().models)
     answers = recorded_answers(backend, shown)

@@ -23,27 +23,16 @@ class HeadDistance:
     """Distances between two heads that do not depend on the basis of their weights.
 
     Queries are all letters of all compared sequences; CLS as a query is left out, since no task judges it.
-
-    Attributes:
-        attention_mean: Jensen-Shannon divergence of the two heads' weights, mean over the queries, in bits: 0 for the
-            same attention, 1 for attention to different places.
-        attention_max: The largest of these.
-        farthest: The sequence with the largest.
-        output_mean: Mean absolute difference of the outputs' entries, in the units of the values.
-        output_max: The largest of these.
-        qk_cosine: Cosine of the centred scores; independent of the sharpness, see :func:`circuit_similarity`.
-        value_cosine: Cosine of the values of the places.
-        num_sequences: Number of sequences compared, of ``num_possible``.
     """
 
-    attention_mean: float
+    attention_mean: float  # Jensen-Shannon divergence of the weights over the queries, in bits: 0 the same, 1 elsewhere
     attention_max: float
-    farthest: str
-    output_mean: float
+    farthest: str  # the sequence with the largest
+    output_mean: float  # absolute difference of the outputs' entries
     output_max: float
-    qk_cosine: float
-    value_cosine: float
-    num_sequences: int
+    qk_cosine: float  # of the centred scores; independent of the sharpness, see :func:`circuit_similarity`
+    value_cosine: float  # of the values of the places
+    num_sequences: int  # that were compared
     num_possible: int
 
 

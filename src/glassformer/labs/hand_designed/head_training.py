@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,17 +34,6 @@ class Stage:
     batch_size: int | None  # random sequences per step; None: all sequences of the task in every step
     cosine: bool = False  # the learning rate falls to 0; otherwise it is constant
     clip: float | None = None
-
-
-def new_heads(task: Task, qk_dim: int, pos_dim: int | None, seeds: Sequence[int]) -> Heads:
-    """A head for ``task`` with PyTorch's initial weights for each seed; without positions if ``pos_dim`` is None."""
-    made = []
-    with torch.random.fork_rng(devices=[]):
-        for seed in seeds:
-            torch.manual_seed(mix_seed(seed))
-            sizes = (task.space.num_tokens, qk_dim, task.v_dim, pos_dim, task.space.num_positions)
-            made.append(SingleHead(*sizes).to_weights())
-    return stacked(made)
 
 
 def stacked(heads: Sequence[HeadWeights]) -> Heads:
@@ -110,40 +99,6 @@ class Sequences:
         difference = run_heads(heads, inputs, real) - target
         return (difference.square() * share[..., None] * weight).sum(dim=(1, 2, 3))
 
-    def outputs(self, heads: Heads) -> Float[np.ndarray, "head sequence position v_dim"]:
-        """The outputs of every head for every sequence, in the order of ``task.all_cases``."""
-        with torch.no_grad():
-            numbers: np.ndarray[Any, Any] = run_heads(heads, self.inputs[None], self.real[None]).double().numpy()
-        return numbers
-
-
-def train_heads(
-    heads: Heads, task: Task, stages: Sequence[Stage], seeds: Sequence[int], *, uniform: bool = False
-) -> None:
-    """Train each head in place, stage by stage; its seed decides its batches, drawn as in :class:`Sequences`."""
-    sequences = Sequences(task, uniform)
-    for tensor in heads.values():
-        tensor.requires_grad_(True)
-    for number, stage in enumerate(stages):
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(heads.values(), lr=stage.learning_rate)
-        if stage.optimizer == "adam":
-            optimizer = torch.optim.Adam(heads.values(), lr=stage.learning_rate, betas=(0.9, 0.95))
-        size, rows = stage.batch_size, None
-        if size is not None:
-            rows = np.stack([sequences.draw(stage.steps, size, mix_seed(seed, number)) for seed in seeds], axis=1)
-        for step in range(stage.steps):
-            if stage.cosine:
-                rate = stage.learning_rate * (1 + math.cos(math.pi * step / stage.steps)) / 2
-                optimizer.param_groups[0]["lr"] = rate
-            optimizer.zero_grad()
-            # A head's weights are in no other head's loss, so that the gradient of the sum is each one's own.
-            sequences.loss(heads, None if rows is None else torch.from_numpy(rows[step])).sum().backward()
-            if stage.clip is not None:
-                _clip(heads, stage.clip)
-            optimizer.step()
-    for tensor in heads.values():
-        tensor.requires_grad_(False)
-
 
 def _clip(heads: Heads, largest: float) -> None:
     gradients = [tensor.grad for tensor in heads.values() if tensor.grad is not None]
@@ -164,12 +119,39 @@ class Recipe:
     uniform: bool = False  # draw every sequence equally often, instead of every length
 
     def new(self, seeds: Sequence[int]) -> Heads:
-        """An untrained head for each seed."""
-        return new_heads(TASKS[self.task](), self.qk_dim, self.pos_dim, seeds)
+        """An untrained head with PyTorch's initial weights for each seed; without positions if ``pos_dim`` is None."""
+        task, made = TASKS[self.task](), []
+        with torch.random.fork_rng(devices=[]):
+            for seed in seeds:
+                torch.manual_seed(mix_seed(seed))
+                sizes = (task.space.num_tokens, self.qk_dim, task.v_dim, self.pos_dim, task.space.num_positions)
+                made.append(SingleHead(*sizes).to_weights())
+        return stacked(made)
 
     def train(self, heads: Heads, seeds: Sequence[int]) -> None:
-        """Train each head in place by the stages."""
-        train_heads(heads, TASKS[self.task](), self.stages, seeds, uniform=self.uniform)
+        """Train each head in place, stage by stage; its seed decides its batches, drawn as in :class:`Sequences`."""
+        sequences = Sequences(TASKS[self.task](), self.uniform)
+        for tensor in heads.values():
+            tensor.requires_grad_(True)
+        for number, stage in enumerate(self.stages):
+            optimizer: torch.optim.Optimizer = torch.optim.SGD(heads.values(), lr=stage.learning_rate)
+            if stage.optimizer == "adam":
+                optimizer = torch.optim.Adam(heads.values(), lr=stage.learning_rate, betas=(0.9, 0.95))
+            size, rows = stage.batch_size, None
+            if size is not None:
+                rows = np.stack([sequences.draw(stage.steps, size, mix_seed(seed, number)) for seed in seeds], axis=1)
+            for step in range(stage.steps):
+                if stage.cosine:
+                    rate = stage.learning_rate * (1 + math.cos(math.pi * step / stage.steps)) / 2
+                    optimizer.param_groups[0]["lr"] = rate
+                optimizer.zero_grad()
+                # A head's weights are in no other head's loss, so that the gradient of the sum is each one's own.
+                sequences.loss(heads, None if rows is None else torch.from_numpy(rows[step])).sum().backward()
+                if stage.clip is not None:
+                    _clip(heads, stage.clip)
+                optimizer.step()
+        for tensor in heads.values():
+            tensor.requires_grad_(False)
 
     @property
     def steps(self) -> int:
@@ -228,10 +210,12 @@ class Outcome:
 
 def outcomes_of(heads: Heads, task: Task) -> list[Outcome]:
     """How each head does on every sequence of ``task``."""
-    cases, first = task.all_cases, int(task.space.has_cls)
+    cases, first, sequences = task.all_cases, int(task.space.has_cls), Sequences(task)
     lengths, counted = cases.counted.sum(axis=1), cases.counted
+    with torch.no_grad():
+        outputs = run_heads(heads, sequences.inputs[None], sequences.real[None]).double().numpy()
     found = []
-    for output in Sequences(task).outputs(heads):
+    for output in outputs:
         wrong = ~task.is_right(output, cases.target) & counted
         by_length = np.bincount(lengths[wrong.any(axis=1)], minlength=task.space.max_len + 1)[1:]
         right, error = 1 - wrong.sum() / counted.sum(), np.abs(output - cases.target)[counted].max()

@@ -21,7 +21,7 @@ from glassformer.generation import greedy_decode as decode
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
 from glassformer.training import Batch
 from glassformer.training.loaders import History, Loader, train_epochs
-from glassformer.training.target import all_right, target_loss
+from glassformer.training.sequence_tasks import all_right, target_loss
 
 D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF = 64, 4, 1, 128
 BATCH_SIZE, LEARNING_RATE, NUM_EPOCHS = 32, 1e-4, 50

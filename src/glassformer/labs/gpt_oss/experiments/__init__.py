@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from glassformer.labs.gpt_oss.experiments import first_tokens, generation, models, removals, sequences
-from glassformer.labs.gpt_oss.experiments.first_tokens import FirstTokens
-from glassformer.labs.gpt_oss.experiments.generation import Generation
+from glassformer.labs.gpt_oss.experiments import generation, models, removals, sequences
+from glassformer.labs.gpt_oss.experiments.generation import FirstTokens, Generation
 from glassformer.labs.gpt_oss.experiments.models import MODELS, RECIPES, Seeds
 from glassformer.labs.gpt_oss.experiments.removals import Removed, costliest
 from glassformer.labs.gpt_oss.experiments.sequences import DATA, Optimum
@@ -68,13 +67,13 @@ LAB = Lab(
         "optimum": sequences.measure,
         "models": models.measure,
         "removals": removals.measure,
-        "first_tokens": first_tokens.measure,
+        "first_tokens": generation.measure_first_tokens,
         "generation": generation.measure,
     },
     figures={
         "training": lambda results: models.draw_training(results.optimum, results.models),
         "removals": lambda results: removals.draw(results.removals),
-        "first-tokens": lambda results: first_tokens.draw(results.first_tokens),
+        "first-tokens": lambda results: generation.draw_first_tokens(results.first_tokens),
         "generation": lambda results: generation.draw_rules(results.generation),
         "next-token": lambda results: generation.draw_next_token(results.generation),
         "sampling-grid": lambda results: generation.draw_grid(results.generation),

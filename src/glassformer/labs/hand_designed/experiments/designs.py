@@ -12,7 +12,7 @@ from glassformer.handcraft.sequences import LETTERS
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, parity
 from glassformer.handcraft.verification import Certificate, verify
-from glassformer.labs.hand_designed.head_training import Stage, new_heads, train_heads, unstacked
+from glassformer.labs.hand_designed.head_training import Recipe, Stage, unstacked
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,9 @@ def refute(num_random: int, steps: int, seed: int) -> Refutation:
         certificate = verify(HeadWeights(*(scale * rng.standard_normal(size) for size in sizes)), task, tolerance=None)
         if certificate.counterexample is not None:
             found.append(len(certificate.counterexample.sequence))
-    heads = new_heads(task, 8, 4, [seed])
-    train_heads(heads, task, [Stage(steps, "adam", 0.01, 1)], [seed])
+    recipe = Recipe("Adam", "parity", 8, 4, (Stage(steps, "adam", 0.01, 1),))
+    heads = recipe.new([seed])
+    recipe.train(heads, [seed])
     certificate = verify(unstacked(heads)[0], task, tolerance=None)
     positive = float((task.all_cases.target[task.all_cases.counted] > 0).mean())
     return Refutation(num_random, len(found), max(found, default=0), steps, certificate, max(positive, 1 - positive))

@@ -9,21 +9,22 @@ from statistics import mean
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
 from glassformer.figures.style import BLACK, LINES, in_style, new_figure
-from glassformer.labs.hand_designed.addition_task import AdditionTask
+from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.layers.blocks import initialise
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.interchange import agreement, exchange_in_program, most_agreeing, places
 from glassformer.programs import compile_program, tokens
-from glassformer.programs.adder import Adder
+from glassformer.programs.adder import Adder, addition_texts
 from glassformer.programs.language import Value, Variable
 from glassformer.programs.library import count, follower, parity, sort
 from glassformer.programs.model import CompiledProgram
-from glassformer.training import TrainingConfig, mix_seed, train
+from glassformer.training import Batch, TrainingConfig, mix_seed, train
 from glassformer.training.program_task import ProgramTask
 
 ALONE = "addition (Decoder)"
@@ -84,6 +85,59 @@ class ProgramResult:
         return {name: mean(each[name] for each in found) for name in found[0]} if found else {}
 
 
+_EVALUATED = 256
+"""Pairs of numbers of each length that an evaluation of the adder's task runs."""
+
+
+class AdditionTask:
+    """The digits of sums, after texts of :class:`~glassformer.programs.adder.Adder`; a task for ``train``.
+
+        loss = mean over the digits of sums of -log p(digit | text and digits before)
+
+    Each number of digits up to ``max_len`` is as often the longer number's limit as the others; digits above, up to
+    ``num_digits``, are zeros.
+    """
+
+    metric, higher_is_better, unit = "accuracy", True, "digits"
+
+    def __init__(self, num_digits: int, max_len: int, seed: int = 0) -> None:
+        self.num_digits, self.max_len, self.seed = num_digits, max_len, seed
+
+    def batch(self, step: int, size: int) -> Batch:
+        """The texts of update ``step``, with their sums."""
+        rng = np.random.default_rng(mix_seed(self.seed, step))
+        most = 10 ** rng.integers(1, self.max_len + 1, (size, 1))
+        return {"tokens": torch.from_numpy(addition_texts(rng.integers(0, most, (size, 2)), self.num_digits))}
+
+    def count(self, batch: Batch) -> int:
+        """Digits of sums."""
+        return len(batch["tokens"]) * (self.num_digits + 1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The loss above, in nats per digit."""
+        logits, digits = self._read(model, batch["tokens"])
+        return cross_entropy(logits.flatten(0, 1), digits.flatten())
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """ "accuracy": the mean of :meth:`accuracy` over all numbers of digits up to ``max_len``."""
+        return {"accuracy": mean(self.accuracy(model, length) for length in range(1, self.max_len + 1))}
+
+    @torch.no_grad()
+    def accuracy(self, model: nn.Module, length: int) -> float:
+        """The share of random pairs of numbers of this many digits whose sum is the most likely text.
+
+        Each digit is predicted after the right ones; a sum has a wrong digit then if and only if it has without them.
+        """
+        rng = np.random.default_rng(mix_seed(self.seed, length, purpose="test"))
+        pairs = rng.integers(10 ** (length - 1) if length > 1 else 0, 10**length, (_EVALUATED, 2))
+        logits, digits = self._read(model, torch.from_numpy(addition_texts(pairs, self.num_digits)))
+        return float((logits.argmax(-1) == digits).all(1).double().mean())
+
+    def _read(self, model: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        first = 2 * self.num_digits + 3
+        return model(tokens[:, :-1])[:, first - 1 :], tokens[:, first:]
+
+
 @dataclass(frozen=True)
 class _Case:
     name: str
@@ -97,13 +151,12 @@ def measure_program(name: str, steps: int, seeds: Sequence[int]) -> ProgramResul
     """Add noise to a compiled program, train it back, and train its shape from scratch; once for each seed."""
     print(f"training networks for {name}", flush=True)
     case = _case(name)
-    known = case.model if isinstance(case.model, CompiledProgram) else None
     reached = range(1, case.trained_len + 1)
     noise: dict[float, list[float]] = {}
     networks: list[Network] = []
     scale = 0.0
     if name != ALONE:
-        networks.append(_measured(case, case.model, COMPILED, 0, known))
+        networks.append(_measured(case, case.model, COMPILED, 0))
         for each in NOISE:
             noisy = [(case.task(seed), _with_noise(case.model, each, seed)) for seed in seeds]
             noise[each] = [mean(task.accuracy(model, length) for length in reached) for task, model in noisy]
@@ -111,10 +164,9 @@ def measure_program(name: str, steps: int, seeds: Sequence[int]) -> ProgramResul
     for seed in seeds:
         if scale:
             model = _with_noise(case.model, scale, seed)
-            networks.append(_measured(case, model, NOISY, seed, known))
-            networks.append(_trained(case, model, BACK, seed, steps, scale / 10, known))
-        new = _from_scratch(case.model, seed)
-        networks.append(_trained(case, new, SCRATCH, seed, steps, LEARNING_RATE, known))
+            networks.append(_measured(case, model, NOISY, seed))
+            networks.append(_trained(case, model, BACK, seed, steps, scale / 10))
+        networks.append(_trained(case, _from_scratch(case.model, seed), SCRATCH, seed, steps, LEARNING_RATE))
     size = sum(each.numel() for each in case.model.parameters())
     by_scale = {f"{each:g}": found for each, found in noise.items()}
     return ProgramResult(name, size, case.trained_len, case.max_len, steps, by_scale, scale, networks)
@@ -137,12 +189,10 @@ def _case(name: str) -> _Case:
     return _Case(name, network.eval(), lambda seed: AdditionTask(6, 3, seed), 3, 6)
 
 
-def _trained(
-    case: _Case, model: nn.Module, start: str, seed: int, steps: int, rate: float, known: CompiledProgram | None
-) -> Network:
+def _trained(case: _Case, model: nn.Module, start: str, seed: int, steps: int, rate: float) -> Network:
     config = TrainingConfig(steps=steps, batch_size=BATCH_SIZE, learning_rate=rate, weight_decay=0.0, log_every=steps)
     train(model, case.task(seed), config, progress=False)
-    return _measured(case, model.eval(), start, seed, known)
+    return _measured(case, model.eval(), start, seed)
 
 
 @torch.no_grad()
@@ -161,12 +211,12 @@ def _from_scratch(model: nn.Module, seed: int) -> nn.Module:
     return new
 
 
-def _measured(case: _Case, model: nn.Module, start: str, seed: int, known: CompiledProgram | None) -> Network:
-    task = case.task(seed)
+def _measured(case: _Case, model: nn.Module, start: str, seed: int) -> Network:
+    task, known = case.task(seed), case.model
     by_length = [task.accuracy(model, length) for length in range(1, case.max_len + 1)]
     agreeing: dict[str, float] = {}
     searched: dict[str, float] = {}
-    if known is not None and isinstance(model, CompiledProgram):
+    if isinstance(known, CompiledProgram) and isinstance(model, CompiledProgram):
         rng = np.random.default_rng(mix_seed(seed, purpose="pairs"))
         drawn = torch.from_numpy(rng.integers(0, len(known.domains.vocabulary), (2, 2, PAIRS // 2, case.trained_len)))
         for name, place in places(known).items():

@@ -9,7 +9,7 @@ the *noise* their standard deviation, and the *margin* the right slot's score mi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from glassformer.data.in_context_lookup import Facts, Source, Split, bag_ceiling, encode, reordered, sample
-from glassformer.errors import require
 from glassformer.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.labs.lookup.experiments.course_runs import draw_bars
 from glassformer.labs.run import Run
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lookup:
-    """What a model does with contexts of so many facts; see :func:`measure_lookup`.
+    """What a model does with contexts of so many facts; see :func:`measure_length`.
 
     Shares are in [0, 1], of all questions; None is what the encoding or one fact lacks.
     """
@@ -49,46 +48,6 @@ class Lookup:
     gap: float | None
     noise: float | None
     margin: float | None
-
-
-@torch.no_grad()
-def measure_lookup(model: EncoderDecoder, batches: Iterable[tuple[Facts, Source]]) -> Lookup:
-    """Ask ``model`` the questions of ``batches``, whose contexts have equally many facts in one encoding.
-
-    Weights are those of the last cross-attention, and a weight's logarithm stands for its score.
-    """
-    parts: dict[str, list[Tensor]] = defaultdict(list)
-    name, num_facts = f"decoder_layers.{len(model.decoder_layers) - 1}.cross_attention", 0
-    for facts, source in batches:
-        query, answer, tokens = facts.query[:, None], facts.answer[:, None], source.tokens
-        num_facts = facts.keys.shape[1]
-        with capture(model, [name]) as seen:
-            memory = model.encode(tokens, source.real)
-            logits = model.decode(query, memory, source.real)[:, -1]
-        weights = seen.weights[name][:, :, -1]
-        parts["accuracy"].append(logits.argmax(-1) == facts.answer)
-        if tokens.dim() == 2:  # not slots
-            on = (tokens == query) | (tokens == answer)
-            parts["sharpness"].append((weights * on[:, None]).sum(-1))
-            continue
-        right = tokens[..., 0] == query
-        parts["sharpness"].append(weights[right[:, None].expand_as(weights)].view(weights.shape[:2]))
-        parts["found"].append(weights.mean(1).argmax(-1) == facts.place)
-        parts["read"].append(model.decode(query, memory, right)[:, -1].argmax(-1) == facts.answer)
-        if num_facts > 1:
-            # Differences of scores are those of the weights' logarithms; the smallest are held above underflow.
-            scores, is_right = weights.clamp(min=1e-30).log(), right[:, None].expand_as(weights)
-            best = scores[is_right].view(weights.shape[:2])
-            others = scores[~is_right].view(*weights.shape[:2], num_facts - 1)
-            parts["gap"].append(best - others.mean(-1))
-            parts["margin"].append(best - others.amax(-1))
-            parts["variance"].append(others.var(-1, correction=min(1, num_facts - 2)))
-    require(num_facts > 0, "no batch of questions", "at least one", "Draw them with data.in_context_lookup.sample.")
-    mean = {name: torch.cat(values).double().mean(0) for name, values in parts.items()}
-    shares = {name: float(mean[name].mean()) if name in mean else None for name in ("found", "read", "gap", "margin")}
-    noise = float(mean["variance"].sqrt().mean()) if num_facts > 2 and "variance" in mean else None
-    asked, sharpness = sum(map(len, parts["accuracy"])), mean["sharpness"].tolist()
-    return Lookup(num_facts, asked, float(mean["accuracy"]), sharpness=sharpness, noise=noise, **shares)
 
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -143,16 +102,47 @@ def measure(current: Run, recipe: InContextRecipe, seed: int) -> Answers:
     return current.kept(name, Answers, compute)
 
 
+@torch.no_grad()
 def measure_length(
     model: EncoderDecoder, recipe: InContextRecipe, num_facts: int, num_questions: int, seed: int = 0
 ) -> Lookup:
     """Ask questions about contexts of so many facts, from seeds that training does not use.
 
     Where training leaves pairings out, each pairing of these contexts is one of those. With more than 64 facts fewer
-    questions are asked (256 at least), so that the time stays in bounds.
+    questions are asked (256 at least), so that the time stays in bounds. Weights are those of the last cross-attention,
+    and a weight's logarithm stands for its score.
     """
-    asked = min(num_questions, max(256, num_questions * 64 // num_facts))
-    return measure_lookup(model, contexts(recipe, num_facts, asked, seed))
+    num_questions = min(num_questions, max(256, num_questions * 64 // num_facts))
+    parts: dict[str, list[Tensor]] = defaultdict(list)
+    name = f"decoder_layers.{len(model.decoder_layers) - 1}.cross_attention"
+    for facts, source in contexts(recipe, num_facts, num_questions, seed):
+        query, answer, tokens = facts.query[:, None], facts.answer[:, None], source.tokens
+        with capture(model, [name]) as seen:
+            memory = model.encode(tokens, source.real)
+            logits = model.decode(query, memory, source.real)[:, -1]
+        weights = seen.weights[name][:, :, -1]
+        parts["accuracy"].append(logits.argmax(-1) == facts.answer)
+        if tokens.dim() == 2:  # not slots
+            on = (tokens == query) | (tokens == answer)
+            parts["sharpness"].append((weights * on[:, None]).sum(-1))
+            continue
+        right = tokens[..., 0] == query
+        parts["sharpness"].append(weights[right[:, None].expand_as(weights)].view(weights.shape[:2]))
+        parts["found"].append(weights.mean(1).argmax(-1) == facts.place)
+        parts["read"].append(model.decode(query, memory, right)[:, -1].argmax(-1) == facts.answer)
+        if num_facts > 1:
+            # Differences of scores are those of the weights' logarithms; the smallest are held above underflow.
+            scores, is_right = weights.clamp(min=1e-30).log(), right[:, None].expand_as(weights)
+            best = scores[is_right].view(weights.shape[:2])
+            others = scores[~is_right].view(*weights.shape[:2], num_facts - 1)
+            parts["gap"].append(best - others.mean(-1))
+            parts["margin"].append(best - others.amax(-1))
+            parts["variance"].append(others.var(-1, correction=min(1, num_facts - 2)))
+    mean = {name: torch.cat(values).double().mean(0) for name, values in parts.items()}
+    shares = {name: float(mean[name].mean()) if name in mean else None for name in ("found", "read", "gap", "margin")}
+    noise = float(mean["variance"].sqrt().mean()) if num_facts > 2 and "variance" in mean else None
+    accuracy, sharpness = float(mean["accuracy"]), mean["sharpness"].tolist()
+    return Lookup(num_facts, num_questions, accuracy, sharpness=sharpness, noise=noise, **shares)
 
 
 @torch.no_grad()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from matplotlib.figure import Figure
 
 from glassformer.data.examples import fingerprint
 from glassformer.labs.run import Lab, Run
@@ -56,23 +54,6 @@ class Settings:
     growth_lengths: tuple[int, ...] = growth.LENGTHS
 
 
-QUICK: Mapping[str, Any] = {
-    "seeds": 1,
-    "pretrained": False,
-    "ranked_texts": 20,
-    "ranked_seeds": 0,
-    "all_kinds": False,
-    "leak_seeds": 2,
-    "leak_epochs": 5,  # enough to learn twenty sentences by heart
-    "padding_seeds": 1,
-    "head_counts": (),
-    "reach_distance": 63,
-    "reach_seeds": 1,
-    "reach_length": 16,
-    "growth_lengths": (64, 128, 256),
-}
-
-
 @dataclass(frozen=True)
 class Results:
     """All that one run of the lab measured; see :mod:`glassformer.labs.run`."""
@@ -105,65 +86,76 @@ def _heads(run: Run, s: Settings, seeds: tuple[int, ...]) -> heads.HeadsResult |
     return heads.measure_heads(find_data(s.data)[1], s.head_counts, seeds[: s.heads_seeds]) if s.head_counts else None
 
 
-_STEPS: dict[str, Callable[[Run], Any]] = {
-    "models": models.measure_models,
-    "asked": _alone(lambda run, s, seeds: measure_asked(run)),
-    "ranking": _alone(lambda run, s, seeds: measure_ranking(run, s.ranked_texts, seeds[: s.ranked_seeds])),
-    "course": _alone(
-        lambda run, s, seeds: mini_transformer.measure_course(run.seed, s.course_epochs, all_kinds=s.all_kinds)
-    ),
-    "leak": _alone(lambda run, s, seeds: pitfalls.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)),
-    "padding": _alone(lambda run, s, seeds: pitfalls.measure_padding(seeds[: s.padding_seeds], s.course_epochs)),
-    "norms": _alone(lambda run, s, seeds: norms.measure_norms()),
-    "reach": _alone(
-        lambda run, s, seeds: measure_reach(s.reach_distance, seeds[: s.reach_seeds], s.reach_length, s.reach_updates)
-    ),
-    "heads": _alone(_heads),
-    "growth": _alone(lambda run, s, seeds: growth.measure_growth(s.growth_lengths)),
-}
-
-
 def _five(models: Models) -> list[ModelResult]:
     """Median results, without the word counts of pairs, which lie on those of single words."""
     return [row for name, row in models.medians.items() if name != BIGRAM_TFIDF.name]
 
 
-_FIGURES: dict[str, Callable[[Results], Figure | None]] = {
-    "training": lambda r: models.draw_training([row for row in r.models.medians.values() if row.epochs]),
-    "calibration": lambda r: models.draw_calibration(_five(r.models)),
-    "kinds": lambda r: models.draw_kinds({row.name: row.kinds for row in _five(r.models)}, r.models.kinds),
-    "leak": lambda r: pitfalls.draw_leak(r.leak),
-    "norms": lambda r: norms.draw_norms(r.norms),
-    "positions": lambda r: draw_positions(),
-    "embeddings": lambda r: mini_transformer.draw_embeddings(r.course),
-    "architecture": lambda r: architecture(mini_transformer.outline(r.course.config)),
-    "block": lambda r: block(mini_transformer.outline(r.course.config)),
-    "course-training": lambda r: draw_training_curves(
-        r.course.plain.history,
-        f"MiniTransformer on plain reviews: {r.course.plain.num_trained} for training, "
-        f"{r.course.plain.num_validated} for validation",
-    ),
-    "recurrent-and-parallel": lambda r: draw_recurrent_and_parallel(),
-    "attention-example": lambda r: mini_transformer.draw_attention_example(r.course.readings["both"]),
-    "heads-praise": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["praise"]),
-    "heads-blame": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["blame"]),
-    "heads-both": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
-    "attention-rows": lambda r: mini_transformer.draw_attention_rows(r.course.readings["both"]),
-    "ranking": lambda r: draw_ranking(r.ranking) if r.ranking.networks else None,
-    "effects": lambda r: draw_effects(r.asked.looks, r.asked.classes),
-    "best-architecture": lambda r: architecture(mini_transformer.outline(r.asked.config)),
-    "complexity": lambda r: growth.draw_growth(r.growth),
-    "timeline": lambda r: draw_timeline(),
-}
-
 LAB = Lab(
     name="sentiment",
     template=Path(__file__).parents[1] / "report.md.j2",
     settings=Settings(),
-    quick=QUICK,
+    quick={
+        "seeds": 1,
+        "pretrained": False,
+        "ranked_texts": 20,
+        "ranked_seeds": 0,
+        "all_kinds": False,
+        "leak_seeds": 2,
+        "leak_epochs": 5,  # enough to learn twenty sentences by heart
+        "padding_seeds": 1,
+        "head_counts": (),
+        "reach_distance": 63,
+        "reach_seeds": 1,
+        "reach_length": 16,
+        "growth_lengths": (64, 128, 256),
+    },
     results=Results,
-    steps=_STEPS,
-    figures=_FIGURES,
+    steps={
+        "models": models.measure_models,
+        "asked": _alone(lambda run, s, seeds: measure_asked(run)),
+        "ranking": _alone(lambda run, s, seeds: measure_ranking(run, s.ranked_texts, seeds[: s.ranked_seeds])),
+        "course": _alone(
+            lambda run, s, seeds: mini_transformer.measure_course(run.seed, s.course_epochs, all_kinds=s.all_kinds)
+        ),
+        "leak": _alone(lambda run, s, seeds: pitfalls.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)),
+        "padding": _alone(lambda run, s, seeds: pitfalls.measure_padding(seeds[: s.padding_seeds], s.course_epochs)),
+        "norms": _alone(lambda run, s, seeds: norms.measure_norms()),
+        "reach": _alone(
+            lambda run, s, seeds: measure_reach(
+                s.reach_distance, seeds[: s.reach_seeds], s.reach_length, s.reach_updates
+            )
+        ),
+        "heads": _alone(_heads),
+        "growth": _alone(lambda run, s, seeds: growth.measure_growth(s.growth_lengths)),
+    },
+    figures={
+        "training": lambda r: models.draw_training([row for row in r.models.medians.values() if row.epochs]),
+        "calibration": lambda r: models.draw_calibration(_five(r.models)),
+        "kinds": lambda r: models.draw_kinds({row.name: row.kinds for row in _five(r.models)}, r.models.kinds),
+        "leak": lambda r: pitfalls.draw_leak(r.leak),
+        "norms": lambda r: norms.draw_norms(r.norms),
+        "positions": lambda r: draw_positions(),
+        "embeddings": lambda r: mini_transformer.draw_embeddings(r.course),
+        "architecture": lambda r: architecture(mini_transformer.outline(r.course.config)),
+        "block": lambda r: block(mini_transformer.outline(r.course.config)),
+        "course-training": lambda r: draw_training_curves(
+            r.course.plain.history,
+            f"MiniTransformer on plain reviews: {r.course.plain.num_trained} for training, "
+            f"{r.course.plain.num_validated} for validation",
+        ),
+        "recurrent-and-parallel": lambda r: draw_recurrent_and_parallel(),
+        "attention-example": lambda r: mini_transformer.draw_attention_example(r.course.readings["both"]),
+        "heads-praise": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["praise"]),
+        "heads-blame": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["blame"]),
+        "heads-both": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
+        "attention-rows": lambda r: mini_transformer.draw_attention_rows(r.course.readings["both"]),
+        "ranking": lambda r: draw_ranking(r.ranking) if r.ranking.networks else None,
+        "effects": lambda r: draw_effects(r.asked.looks, r.asked.classes),
+        "best-architecture": lambda r: architecture(mini_transformer.outline(r.asked.config)),
+        "complexity": lambda r: growth.draw_growth(r.growth),
+        "timeline": lambda r: draw_timeline(),
+    },
     context={"linear": FULL_TFIDF.name, "scratch": FROM_SCRATCH, "minilm": FROM_MINILM.name},
     inputs=lambda settings: {"texts": fingerprint(find_data(settings.data)[1])},
 )

@@ -6,12 +6,17 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+import torch
 
+from glassformer.classifier import Classifier
+from glassformer.data.batches import in_length_order, pad
 from glassformer.data.examples import SentimentData
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, ScratchRecipe, train_recipe
-from glassformer.labs.sentiment.experiments.word_probes import attention_spread
+from glassformer.observe.attention_measures import divergence, entropy
+from glassformer.observe.capture import capture
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,11 @@ def measure_heads(
     for count, kind in tried:
         for seed in seeds:
             model = {**recipe.model, "num_heads": count, "positions": kind}
-            trained = train_recipe(dataclasses.replace(recipe, model=model), data, None, seed)
-            rows = trained.classifier.rows([example.text for example in data.validation])
+            classifier, epochs = train_recipe(dataclasses.replace(recipe, model=model), data, None, seed)
+            rows = classifier.rows([example.text for example in data.validation])
             lengths = [len(row) for row in rows]
-            accuracy = trained.epochs[-1].validation_accuracy
-            runs.append(HeadsRun(count, kind, accuracy, *attention_spread(trained.classifier, rows)))
+            accuracy = epochs[-1].validation_accuracy
+            runs.append(HeadsRun(count, kind, accuracy, *attention_spread(classifier, rows)))
     return HeadsResult(
         hidden_dim=recipe.model["hidden_dim"],
         num_heads=usual,
@@ -75,3 +80,22 @@ def measure_heads(
         uniform_entropy=float(np.average(np.log(lengths), weights=lengths)),
         runs=runs,
     )
+
+
+@torch.no_grad()
+def attention_spread(classifier: Classifier, rows: Sequence[list[int]]) -> tuple[list[float], list[float]]:
+    """Entropies and divergences, as in :class:`HeadsRun`, of a classifier in texts with the token ids ``rows``."""
+    encoder = classifier.encoder
+    layers, heads = encoder.config.num_layers, encoder.config.num_heads
+    entropies, divergences = np.zeros((layers, heads)), np.zeros(layers)
+    pairs, queries = list(combinations(range(heads), 2)), sum(map(len, rows))
+    for chosen in in_length_order([len(row) for row in rows], 64):
+        tokens, real = pad([rows[index] for index in chosen], classifier.tokenizer.pad_id)
+        with capture(encoder) as seen:
+            encoder.hidden(tokens, real)
+        counted = real.numpy()
+        for layer, weights in enumerate(seen.numpy("weights").values()):
+            entropies[layer] += (entropy(weights) * counted[:, None]).sum((0, 2))
+            for one, other in pairs:
+                divergences[layer] += (divergence(weights[:, one], weights[:, other]) * counted).sum() / len(pairs)
+    return (entropies / queries).ravel().tolist(), (divergences / queries).tolist()

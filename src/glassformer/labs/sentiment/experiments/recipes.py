@@ -85,19 +85,9 @@ def fit(
 ) -> list[Epoch]:
     """Train ``model`` in place on ``data.train``; it ends in evaluation mode with the weights of the last update.
 
-    Args:
-        model: Called as ``model(tokens, real)``; returns logits.
-        encode: The token ids of a text.
-        pad_id: The token that fills up short rows.
-        data: Nothing is chosen by its validation texts, and its test texts are not used.
-        training: The recipe.
-        seed: Of the order of the texts and of dropout.
-        directory: Keeps the run, and continues what it holds; None keeps nothing.
-        description: What else makes it this run, besides the texts and the seed.
-
-    Raises:
-        InputError: ``directory`` holds the run of another recipe, seed or data set.
-        KeyboardInterrupt: The training was interrupted. Its checkpoint is kept.
+    ``model(tokens, real)`` returns logits; ``encode`` gives the token ids of a text, of which ``pad_id`` fills up short
+    rows. Nothing is chosen by the validation texts, and the test texts are not used. ``directory`` keeps the run, and
+    continues what it holds; ``description`` is what else makes it this run, besides the texts and the seed.
     """
     task = ClassificationTask.of(
         data.train,
@@ -186,13 +176,6 @@ class RivalRecipe:
 RIVALS = (RivalRecipe("GRU, both directions", "recurrent"), RivalRecipe("convolutions", "convolutional"))
 
 
-class Trained(NamedTuple):
-    """A classifier in evaluation mode, and its training."""
-
-    classifier: Classifier
-    epochs: list[Epoch]
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch compute with one thread: networks this small lose time to threads that wait for one another."""
@@ -220,8 +203,8 @@ def build_classifier(
 
 def train_recipe(
     recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path | None, seed: int
-) -> Trained:
-    """Build an encoder and :func:`fit` it; its run is kept in ``directory / "run"`` and the classifier beside it."""
+) -> tuple[Classifier, list[Epoch]]:
+    """Build an encoder and :func:`fit` it; ``directory`` keeps its run in "run" and the classifier beside it."""
     classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
     epochs = fit(
         classifier.encoder,
@@ -235,7 +218,7 @@ def train_recipe(
     )
     if directory is not None and not (directory / ENCODER).is_dir():
         save_classifier(classifier, directory / ENCODER)
-    return Trained(classifier, epochs)
+    return classifier, epochs
 
 
 class Rival(NamedTuple):

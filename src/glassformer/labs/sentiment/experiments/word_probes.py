@@ -6,25 +6,20 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from glassformer.classifier import Classifier, load_classifier, save_classifier, token_effects
-from glassformer.data.batches import in_length_order, pad
 from glassformer.figures.coloured_words import DIVERGING, coloured_text
 from glassformer.figures.style import in_style, new_figure
 from glassformer.labs.run import Run
 from glassformer.models.encoder import EncoderConfig
-from glassformer.observe.attention_measures import divergence, entropy
-from glassformer.observe.capture import capture
 
 _ROUNDING = 1e-6
 _UNKNOWN = frozenset({"<UNK>", "[UNK]"})
@@ -184,30 +179,6 @@ def look_at(classifier: Classifier, texts: Mapping[str, int | None] = SHOWN) -> 
         tokens, effects = zip(*token_effects(classifier, text, label), strict=True)
         found.append(Look(text, expected, label, row[label], list(tokens), list(effects)))
     return found
-
-
-@torch.no_grad()
-def attention_spread(classifier: Classifier, rows: Sequence[list[int]]) -> tuple[list[float], list[float]]:
-    """How the heads of a classifier attend in texts with the token ids ``rows``, means over all queries, in nats.
-
-    Returns:
-        The :func:`~glassformer.observe.attention_measures.entropy` of each head, layer by layer, and for each layer the
-        :func:`~glassformer.observe.attention_measures.divergence` of two of its heads, a mean over pairs.
-    """
-    encoder = classifier.encoder
-    layers, heads = encoder.config.num_layers, encoder.config.num_heads
-    entropies, divergences = np.zeros((layers, heads)), np.zeros(layers)
-    pairs, queries = list(combinations(range(heads), 2)), sum(map(len, rows))
-    for chosen in in_length_order([len(row) for row in rows], 64):
-        tokens, real = pad([rows[index] for index in chosen], classifier.tokenizer.pad_id)
-        with capture(encoder) as seen:
-            encoder.hidden(tokens, real)
-        counted = real.numpy()
-        for layer, weights in enumerate(seen.numpy("weights").values()):
-            entropies[layer] += (entropy(weights) * counted[:, None]).sum((0, 2))
-            for one, other in pairs:
-                divergences[layer] += (divergence(weights[:, one], weights[:, other]) * counted).sum() / len(pairs)
-    return (entropies / queries).ravel().tolist(), (divergences / queries).tolist()
 
 
 def _positive(classifier: Any, texts: Sequence[str]) -> Float64[np.ndarray, " text"]:

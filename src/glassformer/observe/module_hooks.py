@@ -1,0 +1,251 @@
+"""Hooks of modules: their input, their output or their whole computation is read or replaced, in one scope."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from glassformer.errors import require
+
+
+class Given(tuple[Any, ...]):
+    """The arguments of a module's call, and those by name once more."""
+
+    named: Mapping[str, Any]
+
+
+Change = Callable[[Tensor, Given], Tensor | None]
+"""From the first tensor of a module's input or output, and all its arguments, to what replaces it; None: nothing."""
+
+_scopes: ContextVar[tuple[Scope, ...]] = ContextVar("scopes", default=())
+
+
+class Scope:
+    """A ``with`` block: its changes are made in its thread, by the code of the block and by tasks begun in it."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.open = True
+        self.elsewhere = False
+        """Whether a module was run in another thread meanwhile."""
+
+    def here(self) -> bool:
+        """Whether the code that runs now belongs to the block."""
+        if threading.get_ident() != self.thread:
+            self.elsewhere = True
+            return False
+        return self.open and self in _scopes.get()
+
+
+@contextmanager
+def scope() -> Iterator[Scope]:
+    """A new scope, until the block ends."""
+    made = Scope()
+    _scopes.set((*_scopes.get(), made))
+    try:
+        yield made
+    finally:
+        made.open = False
+        _scopes.set(tuple(each for each in _scopes.get() if each is not made))
+
+
+class Enough(Exception):
+    """Ends a forward pass that has given what is wanted of it."""
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Within the block no scope's changes are made: a module that is run does what it does by itself."""
+    token = _scopes.set(())
+    try:
+        yield
+    finally:
+        _scopes.reset(token)
+
+
+_lock = threading.Lock()
+_Entry = tuple[int, Change, Scope]
+"""The order of a change, the change, and whose it is."""
+_inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
+
+
+def insert(module: nn.Module, where: str, change: Change, order: int, scope: Scope) -> Callable[[], None]:
+    """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
+
+    One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
+    which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1 and 2
+    edits, 3 bookkeeping, 4 captures.
+    """
+    key = id(module), where
+    entry = order, change, scope
+    with _lock:
+        if key not in _inserted:
+            register = module.register_forward_pre_hook if "input" in where else module.register_forward_hook
+            _inserted[key] = register(_HOOKS[where], with_kwargs=True, prepend="first" in where), []
+        changes = _inserted[key][1]
+        changes[:] = sorted([*changes, entry], key=lambda each: each[0])
+
+    def remove() -> None:
+        with _lock:
+            handle, changes = _inserted[key]
+            changes[:] = [each for each in changes if each is not entry]
+            if not changes:
+                handle.remove()
+                del _inserted[key]
+
+    return remove
+
+
+def is_changed(module: nn.Module | None, where: str) -> bool:
+    """Whether an edit of this scope, not its bookkeeping, changes a module's input or output."""
+    found = _inserted.get((id(module), where))
+    return found is not None and any(order in (1, 2) and scope.here() for order, _, scope in found[1])
+
+
+def has_other_hooks(model: nn.Module) -> bool:
+    """Whether modules have forward hooks that are not inserted here, such as a user's own."""
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return True
+    return any(
+        hook not in _HOOKS.values()
+        for module in model.modules()
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    )
+
+
+def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    found = _inserted.get((id(module), where))
+    if found is None:
+        _leave_copy(module)
+    if found is None or not isinstance(values, Tensor):
+        return values
+    given = Given((*args, *kwargs.values()))
+    given.named = kwargs
+    for _, change, scope in list(found[1]):
+        if not scope.here():
+            continue
+        got = "a model that is exported or traced within a capture or an intervention"
+        require(not torch.compiler.is_compiling(), got, "a run of it", "Trace it before or after.")
+        batched = torch._C._functorch.is_batchedtensor(values)
+        require(
+            not batched, "a capture or an intervention under vmap", "a run of a batch", "Pass the texts as a batch."
+        )
+        new = change(values, given)
+        values = values if new is None else new
+    return values
+
+
+def _leave_copy(module: nn.Module) -> None:
+    """Take our hooks off a copy of a module, or off one that was loaded, whose original had them."""
+    for hooks in (module._forward_hooks, module._forward_pre_hooks):
+        for number in [number for number, hook in hooks.items() if hook in _HOOKS.values()]:
+            del hooks[number]
+
+
+def _input(where: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    if kwargs is None:  # torch has forgotten that the hook takes them: another thread has just removed it
+        return None
+    name = None if args else next((key for key, value in kwargs.items() if isinstance(value, Tensor)), None)
+    first = kwargs[name] if name is not None else args[0] if args else None
+    values = _changed(module, where, first, args, kwargs)
+    if values is first:
+        return None
+    return ((values, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: values})
+
+
+def _output(where: str, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> Any:
+    if len(rest) == 1:  # as above
+        return None
+    kwargs, output = rest
+    first = output[0] if isinstance(output, tuple) else output
+    values = _changed(module, where, first, args, kwargs)
+    if values is first:
+        return None
+    if not isinstance(output, tuple):
+        return values
+    if len(output) == 3:  # a router of transformers, whose choice follows from its scores
+        return chosen(values, *output[1:])
+    return (values, *output[1:])
+
+
+# Functions by name, as a model that is saved or copied within a block takes its hooks along.
+def _at_input(*given: Any) -> Any:
+    return _input("input", *given)
+
+
+def _at_output(*given: Any) -> Any:
+    return _output("output", *given)
+
+
+def _at_first_input(*given: Any) -> Any:
+    return _input("first input", *given)
+
+
+def _at_first_output(*given: Any) -> Any:
+    return _output("first output", *given)
+
+
+_HOOKS: Mapping[str, Callable[..., Any]] = {
+    "input": _at_input,
+    "output": _at_output,
+    "first input": _at_first_input,
+    "first output": _at_first_output,
+}
+
+
+Forward = Callable[..., Any]
+_stand_ins: dict[int, tuple[Any, dict[int, Forward]]] = {}
+
+
+@contextmanager
+def standing_in(module: nn.Module, forward: Forward) -> Iterator[None]:
+    """Let ``forward``, which is also given the module's own one, compute ``module`` in this thread."""
+    thread, key = threading.get_ident(), id(module)
+    with _lock:
+        if key not in _stand_ins:
+            _stand_ins[key] = vars(module).get("forward"), {}
+            module.forward = partial(_stood_in, module.forward, key)
+        before, each = _stand_ins[key]
+        outer = each.get(thread)
+        each[thread] = forward
+    try:
+        yield
+    finally:
+        with _lock:
+            if outer is not None:
+                each[thread] = outer
+            else:
+                del each[thread]
+            if not each:
+                del _stand_ins[key]
+                if before is None:
+                    del module.forward
+                else:
+                    module.forward = before
+
+
+def _stood_in(own: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
+    found = _stand_ins.get(key)
+    forward = None if found is None else found[1].get(threading.get_ident())
+    return own(*args, **kwargs) if forward is None else forward(own, *args, **kwargs)
+
+
+def without_other_hooks(module: Any, x: Tensor) -> Any:
+    """The output of ``module`` with the changes of its output; other hooks, which may count its calls, do not run."""
+    output = module.forward(x)
+    new = _at_output(module, (x,), {}, output) if (id(module), "output") in _inserted else None
+    return output if new is None else new
+
+
+def chosen(scores: Tensor, weights: Tensor, choices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The output of a router with these scores: routing weights and choices in the form of the given ones."""
+    best, experts = scores.topk(choices.shape[-1], dim=-1)
+    return scores, best.softmax(-1, dtype=torch.promote_types(best.dtype, torch.float32)).to(weights.dtype), experts

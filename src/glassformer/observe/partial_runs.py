@@ -1,0 +1,315 @@
+"""Run a model from one of its layers on, for several copies of its texts, and take a metric of the logits."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, first_line, require
+from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.grouped_query import KeysAndValues
+from glassformer.models.decoder import Decoder
+from glassformer.modes import evaluating
+from glassformer.observe import hugging_face
+from glassformer.observe.capture import find_hook_points
+from glassformer.observe.edits import Edit, put
+from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
+from glassformer.observe.intervene import intervene, repeating
+from glassformer.observe.module_hooks import Enough, has_other_hooks, insert, is_changed, scope, standing_in
+
+Metric = Callable[[Tensor], Tensor]
+"""From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
+
+Part = Literal["encoder", "decoder", "cross"]
+"""Of an encoder-decoder: its encoder, its decoder's blocks and their self-attention, their cross-attention."""
+
+Stage = Literal["residual_before", "residual_between", "residual"]
+
+_NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
+
+
+class _Kept(Tensor):
+    """Logits of the positions that are kept: one position is not spread over those of another tensor."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            given = [each for each in (*args, *(kwargs or {}).values()) if isinstance(each, Tensor) and each.dim() == 3]
+            for kept in (each for each in given if isinstance(each, _Kept) and each.shape[1] == 1):
+                other = next((each for each in given if each.shape[2] == kept.shape[2] and each.shape[1] > 1), None)
+                many = None if other is None else other.shape[1]
+                got = f"a metric that compares the logits of one position with those of {many}"
+                fix = "Pass the positions that it reads as logits=, or compare with the same ones."
+                require(other is None, got, "as many positions", fix)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class Runner:
+    """A model and a metric of its logits; ``part`` says whose layers are resumed."""
+
+    def __init__(self, model: nn.Module, metric: Metric, logits: Selection, part: Part | None = None) -> None:
+        self.points = find_hook_points(model)
+        self.model, self._metric, self._logits, self._part = model, metric, logits, part
+        heads = [point for point in self.points if point.role == "logits"]
+        got, expected = f"{type(model).__name__}, which has no logits", "a decoder, or an encoder with a classifier"
+        require(len(heads) == 1, got, expected, "Load the model with its head.")
+        self._head = heads[0].module
+        there = {"encoder": any(point.source for point in self.points), "cross": any(p.cross for p in self.points)}
+        parts = [None, "decoder", *(name for name, exists in there.items() if exists)]
+        require(part in parts, f"part = {part!r} of {type(model).__name__}", f"one of {parts}", "Omit part.")
+        blocks = [point for point in self.points if point.role == "block"]
+        self.known = hugging_face.unknown_block(model, blocks) is None
+        """Whether the blocks are of a kind whose parts may be skipped; of others :meth:`skips` finds out."""
+        self.alone = has_other_hooks(model)
+        """Whether copies of the texts must run one by one and whole, as hooks of users may name rows and positions."""
+        self._whole: Tensor | None = None
+        self._skips: dict[int, bool] = {}
+        self.blocks = [point for point in blocks if point.source == (part == "encoder")]
+        self.memory = [point for point in blocks if point.source and part != "encoder"]
+        """The encoder's blocks, where only the decoder is resumed."""
+
+    def places(self, site: str) -> dict[int, HookPoint]:
+        """The hook points of a site in this part, by layer."""
+        role, cross = ROLES[site], self._part == "cross"
+        require(role == "attention" or not cross, f"{site} of the cross-attention", "heads, q, k, v", "Omit part.")
+        there = [point for point in self.points if point.role == role and point.source == (self._part == "encoder")]
+        found = {point.layer: point for point in there if point.cross == cross}
+        require(len(found) > 0, f"{site} of {type(self.model).__name__}", "a site that it has", "Choose another site.")
+        return found
+
+    def first_needed(self, texts: Mapping[str, Tensor]) -> int:
+        """The first position that must be computed for these texts, if the earlier keys and values are known."""
+        names, model = set(texts), self.model
+        if self.alone or not self.known:
+            return 0
+        if isinstance(model, Decoder):
+            known = names <= {"", "tokens", "key_padding"}
+        else:
+            known = names <= {"", "input_ids", "attention_mask", "position_ids"} and all(
+                point.pre_norm and getattr(model, "can_generate", bool)() for point in self.blocks
+            )
+        return min(select("logits", self._logits, _size(texts)[1])) if known else 0
+
+    def logits(
+        self, texts: Mapping[str, Tensor], copies: int = 1, start: int = 0, before: Mapping[int, KeysAndValues] = _NONE
+    ) -> Float[Tensor, "row position class"]:
+        """The logits that the metric reads, in evaluation mode.
+
+        Args:
+            texts: As given to the model.
+            copies: How often they are repeated.
+            start: The first position to compute.
+            before: Keys and values of each layer, of which those before ``start`` are used.
+        """
+        repeated: dict[str, Any] = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
+
+        def read(length: int) -> list[int]:
+            return [position - start for position in select("logits", self._logits, start + length)]
+
+        def run() -> Any:
+            given = self._continued(repeated, start, before) if start else repeated
+            return self.model(*([given.pop("")] if "" in given else ()), **given)
+
+        with evaluating(self.model):
+            logits = logits_at(self._head, read, run, whole=self.alone, ends=self.known)
+        return logits if logits.dim() == 3 else logits[:, None]
+
+    def run(self, texts: Mapping[str, Tensor], copies: int = 1) -> Float[Tensor, "copy text"]:
+        """The metric of each text of each copy, or one number for each copy; arguments as for :meth:`logits`."""
+        return self._measured(self.logits(texts, copies), texts)
+
+    def _measured(self, logits: Tensor, texts: Mapping[str, Tensor]) -> Float[Tensor, "copy text"]:
+        copies = logits.unflatten(0, (-1, _size(texts)[0]))
+        values = torch.stack([self._measured_alone(copy) for copy in copies])
+        finite = bool(values.isfinite().all())
+        require(finite, "a metric that is NaN or infinite", "finite numbers", "Check the metric.")
+        return values
+
+    def _measured_alone(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " text"]:
+        try:
+            value = self._metric(logits.as_subclass(_Kept))
+        except (IndexError, RuntimeError) as error:
+            got = f"a metric that fails on logits {list(logits.shape)}: {first_line(error)}"
+            kept = f"one that reads what is kept, the positions logits = {self._logits!r}"
+            raise InputError(got, kept, "Pass the positions that it reads as logits=.") from error
+        value = value.as_subclass(Tensor) if isinstance(value, _Kept) else value
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape not in ((), logits.shape[:1]):
+            got = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            fits = f"a floating number for each text, [{len(logits)}], or their mean, []"
+            raise InputError(f"a metric that gives {got}", fits, "Choose one class, or a difference of two.")
+        return value.reshape(-1)
+
+    def skips(self, texts: Mapping[str, Tensor], layer: int, stream: Tensor) -> bool:
+        """Whether a run that skips the blocks before ``layer``, whose input is ``stream``, gives the same logits."""
+        if not self.known and layer not in self._skips:
+            whole = self._whole = self.logits(texts) if self._whole is None else self._whole
+            try:
+                found = self._logits_from(texts, layer, "residual_before", stream)
+                near = 64 * torch.finfo(whole.dtype).eps * float(whole.abs().max())
+                self._skips[layer] = float((found - whole).abs().max()) <= near
+            except Exception:  # whatever a block of an unknown kind does without those before it
+                self._skips[layer] = False
+        return self.known or self._skips[layer]
+
+    def resumed(
+        self, texts: Mapping[str, Tensor], layer: int, stage: Stage | None, stream: Tensor | None, **options: Any
+    ) -> Float[Tensor, "copy text"]:
+        """The metric of a run from a stage of ``layer`` on, at which the residual stream is ``stream``.
+
+        Args:
+            texts: The texts, of which ``stream`` holds one copy or several, one after another.
+            layer: A layer of the part.
+            stage: Of a post-norm block not ``residual_between``. None: a whole run, in which ``edits`` are made.
+            stream: What the blocks before would give, at all positions or, if :meth:`first_needed` allows it, the last.
+            options: ``memory``, the last residual stream of the encoder, where it is not resumed itself; ``before``,
+                keys and values of each layer in the unchanged run; ``brief``, whether the last network may compute only
+                the positions that the metric reads; ``edits``, what else is changed; ``added``, what is
+                added to the output of a module; ``skip`` False: the blocks before run too; ``copies``, without a
+                stream.
+        """
+        return self._measured(self._logits_from(texts, layer, stage, stream, **options), texts)
+
+    def _logits_from(
+        self,
+        texts: Mapping[str, Tensor],
+        layer: int,
+        stage: Stage | None,
+        stream: Tensor | None,
+        *,
+        memory: Float[Tensor, "text source dim"] | None = None,
+        before: Mapping[int, KeysAndValues] = _NONE,
+        edits: Sequence[Edit] = (),
+        added: tuple[nn.Module, Tensor] | None = None,
+        brief: bool = False,
+        skip: bool = True,
+        copies: int = 1,
+    ) -> Float[Tensor, "row position class"]:
+        rows, length = _size(texts)
+        start = length - stream.shape[1] if before and stream is not None else 0
+        block = self.blocks[layer]
+        copies = copies if stream is None else len(stream) // rows
+        changes = [*edits] if stream is None or stage is None else [put(stage, stream, modules=[block.name]), *edits]
+        skipped = [*self.blocks[: layer + (stage == "residual")], *self.memory] if skip and stage is not None else []
+        if memory is not None and skipped:
+            changes.insert(0, put("residual", memory.repeat(copies, 1, 1), modules=[self.memory[-1].name]))
+        with ExitStack() as attached:
+            attached.enter_context(repeating(copies))
+            for point in skipped:
+                attached.enter_context(standing_in(point.module, _unchanged))
+            if stage == "residual_between" and skipped and block.pre_norm:
+                point = next(p for p in self.points if p.role == "attention" and p.block is block.module)
+                foreign = type(point.module).__module__.startswith("transformers.")
+                adding = point.module if foreign or point.residual_writer is None else point.residual_writer
+                attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
+            if brief:
+                read = [each - start for each in select("logits", self._logits, length)]
+                last = [point for point in self.points if point.block is self.blocks[-1].module]
+                inside = any(edit.site == "neurons" for edit in edits)  # which names positions of the network
+                if not inside and not any(point.role == "experts" for point in last):
+                    ffn = next(point.module for point in last if point.role == "ffn")
+                    attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
+            if added is not None:
+                module, more = added
+                here = attached.enter_context(scope())
+                attached.callback(insert(module, "output", lambda values, _: values + more, 1, here))
+            if changes:
+                attached.enter_context(intervene(self.model, *changes))
+            options: dict[str, Any] = {}
+            if before:
+                assert stream is not None
+                nothing = stream.new_zeros(1, 1, length, 1)
+                options["before"] = {
+                    each: known if each >= layer else (nothing, nothing) for each, known in before.items()
+                }
+            return self.logits(texts, copies, start, **options)
+
+    def _continued(
+        self, texts: Mapping[str, Tensor], start: int, before: Mapping[int, KeysAndValues]
+    ) -> dict[str, Any]:
+        """The arguments of a run of the positions from ``start`` on, with a cache of those before."""
+        rows, length = _size(texts)
+        given: dict[str, Any] = {name: each[:, start:] for name, each in texts.items() if name != "attention_mask"}
+        known = [
+            [each[:, :, :start].repeat(rows // len(each), 1, 1, 1) for each in before[layer]]
+            for layer in sorted(before)
+        ]
+        if not isinstance(self.model, Decoder):
+            cache: Any = importlib.import_module("transformers").DynamicCache()
+            for layer, (k, v) in enumerate(known):
+                cache.update(k, v, layer)
+            mask = {name: each for name, each in texts.items() if name == "attention_mask"}
+            return {**given, **mask, "past_key_values": cache}
+        windows = map(self.model.config.layer_window, range(len(known)))
+        sizes = [(rows, k.shape[1], k.shape[3], length) for k, _ in known]
+        options: Any = {"dtype": known[-1][0].dtype, "device": known[-1][0].device}
+        cache = Cache([LayerCache(*size, window, **options) for size, window in zip(sizes, windows, strict=True)])
+        padding = texts.get("key_padding")
+        cache.begin(rows, start, None if padding is None else padding[:, :start])
+        for own, (k, v) in zip(cache.layers, known, strict=True):
+            own.append(k, v)
+        return {**given, "cache": cache}
+
+
+def logits_at(
+    head: nn.Module, positions: Callable[[int], list[int]], run: Callable[[], Any], *, whole: bool, ends: bool
+) -> Tensor:
+    """The logits at some positions of a run of a model; a classifier's, [batch, class], as they are.
+
+    Args:
+        head: The module that computes logits; of other positions it computes none.
+        positions: From the length of its input to positions in it.
+        run: Runs the model.
+        whole: Whether the head must read all positions, as hooks may name them; edits of its output do.
+        ends: Whether the run may end with the head, as nothing changes the logits after it.
+    """
+    found: list[Tensor] = []
+    whole = whole or is_changed(head, "output")
+
+    def shorten(values: Tensor, _: Any = None) -> Tensor:
+        return values if values.dim() == 2 else values[:, positions(values.shape[1])]
+
+    def note(values: Tensor, _: Any) -> None:
+        found.append(values)
+        if ends:
+            raise Enough
+
+    with ExitStack() as attached:
+        here = attached.enter_context(scope())
+        if not whole:
+            attached.callback(insert(head, "input", shorten, 9, here))
+        attached.callback(insert(head, "output", note, 9, here))
+        attached.enter_context(suppress(Enough))
+        output = run()
+        found.append(output if isinstance(output, Tensor) else output.logits)  # with factors and caps
+    return shorten(found[-1]) if whole else found[-1]
+
+
+def _size(texts: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Texts and positions."""
+    first = next(iter(texts.values()))
+    return first.shape[0], first.shape[1]
+
+
+def _unchanged(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The input of a block instead of its output."""
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def _nothing(foreign: bool, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Zeros instead of the output of an attention."""
+    zeros = torch.zeros_like(_unchanged(own, *args, **kwargs))
+    return (zeros, None) if foreign else zeros
+
+
+def _at_positions(positions: Sequence[int], own: Callable[..., Any], x: Tensor) -> Tensor:
+    """The output of a feed-forward network at some positions, zeros at the others."""
+    made = own(x[:, positions])
+    return made.new_zeros(*x.shape[:2], made.shape[-1]).index_copy(1, torch.tensor(positions, device=x.device), made)

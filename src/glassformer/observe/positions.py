@@ -1,0 +1,89 @@
+"""Positions of a call's queries and keys in their text, which with a cache has more of them than the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import require
+from glassformer.layers.attention import Attended
+from glassformer.layers.cache import LayerCache
+from glassformer.observe.hook_points import HookPoint, Selection, whole_numbers
+
+
+def kept_logits(arguments: Any, length: int, count: int) -> Sequence[int]:
+    """Of a call of ``length`` positions, the ``count`` ones that have logits: the last ones, unless a model of
+    transformers, whose arguments these are, is asked for others."""
+    kept = None if arguments is None else arguments.named.get("logits_to_keep")
+    if isinstance(kept, Tensor) and kept.dim() > 0:
+        return [int(row) for row in torch.arange(length)[kept.cpu()]]
+    return range(length - count, length)
+
+
+def is_cross(point: HookPoint, call: Attended, cache: Any) -> bool:
+    """Whether an attention reads another text than that of its queries."""
+    return point.cross or (not call.pattern.causal and call.q.shape[2] != call.k.shape[2] and cache is None)
+
+
+def rows_of(
+    queries: Selection | None,
+    start: int,
+    length: int,
+    cached: bool,
+    name: str = "queries",
+    kept: Sequence[int] | None = None,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The chosen positions of a call of ``length`` positions from ``start`` on, counted from its first one, and from
+    the text's start; in the order in which they were chosen.
+
+    With a cache, positions of other calls are left out. If the tensor has only the ``kept`` positions of the call, the
+    indices are among these.
+    """
+    if kept is not None:
+        index = {row: at for at, row in enumerate(kept)}
+        pairs = zip(*rows_of(queries, start, length, cached, name), strict=True)
+        found = [(index[row], position) for row, position in pairs if row in index]
+        return tuple(at for at, _ in found), tuple(position for _, position in found)
+    total = start + length
+    if queries is None:
+        return tuple(range(length)), tuple(range(start, total))
+    if isinstance(queries, slice):
+        asked = list(range(total)[queries])
+    else:
+        given = whole_numbers(name, queries)
+        asked = list(dict.fromkeys(each + total if each < 0 else each for each in given))
+        wrong = [each for each in given if not -total <= each < total]
+        got, fix = f"{name} {wrong} of a text of {total} positions", "Choose among these, or pass a slice."
+        require(cached or not wrong, got, f"numbers from {-total} to {total - 1}", fix)
+    positions = tuple(each for each in asked if start <= each < total)
+    return tuple(each - start for each in positions), positions
+
+
+def key_order(cache: Any, start: int, length: int, keys: int) -> tuple[Tensor | None, int]:
+    """The permutation that sorts a cache's keys by position (None: they are sorted), and the first position.
+
+    The permutation leaves out slots that have not been written to; without a permutation they are the last.
+    """
+    total = start + length
+    if isinstance(cache, LayerCache) and not cache.in_order:
+        filled = min(total, keys)
+        return cache.positions(length).argsort()[keys - filled :], total - filled
+    return None, max(0, total - keys)
+
+
+def cache_of(given: Iterable[Any]) -> Any:
+    """The cache among the arguments of a block or an attention, of glassformer or of transformers."""
+    for each in given:
+        if isinstance(each, LayerCache) or (not isinstance(each, Tensor) and hasattr(each, "get_seq_length")):
+            return each
+    return None
+
+
+def start_of(cache: Any, layer: int) -> int:
+    """The position of the next token in a cache."""
+    if isinstance(cache, LayerCache):
+        return cache.length
+    return 0 if cache is None else int(cache.get_seq_length(layer))

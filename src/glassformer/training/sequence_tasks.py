@@ -1,0 +1,154 @@
+"""The tasks of models that write tokens: every next token of a sequence, and a target for a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_positive
+from glassformer.kernels.cross_entropy import cross_entropy
+from glassformer.layers.experts import balance_loss, collect_routing
+from glassformer.training.task import Batch
+
+PAD = 0
+
+
+class NextTokenTask:
+    """Predicting each token of a sequence from those before it; a task for :func:`glassformer.training.train`.
+
+        loss = mean over positions of -log p(token t+1 | tokens 0 ... t)  +  balance_weight · balance_loss
+
+    The second part is the model's load-balancing loss. It is computed for each share of a batch by itself, so with it
+    the gradient depends a little on how many processes and micro-batches a batch is split into.
+
+    Args:
+        batches: ``batches(step, size)`` is ``{"tokens": int64 [example, length + 1]}``, a pure function of both:
+            :class:`~glassformer.training.task.EpochBatches`, for example.
+        evaluation: The sequences on which ``evaluate`` measures.
+        metric: Which metric decides what model is the best: "loss" (lower is better) or "accuracy" (higher).
+        balance_weight: Weight of the load-balancing loss; above 0 the model needs experts.
+        evaluation_batch: Evaluation sequences in one forward pass.
+
+    Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2 (the loss without its second part).
+    """
+
+    unit = "tokens"
+
+    def __init__(
+        self,
+        batches: Callable[[int, int], Batch],
+        evaluation: Int64[Tensor, "example position"],
+        *,
+        metric: Literal["loss", "accuracy"] = "loss",
+        balance_weight: float = 0.0,
+        evaluation_batch: int = 32,
+    ) -> None:
+        _require_sequences(evaluation, "evaluation")
+        require(metric in ("loss", "accuracy"), f"metric = {metric!r}", "'loss' or 'accuracy'", "Choose one of them.")
+        got, fix = f"balance_weight = {balance_weight}", "The Switch Transformer uses 0.01; 0 leaves the balance alone."
+        require(balance_weight >= 0, got, "a number of at least 0", fix)
+        require_positive(evaluation_batch=evaluation_batch)
+        self._batches, self._evaluation, self._evaluation_batch = batches, evaluation, evaluation_batch
+        self._balance_weight = balance_weight
+        self.metric, self.higher_is_better = metric, metric == "accuracy"
+
+    def batch(self, step: int, size: int) -> Batch:
+        """The sequences of update ``step``."""
+        batch = self._batches(step, size)
+        require("tokens" in batch, f"a batch of {sorted(batch)}", "'tokens' in it", "Name the sequences 'tokens'.")
+        _require_sequences(batch["tokens"], "a batch's tokens")
+        return batch
+
+    def count(self, batch: Batch) -> int:
+        """Predicted tokens in ``batch``."""
+        return batch["tokens"][:, 1:].numel()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The loss above, in nats per token."""
+        tokens = batch["tokens"]
+        with collect_routing() as routings:
+            loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return loss + self._balance_weight * balance_loss(routings) if self._balance_weight > 0 else loss
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """On the evaluation sequences: "loss" in nats per token, without balance, and "accuracy" in [0, 1].
+
+        Accuracy is the fraction of tokens that were the most likely one.
+        """
+        device = next(model.parameters()).device
+        loss, hits = 0.0, 0
+        for part in self._evaluation.split(self._evaluation_batch):
+            tokens = part.to(device)
+            logits, targets = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+            loss += F.cross_entropy(logits.float(), targets, reduction="sum").item()
+            hits += int((logits.argmax(dim=-1) == targets).sum())
+        count = self._evaluation[:, 1:].numel()
+        return {"loss": loss / count, "accuracy": hits / count}
+
+
+def _require_sequences(tokens: Tensor, name: str) -> None:
+    got, fix = f"{name} of shape {tuple(tokens.shape)}", "A sequence needs a token to read and one to predict."
+    fits = tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2
+    require(fits, got, "[example, position] with at least one example and two positions", fix)
+
+
+class TargetTask:
+    """Predicting each token of a target from a source and the tokens before it.
+
+    A task for :func:`glassformer.training.train`, whose loss is :func:`target_loss`. Targets are padded with 0.
+
+    Args:
+        batches: ``batches(step, size)`` is ``{"source": [example, position(, field)], "inputs": [example, target],
+            "targets": [example, target]}``, and "source_real" where padding is not what equals 0; a pure function of
+            both. "inputs" are what the decoder reads: the targets shifted right after a start token, or a query.
+        evaluation: The examples on which ``evaluate`` measures, named in the same way.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762.
+    """
+
+    metric, higher_is_better, unit = "loss", False, "tokens"
+
+    def __init__(self, batches: Callable[[int, int], Batch], evaluation: Batch) -> None:
+        self._batches, self._evaluation = batches, evaluation
+
+    def batch(self, step: int, size: int) -> Batch:
+        """The examples of update ``step``."""
+        return self._batches(step, size)
+
+    def count(self, batch: Batch) -> int:
+        """Target tokens in ``batch``, padding left out."""
+        return int((batch["targets"] != PAD).sum())
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The loss above, in nats per token."""
+        return target_loss(_logits(model, batch), batch["targets"])
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """On the evaluation examples: "loss", and "accuracy", the share that is :func:`all_right`."""
+        device = next(model.parameters()).device
+        batch = {name: tensor.to(device) for name, tensor in self._evaluation.items()}
+        logits = _logits(model, batch)
+        right = all_right(logits, batch["targets"]).double().mean()
+        return {"loss": float(target_loss(logits, batch["targets"])), "accuracy": float(right)}
+
+
+def target_loss(
+    logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
+) -> Float[Tensor, ""]:
+    """The mean of ``-log p(token)`` over all target tokens but padding, in nats."""
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignored=PAD)
+
+
+def all_right(
+    logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
+) -> Bool[Tensor, " batch"]:
+    """Whether every target token but padding is the most likely one."""
+    return ((logits.argmax(-1) == targets) | (targets == PAD)).all(-1)
+
+
+def _logits(model: nn.Module, batch: Batch) -> Float[Tensor, "batch target vocab"]:
+    return model(batch["source"], batch["inputs"], batch.get("source_real"))
