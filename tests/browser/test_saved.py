@@ -15,6 +15,7 @@ from playwright.sync_api import Page, expect
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
+from glassformer.explorer.saving import saved_model
 from glassformer.explorer.saving.saved_page import page as saved_page
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.state import State, changed, from_words
@@ -182,11 +183,96 @@ def test_its_address_counts_before_what_was_saved(
     expect(page.locator(".fault")).to_contain_text("Unknown model")
 
 
-def test_a_sampling_rule_stands_as_it_was(opened: Callable[..., Page]) -> None:
+def test_a_model_that_is_too_large_is_recorded(opened: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)
     page = opened(model="recurrence", view="sampling", top_k=2, temperature=0.5)
+    note = page.get_by_role("complementary", name="About this file")
+    expect(note).to_contain_text("its weights take 500,776 bytes, more than 1,000.")
     expect(page.locator(".fault")).to_have_count(0)
     expect(page.get_by_text(re.compile(r"Kept\s*2\s*of 7"))).to_be_visible()
     expect(page.get_by_role("button", name="Write one")).to_be_disabled()
+    assert page.get_by_label("Text", exact=True).get_attribute("readonly") is not None
+
+
+def changed_text(page: Page, text: str, settled: Callable[[Page], None]) -> None:
+    page.get_by_label("Text", exact=True).fill(text)
+    page.wait_for_timeout(200)  # typing is awaited
+    settled(page)
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_its_model_reads_another_text_and_writes_on(
+    backend: Backend,
+    open_page: Open,
+    settled: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    tmp_path: Path,
+    workers: bool,
+) -> None:
+    text = "3 1 4 1 5 2 6 5 3"
+    path = save(backend, State(model="recurrence"), tmp_path / "x.html")
+    page = open_page(offline=True, dark=not workers)
+    if not workers:
+        page.add_init_script("delete window.Worker")
+    page.goto(path.as_uri())
+    settled(page)
+    expect(page.get_by_role("complementary", name="About this file")).to_contain_text("It holds the model")
+    changed_text(page, text, settled)
+    assert len(page.workers) == workers
+    run = backend.answer("run", m.Ask(model="recurrence", text=text))
+    assert isinstance(run, m.Run)
+    expect(page.locator(".said")).to_have_text(run.said.headline)
+    page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(9).click()
+    settled(page)
+    screenshot(page, f"saved-computes-attention-{'light' if workers else 'dark'}")
+    matrix = page.get_by_role("application")
+    matrix.focus()
+    for key in ("Escape", "ArrowDown", "ArrowDown", "ArrowDown"):
+        matrix.press(key)
+    answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=2, head=1))
+    assert isinstance(answer, bytes)
+    seen = float(page.locator(".readout .number").inner_text())
+    assert seen in [float(f"{weight:.3g}") for weight in np.frombuffer(answer, "<f4")]
+    page.get_by_role("tab", name="Experts").click()
+    settled(page)
+    expect(page.locator(".fault")).to_have_count(0)
+    page.get_by_role("tab", name="Sampling").click()
+    page.get_by_label("Seed").fill("11")
+    page.get_by_role("button", name="Write ten").click()
+    steps = backend.answer("steps", m.AskSteps(model="recurrence", text=text, seed=11, steps=10))
+    assert isinstance(steps, m.Steps)
+    expect(page.get_by_label("Text", exact=True)).to_have_value(steps.text)
+    screenshot(page, f"saved-computes-sampling-{'light' if workers else 'dark'}")
+    expect(page.locator(".fault")).to_have_count(0)
+    changed_text(page, "3 1 9", settled)
+    expect(page.locator(".fault").first).to_contain_text("'9' at place 3")
+    changed_text(page, text, settled)
+    page.get_by_role("tab", name="What if").click()
+    expect(page.locator(".fault")).to_contain_text("holds no answer to (whatif)")
+    screenshot(page, f"saved-computes-what-if-{'light' if workers else 'dark'}")
+
+
+def test_changed_weights_leave_what_was_recorded(
+    backend: Backend,
+    open_page: Open,
+    settled: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    tmp_path: Path,
+) -> None:
+    path = save(backend, State(model="induction"), tmp_path / "x.html")
+    weights = data_in(path.read_text(encoding="utf-8"))["model"]["weights"]
+    other = weights[:-9] + ("B" if weights[-9] == "A" else "A") + weights[-8:]
+    path.write_text(path.read_text(encoding="utf-8").replace(weights, other), encoding="utf-8")
+    page = open_page(offline=True)
+    page.goto(path.as_uri())
+    settled(page)
+    note = page.get_by_role("complementary", name="About this file")
+    expect(note).to_contain_text("Weights in this file that were changed: what was recorded is shown.")
+    assert page.get_by_label("Text", exact=True).get_attribute("readonly") is not None
+    for _ in tabs(page):
+        settled(page)
+        expect(page.locator(".fault")).to_have_count(0)
+    screenshot(page, "saved-changed-weights")
 
 
 def test_the_button_saves_what_is_seen(
@@ -242,7 +328,10 @@ def test_the_file_answers_as_the_server_does(page: Page, backend: Backend) -> No
         np.testing.assert_array_equal(np.array(tile, np.float32), np.frombuffer(expected, "<f4"), str(ask))
 
 
-def test_of_a_long_text_it_says_what_is_missing(opened: Callable[..., Page], settled: Callable[[Page], None]) -> None:
+def test_of_a_long_text_it_says_what_is_missing(
+    opened: Callable[..., Page], settled: Callable[[Page], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)  # otherwise the page computes them
     text = " ".join(str(number % 7) for number in range(LONG))
     page = opened(model="recurrence", text=text, layer=1, head=2)
     note = page.get_by_role("complementary", name="About this file")

@@ -108,7 +108,7 @@ export function useSweep(source: Source, asked: Omit<Calls["sweep"]["asked"], "d
   const found = useAsk(source, "sweep", asked && { ...asked, done: known.key === key ? known.done : null });
   const { answer, of } = found;
   const own = answer !== null && of !== null && JSON.stringify({ ...of, done: undefined }) === JSON.stringify({ ...asked, done: undefined });
-  const done = own && source.live && answer.done < answer.total ? answer.done : null;
+  const done = own && source.answers("sweep") && answer.done < answer.total ? answer.done : null;
   useEffect(() => {
     if (done !== null) setKnown({ key, done });
   }, [key, done]);

@@ -56,7 +56,7 @@ export function Header({ source, store, state, models, card, within }: HeaderPro
       </label>
       <div class="actions">
         {within === "window" && <CopyLink state={state} />}
-        {source.live && card && <SavePage source={source} state={state} />}
+        {source.answers("page") && card && <SavePage source={source} state={state} />}
         <Theme />
       </div>
     </header>

@@ -6,7 +6,10 @@ import "./style.css";
 import "./parts.css";
 import "./saved.css";
 import "./widget.css";
+import { answerInWorker, computing, type Computing } from "./computing";
+import { Engine } from "./engine/engine";
 import { fromSaved, type Saved } from "./saved";
+import { capital } from "./parts";
 import { fromServer } from "./source";
 import { asSaved, inAddress } from "./state";
 import { overMessages, shared, type Model } from "./widget";
@@ -18,23 +21,30 @@ export function start(place: HTMLElement): void {
 
 /** Show a saved page. */
 export function open(place: HTMLElement, saved: Saved): void {
+  const computed = saved.model && computing(fromSaved(saved), saved.model);
   const page = (
     <>
-      <SavedNote saved={saved} />
-      <App source={fromSaved(saved)} store={asSaved(saved.state)} within="file" />
+      <SavedNote {...{ saved, computed }} />
+      <App source={computed ?? fromSaved(saved)} store={asSaved(saved.state)} within="file" />
     </>
   );
   draw(page, place);
 }
 
-function SavedNote({ saved }: { saved: Saved }) {
+function SavedNote({ saved, computed }: { saved: Saved; computed: Computing | null }) {
+  const fault = computed?.fault.value ?? null;
+  const computes = computed !== null && fault === null;
   return (
     <aside class="glassformer note" aria-label="About this file">
       <div>
-        <span>Saved with glassformer {saved.version}: a copy that works without a server. Heads and tokens can be chosen; nothing new is computed.</span>
-        {saved.left_out.map((what) => (
-          <span>{what}</span>
-        ))}
+        <span>
+          Saved with glassformer {saved.version}: a copy that works without a server.{" "}
+          {computes
+            ? "It holds the model: other texts are read and continued here. Changes of the model are as they were saved."
+            : "Heads and tokens can be chosen; nothing new is computed."}
+        </span>
+        {fault && <span role="alert">{`${capital(fault.got)}: what was recorded is shown. Expected: ${fault.expected}. ${fault.fix}`}</span>}
+        {!computes && saved.left_out.map((what) => <span>{what}</span>)}
       </div>
     </aside>
   );
@@ -79,12 +89,17 @@ function numbered(page: VNode): VNode {
 }
 
 // A saved file contains this module, which cannot be imported there: it opens the data beside it.
-const beside = document.querySelector<HTMLScriptElement>("script#glassformer-saved:not([data-opened])");
-const place = document.getElementById("explorer");
-if (beside && place) {
+// Its worker runs this module, too.
+function openFile(): void {
+  const beside = document.querySelector<HTMLScriptElement>("script#glassformer-saved:not([data-opened])");
+  const place = document.getElementById("explorer");
+  if (!beside || !place) return;
   beside.dataset.opened = "";
   open(place, JSON.parse(beside.textContent ?? "") as Saved);
 }
 
-export { fromSaved };
+if (typeof document !== "undefined") openFile();
+else if (typeof self !== "undefined") answerInWorker(self);
+
+export { Engine, fromSaved };
 export default { render };

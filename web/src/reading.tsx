@@ -15,6 +15,7 @@ interface ReadingProps {
 
 export function Reading({ source, store, state, card, run, busy }: ReadingProps) {
   const help = useId();
+  const can = source.answers("run");
   const area = useRef<HTMLTextAreaElement>(null);
   const grow = () => {
     if (!area.current) return;
@@ -29,7 +30,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
   const set = (text: string, step: boolean | string) => store.set({ text, pin: null, window: null, written: [], place: null, forbidden: [] }, step);
   const field = {
     value: state.text,
-    readOnly: !source.live,
+    readOnly: !can,
     spellcheck: false,
     "aria-describedby": help,
     // A small vocabulary has no newline.
@@ -49,7 +50,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
       </div>
       <div class="hints">
         <span id={help}>{card.input_help}</span>
-        {source.live && card.samples.length > 0 && (
+        {can && card.samples.length > 0 && (
           <span class="samples">
             <span>Try</span>
             {card.samples.map((sample) => (

@@ -1,6 +1,7 @@
 // A saved file answers from what glassformer/explorer/saving/saved_page.py recorded in it; nothing else is
 // available.
 import { Refused, TILE, type AskRows, type AskTile, type CallName, type Refusal, type Run, type Source } from "./source";
+import type { SavedModel } from "./engine/engine";
 import type { Words } from "./state";
 
 /** Float32 numbers: their bytes in four planes, the lowest byte of each number first, then zlib, then base64. */
@@ -27,6 +28,8 @@ export interface Saved {
   matrices: Matrix[];
   /** What did not fit, in sentences. */
   left_out: string[];
+  /** The model, where it fits and the page can compute it. */
+  model: SavedModel | null;
 }
 
 export function fromSaved(saved: Saved): Source {
@@ -73,7 +76,7 @@ export function fromSaved(saved: Saved): Source {
   };
 
   return {
-    live: false,
+    answers: () => false,
     async ask(name, asked) {
       if (name === "weights") return (await tile(asked as AskTile)) as never;
       if (name === "rows") return (await query(asked as AskRows)) as never;

@@ -99,8 +99,8 @@ export class Unknown extends Refused {}
 export class Unanswered extends Refused {}
 
 export interface Source {
-  /** Whether any request can be answered, or only those recorded in a saved page. */
-  readonly live: boolean;
+  /** Whether any request for this call can be answered, or only those recorded in a saved page. May change: read it in a render. */
+  answers(name: CallName): boolean;
   /** @throws Refused, or an AbortError when `signal` aborts. */
   ask<N extends CallName>(name: N, asked: Calls[N]["asked"], signal?: AbortSignal): Promise<Calls[N]["answered"]>;
 }
@@ -123,7 +123,7 @@ function refusalIn(text: string): Refusal | null {
 /** The server that the page came from. */
 export function fromServer(): Source {
   return {
-    live: true,
+    answers: () => true,
     async ask(name, asked, signal) {
       let response: Response;
       let body: ArrayBuffer;
@@ -162,7 +162,6 @@ export function fromServer(): Source {
  * requested again, and then the request that needed it.
  */
 export function reviving(source: Source): Source {
-  if (!source.live) return source;
   const asks = new Map<string, Ask>();
   const underWay = new Map<string, Promise<Run>>();
 
@@ -188,7 +187,7 @@ export function reviving(source: Source): Source {
     return again;
   }
 
-  return { live: true, ask };
+  return { answers: source.answers, ask };
 }
 
 interface Known {
@@ -203,7 +202,7 @@ interface Known {
 export function remembering(source: Source, most = 512): Source {
   const known = new Map<string, Known>();
   return {
-    live: source.live,
+    answers: source.answers,
     ask(name, asked, signal) {
       // Pages are made anew each time, sweeps go on. Tiles are large and cached by head (attention/tiles.ts).
       if (name === "page" || name === "weights" || name === "sweep") return source.ask(name, asked, signal);

@@ -74,7 +74,7 @@ export function overMessages(model: Model): Source & Closing & { silent: Signal<
   model.on("msg:custom", hear);
 
   return {
-    live: true,
+    answers: () => true,
     silent,
     ask(name, question, signal) {
       return new Promise((resolve, reject) => {

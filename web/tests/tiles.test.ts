@@ -23,7 +23,7 @@ const settled = () => new Promise((resolve) => setImmediate(resolve));
 function answering(of: Attention, fail: () => Error | null = () => null) {
   const asked: (AskTile | AskRows)[] = [];
   const source = {
-    live: true,
+    answers: () => true,
     async ask(name: string, question: AskTile | AskRows) {
       asked.push(question);
       const error = fail();

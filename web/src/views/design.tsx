@@ -29,6 +29,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
   const history = useHistory(store, card.name, state.cells);
   const [hovered, setHovered] = useState<number | null>(null);
   const [refused, setRefused] = useState<Refusal | null>(null);
+  const can = source.answers("check");
   const asked = { model: card.name, weights: edits.weights, text: state.text };
   const { answer: check, refusal, busy } = useAsk(source, "check", asked, TYPING);
   const first = head.has_cls ? 1 : 0;
@@ -56,7 +57,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
           head={head}
           busy={busy}
           stale={refusal !== null}
-          look={source.live ? (sequence, letter) => store.set({ text: sequence, pin: letter + first }, true) : null}
+          look={can ? (sequence, letter) => store.set({ text: sequence, pin: letter + first }, true) : null}
         />
       )}
       {/* Errors in the text alone are shown above, by the page. */}
@@ -75,7 +76,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
         changes={edits.changed.size}
         resized={edits.resized}
         faults={edits.faults.size}
-        live={source.live}
+        live={can}
         refuse={setRefused}
       />
       {check && (
@@ -86,13 +87,13 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
             {...{ head, check, edits, names, first, followed, busy, choose }}
             stale={refusal !== null}
             cells={state.cells}
-            readOnly={!source.live}
+            readOnly={!can}
             hover={setHovered}
             type={(changes, typing) => history.change(typed(edits.base, state.cells, changes), typing)}
             settle={history.settle}
           />
           <p class="hints">
-            {source.live && (
+            {can && (
               <span>
                 Arrow keys move between cells, typing replaces, F2 edits, Enter moves down, Tab to the right, Esc reverts,
                 Ctrl+Z undoes. A block from a spreadsheet can be pasted.

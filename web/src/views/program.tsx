@@ -40,7 +40,7 @@ function Shown({ source, store, state, card, run, busy }: ViewProps) {
         program={program}
         proof={proved.answer}
         refusal={proved.refusal}
-        look={source.live ? (text, position) => store.set({ text, pin: position }, true) : null}
+        look={source.answers("run") ? (text, position) => store.set({ text, pin: position }, true) : null}
       />
       <Outputs {...shared} />
       <div class="sides" data-beside={shape !== null && shape.width <= NARROW}>

@@ -18,14 +18,15 @@ export function SamplingView(props: ViewProps) {
 function Sampling({ source, store, state, card, busy }: ViewProps) {
   const rule: Rule = { temperature: state.temperature, topK: state.topK, topP: state.topP };
   const ask = { model: card.name, text: state.text, temperature: rule.temperature, top_k: rule.topK, top_p: rule.topP };
+  const can = source.answers("next");
   // The run's forward pass serves this call, too.
-  const next = useAsk(source, "next", busy && source.live ? null : ask, 30);
+  const next = useAsk(source, "next", busy && can ? null : ask, 30);
   const writing = useWriting(source, store, state);
   const answer = next.answer;
   // A saved page holds the answer to one rule. If that lists all candidates, other rules are computed from it.
   const enough = answer !== null && answer.rest === 0;
-  const refused = next.refusal !== null && (source.live || !enough);
-  const fixed = source.live || enough ? null : "This saved page holds the answer to one rule only.";
+  const refused = next.refusal !== null && (can || !enough);
+  const fixed = can || enough ? null : "This saved page holds the answer to one rule only.";
   const distribution = answer && distributionUnder(rule, answer);
   return (
     <div class="sampling">
@@ -41,8 +42,8 @@ function Sampling({ source, store, state, card, busy }: ViewProps) {
                 {...{ distribution, rule }}
                 rest={answer.rest}
                 restPlain={answer.rest_plain}
-                busy={(next.busy || (busy && source.live)) && !enough}
-                choose={source.live && !refused ? ({ id }) => void writing.write(1, id) : null}
+                busy={(next.busy || (busy && can)) && !enough}
+                choose={source.answers("steps") && !refused ? ({ id }) => void writing.write(1, id) : null}
               />
             </>
           )}

@@ -23,7 +23,8 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const ask = { model: card.name, text: state.text, source: units };
 
   const given = useAsk(source, "run", { ...ask, order: null, weights: null }, TYPING);
-  const edited = state.source !== null && source.live;
+  const can = source.answers("scramble");
+  const edited = state.source !== null && can;
   const original = useAsk(source, "run", edited ? { ...ask, source: own, order: null, weights: null } : null, TYPING);
   const one = useAsk(source, "scramble", reordered ? { ...ask, order: settledOrder } : null, TYPING);
   const [tried, setTried] = useState("");
@@ -60,10 +61,10 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
       />
       {refusal && <Fault refusal={refusal} />}
       <div class="bar tools" role="group" aria-label="Order">
-        <button type="button" class="main" disabled={!source.live || units.length < 2} onClick={() => reorder(shuffled(settledOrder))}>
+        <button type="button" class="main" disabled={!can || units.length < 2} onClick={() => reorder(shuffled(settledOrder))}>
           Shuffle
         </button>
-        <button type="button" disabled={!source.live || !reordered} onClick={() => reorder(straight(units.length))}>
+        <button type="button" disabled={!can || !reordered} onClick={() => reorder(straight(units.length))}>
           As it was
         </button>
         <button type="button" disabled={trying && every.busy} onClick={() => setTried(JSON.stringify(ask))}>
@@ -77,16 +78,16 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
             choose={(layer) => store.set({ layer: Number(layer) })}
           />
         )}
-        {!source.live && <p class="quiet">A saved page: the order cannot be changed.</p>}
+        {!can && <p class="quiet">A saved page: the order cannot be changed.</p>}
       </div>
       {trying && every.answer && !every.busy && (
-        <EveryOrder found={every.answer} count={units.length} show={source.live ? reorder : null} />
+        <EveryOrder found={every.answer} count={units.length} show={can ? reorder : null} />
       )}
       <section class="board panel" aria-label="The source in both orders">
         <header>
           <h3>As given</h3>
           <h3>
-            In your order {source.live && <span class="quiet">drag the cards</span>}
+            In your order {can && <span class="quiet">drag the cards</span>}
           </h3>
         </header>
         <div class="lists">
@@ -95,7 +96,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
             own={own}
             words={card.words ?? null}
             reading={readBefore}
-            readOnly={!source.live}
+            readOnly={!can}
             change={(unit, text) => change(units.map((each, at) => (at === unit ? text : each)), settledOrder, `unit ${unit}`)}
             remove={(unit) => change(units.filter((_, at) => at !== unit), without(settledOrder, unit))}
           />
@@ -104,12 +105,12 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
             units={units}
             order={order}
             reading={readAfter}
-            readOnly={!source.live || units.length < 2}
+            readOnly={!can || units.length < 2}
             preview={setPreview}
             drop={reorder}
           />
         </div>
-        {source.live && (
+        {can && (
           <div class="bar below">
             <button type="button" onClick={add}>
               + Add {units.every((unit) => unit.includes("=")) ? "a fact" : "a word"}
@@ -128,7 +129,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
             The bars show how much the answer reads of each card: the mean over {readBefore?.heads ?? "the"} heads of the
             cross-attention, which the squares show one by one. In another order the bars go with their cards.
           </span>
-          {source.live && <span>By keyboard: Space lifts a card, arrows move it, Space drops it, Esc puts it back.</span>}
+          {can && <span>By keyboard: Space lifts a card, arrows move it, Space drops it, Esc puts it back.</span>}
         </p>
       </section>
     </div>

@@ -63,7 +63,7 @@ function Asked(props: Shown) {
   );
   return (
     <div class="what-if">
-      <Changes {...{ store, changes }} live={source.live} />
+      <Changes {...{ store, changes }} live={source.answers("whatif")} />
       {what.refusal && <Fault refusal={what.refusal} />}
       {!answer && !what.refusal && <Awaited busy />}
       {answer && (
@@ -126,7 +126,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
   const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
   const experts = useAsk(source, "experts", offers("experts") ? { run: run.run } : null);
   const blocks = answering(run.attentions);
-  const can = source.live;
+  const can = source.answers("whatif");
   return (
     <>
       {run.attentions.length > 1 && (
@@ -209,7 +209,7 @@ function Prediction({ source, store, run, state, answer, busy }: Answered) {
               min={0}
               max={last}
               step={1}
-              disabled={!source.live}
+              disabled={!source.answers("whatif")}
               placeholder={String(answer.place)}
               value={state.place ?? ""}
               onInput={(event) => {
@@ -221,10 +221,10 @@ function Prediction({ source, store, run, state, answer, busy }: Answered) {
           </Field>
         )}
       </div>
-      {answer.kind === "token" && source.live && (
+      {answer.kind === "token" && source.answers("whatif") && (
         <TokenField label="Any token" {...{ source }} model={run.ask.model} choose={(target) => store.set({ target }, true)} />
       )}
-      <Outcomes {...{ answer, busy }} choose={source.live ? (target) => store.set({ target }, true) : null} />
+      <Outcomes {...{ answer, busy }} choose={source.answers("whatif") ? (target) => store.set({ target }, true) : null} />
     </section>
   );
 }
@@ -265,7 +265,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
             <Field label="Minus">
               <select
                 class="word"
-                disabled={!source.live}
+                disabled={!source.answers("whatif")}
                 value={other ?? ""}
                 onChange={(event) => store.set({ other: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) }, true)}
               >
@@ -279,7 +279,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
                   ))}
               </select>
             </Field>
-            {source.live && own && answer.kind === "token" && (
+            {source.answers("whatif") && own && answer.kind === "token" && (
               <TokenField label="Or any token" {...{ source }} model={run.ask.model} choose={(other) => store.set({ other }, true)} />
             )}
           </div>
@@ -312,7 +312,7 @@ function Progress({ sweep: { done, total, stacks } }: { sweep: HeadSweep }) {
 /** A saved file holds these answers only as far as they were shown when it was saved. */
 function Refused({ source, refusal }: { source: Source; refusal: Refusal | null }) {
   if (!refusal) return null;
-  return source.live ? <Fault refusal={refusal} /> : <p class="quiet">Not in this file: it was saved while another view or part was shown.</p>;
+  return source.answers("whatif") ? <Fault refusal={refusal} /> : <p class="quiet">Not in this file: it was saved while another text, view or part was shown.</p>;
 }
 
 interface LensPanelProps extends Pick<Shown, "source" | "store" | "run">, Pick<ViewProps["state"], "place" | "target"> {
@@ -344,7 +344,7 @@ function LensPanel({ source, store, run, place, target, at }: LensPanelProps) {
           </div>
         )}
       </div>
-      {lens && <LensTable lens={lens} place={at} choose={source.live && at !== null ? (place) => store.set({ place }, true) : null} />}
+      {lens && <LensTable lens={lens} place={at} choose={source.answers("whatif") && at !== null ? (place) => store.set({ place }, true) : null} />}
       {!lens && !asked.refusal && <Awaited busy />}
       <Refused {...{ source }} refusal={asked.refusal} />
     </section>

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -85,12 +85,19 @@ class Codec:
         joins: Functions that may give the text of tokens passed from Python, to be tried in turn; the last includes
             special tokens.
         sample: The default text.
+        data: The same as data; see :class:`~glassformer.explorer.loading.loaded_model.LoadedDecoder`.
     """
 
     encode: Callable[[str], list[int]]
     word: Callable[[int], str]
     joins: tuple[Join, ...]
     sample: str
+    data: Mapping[str, Any] | None = None
+
+
+def numbers_codec(vocab_size: int, longest: int, recurrence: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What :func:`numbers` does, as data, and the recurrence that the numbers follow."""
+    return {"kind": "numbers", "vocab_size": vocab_size, "longest": longest, "recurrence": recurrence}
 
 
 def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) -> Codec:
@@ -105,9 +112,11 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
     """
     if tokenizer is None:
         if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
-            return Codec(lambda typed: text_bytes(typed, longest), byte_word, (text_of_bytes,), _SAMPLE[:longest])
+            read, data = partial(text_bytes, longest=longest), {"kind": "bytes", "longest": longest}
+            return Codec(read, byte_word, (text_of_bytes,), _SAMPLE[:longest], data)
         sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
-        return Codec(lambda typed: numbers(typed, vocab_size, longest), str, (text_of_numbers,), sample)
+        read, data = partial(numbers, vocab_size=vocab_size, longest=longest), numbers_codec(vocab_size, longest)
+        return Codec(read, str, (text_of_numbers,), sample, data)
     if isinstance(tokenizer, Tokenizer):
         return Codec(
             lambda typed: tokenizer.encode(typed, longest),

@@ -142,6 +142,7 @@ class LoadedDecoder:
         obeys: Whether a token may follow some tokens by the rule that generated them; None if no rule is known.
         rule: The rule that some tokens follow, in words; None if none is known.
         longest: Largest number of tokens that the model reads.
+        codec: What these functions do, as data of which ``web/src/engine/codecs.ts`` makes them; None: not described.
     """
 
     card: ModelCard
@@ -152,6 +153,7 @@ class LoadedDecoder:
     obeys: Callable[[Sequence[int], int], bool | None] = lambda tokens, candidate: None
     rule: Callable[[Sequence[int]], str | None] = lambda tokens: None
     longest: int = MOST_TOKENS
+    codec: Mapping[str, Any] | None = None
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
     reading: Reading = field(default_factory=lambda: Reading(), repr=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ from glassformer.checkpoints.tensor_files import read_tensors, stored_tensors
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.errors import require
-from glassformer.explorer.loading.codecs import numbers, text_of_numbers
+from glassformer.explorer.loading.codecs import numbers, numbers_codec, text_of_numbers
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder
 from glassformer.explorer.loading.recurrence_rule import may_follow, rule_in_words
 from glassformer.explorer.messages import ModelCard
@@ -99,6 +100,7 @@ def recurrence_model(card: ModelCard, model: nn.Module, config: RecurrenceConfig
         lambda tokens, candidate: may_follow(tokens, candidate, config),
         lambda tokens: rule_in_words(tokens, config),
         longest,
+        codec=numbers_codec(config.vocab_size, longest, asdict(config)),
     )
 
 
@@ -112,6 +114,12 @@ def letters_model(card: ModelCard, model: nn.Module, space: SequenceSpace) -> Lo
         lambda token: space.token_names[token],
         lambda tokens: space.decode([token for token in tokens if token != start]),
         longest=space.num_positions,
+        codec={
+            "kind": "letters",
+            "letters": space.letters,
+            "longest": space.max_len,
+            "start": space.token_names[start],
+        },
     )
 
 

@@ -131,7 +131,8 @@ def _one_stack(
     input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
     card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
-        return LoadedDecoder(card, model, codec.encode, codec.word, codec.joins[-1], longest=longest)
+        parts = codec.encode, codec.word, codec.joins[-1]
+        return LoadedDecoder(card, model, *parts, longest=longest, codec=codec.data)
     return LoadedEncoder(card, model, codec.encode, codec.word, classes)
 
 

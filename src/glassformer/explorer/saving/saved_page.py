@@ -21,6 +21,7 @@ from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.api import Answering, refusal_of
 from glassformer.explorer.saving.recorded_answers import Recorded, page_state, recorded_answers
 from glassformer.explorer.saving.recorded_weights import recorded_weights
+from glassformer.explorer.saving.saved_model import saved_model
 from glassformer.explorer.state import State, to_words
 from glassformer.files import write_text
 from glassformer.text import shown as safe
@@ -61,11 +62,11 @@ def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
         "matrices": [],
         "left_out": [],
     }
-    left_out = []
+    saved["model"], left_out = saved_model(backend.model(shown.card.name))
     room = most_bytes - len(_document(shown.card.title, saved).encode())
     if room < most_bytes / 2 and any(isinstance(each.answer, m.Experts) for each in answers):
         saved["answers"] = [_json(each, probabilities=False) for each in answers]
-        left_out = ["The routers' probabilities are left out."]
+        left_out.append("The routers' probabilities are left out.")
         room = most_bytes - len(_document(shown.card.title, saved).encode())
     runs = [each.answer for each in answers if isinstance(each.answer, m.Run)]
     saved.update(recorded_weights(backend, shown, runs, room))
@@ -89,7 +90,7 @@ def _document(title: str, saved: dict[str, Any]) -> str:
     assert not any(end in code.lower() for code in (module, style) for end in ("</script", "<!--", "</style"))
     policy = (
         f"default-src 'none'; script-src '{_digest(module)}'; style-src '{_digest(style)}'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
     icon_address = f"data:image/svg+xml;base64,{base64.b64encode(icon.encode()).decode()}"
     return (

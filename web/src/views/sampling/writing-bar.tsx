@@ -17,7 +17,7 @@ const SHOWN = 48;
 
 export function WritingBar({ source, store, state, writing }: WritingBarProps) {
   const { written, busy } = writing;
-  const none = !source.live;
+  const none = !source.answers("steps");
   const seed = (value: number) => {
     if (Number.isSafeInteger(value) && value >= 0) store.set({ seed: value }, true);
   };

@@ -49,7 +49,7 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
     return { from, to, text: state.text.slice(from, to), step: steps.get(state.text.slice(0, to)) ?? null };
   });
   useEffect(() => {
-    if (!source.live || busy) return;
+    if (!source.answers("steps") || busy) return;
     const gone = new AbortController();
     const recallAll = async () => {
       for (const { from, to, text, step } of written.slice(-RECALLED)) {
