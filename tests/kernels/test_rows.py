@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.kernels.mxfp4 import expand_definition
+from glassformer.kernels.int8 import BLOCK
+from glassformer.kernels.mxfp4 import GROUP, expand_definition
 from glassformer.kernels.native import Library
 from glassformer.layers.quantized.lossless import encode
 
 FORMATS = ("float32", "bfloat16", "lossless", "int8", "mxfp4")
-MULTIPLES = {"lossless": 16, "int8": 32, "mxfp4": 32}
+MULTIPLES = {"lossless": 16, "int8": BLOCK, "mxfp4": GROUP}
 
 
 def weights(kind: str, rows: int, width: int) -> tuple[tuple[Tensor, ...], Tensor]:
