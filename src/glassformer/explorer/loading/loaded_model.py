@@ -257,7 +257,7 @@ def _read(model: nn.Module, row: Int[Tensor, "one position"], cache: Any) -> tup
             cache = model.new_cache(1, min(model.config.max_seq_len, row.shape[1] + _ROOM))
         elif row.shape[1] == 1:
             return DecodingStep(model, cache)(row)[0, -1], cache
-        return model.output(model.hidden(row, cache=cache)[0, -1]), cache
+        return model.logits(model.hidden(row, cache=cache)[0, -1]), cache
     if "past_key_values" not in signature(model.forward).parameters:
         found = final_logits(model, row)
         return None if found is None else found[0], None
