@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-
-if TYPE_CHECKING:
-    from glassformer.explorer.loading.loaded_model import LoadedModel
 
 
 @runtime_checkable
@@ -23,8 +20,8 @@ class Answering(Protocol):
     def catalogue(self) -> m.Catalogue:
         """Every model."""
 
-    def model(self, name: str) -> LoadedModel:
-        """The model of this name."""
+    def model(self, name: str) -> Any:
+        """The :class:`~glassformer.explorer.loading.loaded_model.LoadedModel` of this name."""
 
 
 class UnknownName(InputError):

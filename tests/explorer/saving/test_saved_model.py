@@ -243,6 +243,10 @@ def test_what_the_engine_does_not_compute_is_recorded(shipped: Backend, monkeypa
     assert saved_model(shipped.model("sentiment")) == (None, [])
     assert saved_model(wrap_model(decoder(rope_scaling=Linear(2.0)))) == (None, [])
     assert saved_model(wrap_model(decoder().double())) == (None, [])
+    watched, other = decoder(), decoder()
+    watched.final_norm.register_forward_hook(lambda *_: None)
+    other.layers[0].attention.output = torch.nn.Sequential(other.layers[0].attention.output)
+    assert saved_model(wrap_model(watched)) == saved_model(wrap_model(other)) == (None, [])
     monkeypatch.setattr(saving, "MOST_MODEL_BYTES", 1000)
     model, sentences = saved_model(shipped.model("induction"))
     assert model is None

@@ -22,13 +22,21 @@ def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
     """The model as the page's engine reads it, and the sentences with which the page says what it lacks.
 
     None, and no sentence, for a model that the engine does not compute: other kinds than our decoders in float32, a
-    tokenizer that :attr:`~LoadedDecoder.codec` does not describe, stretched rotations or packed experts.
+    tokenizer that :attr:`~LoadedDecoder.codec` does not describe, stretched rotations, packed experts, modules that
+    :class:`Decoder` does not make, hooks.
     """
     if not isinstance(loaded, LoadedDecoder) or loaded.codec is None or type(loaded.model) is not Decoder:
         return None, []
     config, tensors = loaded.model.config, dict(loaded.model.named_parameters())
     in_float32 = all(each.dtype == torch.float32 for each in tensors.values())
     if not in_float32 or config.rope_scaling is not None or config.expert_format != "dense":
+        return None, []
+    with torch.device("meta"):
+        plain = Decoder(config)
+    modules = list(loaded.model.modules())
+    if [type(each) for each in modules] != [type(each) for each in plain.modules()]:
+        return None, []
+    if any(each._forward_hooks or each._forward_pre_hooks for each in modules):
         return None, []
     stored = save({name: _smallest(tensor.detach().cpu()).contiguous() for name, tensor in tensors.items()})
     if len(stored) > MOST_MODEL_BYTES:
