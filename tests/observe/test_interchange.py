@@ -54,7 +54,7 @@ def test_a_compiled_model_changes_as_its_program_does(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_only_functions_of_the_library_are_computed_at_several_places(name: str) -> None:
     disagreeing = {part for part, share in agreements(name, 1000).items() if share < 1}
-    functions = {str(node.part) for node in graph(PROGRAMS[name].program) if node.kind == "function"}
+    functions = {str(node.part) for node in graph(PROGRAMS[name].program) if node.part.kind == "function"}
     assert disagreeing <= functions
 
 
