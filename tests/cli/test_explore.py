@@ -95,13 +95,15 @@ def test_without_a_name_the_first_model_that_fits_is_shown(arguments: list[str],
     assert parse_qs(urlsplit(served.address).fragment)["model"] == [model]
 
 
-def test_names_of_files_do_not_steer_the_terminal(served: Served, output: Output, tmp_path: Path) -> None:
+def test_names_of_files_do_not_steer_the_terminal(
+    served: Served, output: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     evil = tmp_path / "runs" / "ev\x1b[31mil\nx"
     evil.mkdir(parents=True)
     (evil / "config.json").write_text("{", encoding="utf-8")
     (evil / "head.json").write_text("{", encoding="utf-8")
     assert main(["explore", "--no-browser", "--port", "0"]) == 0
-    said = output(["explore", evil / "head.json"], 2).err
+    said = capsys.readouterr().err + output(["explore", evil / "head.json"], 2).err
     assert "\x1b" not in said
     assert said.count("\n") >= 2
     assert all(line.startswith("glassformer: ") for line in said.splitlines())
