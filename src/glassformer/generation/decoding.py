@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import index
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,14 +34,26 @@ Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
 """Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
 
 
-def generate(model: Decoder, prompts: Prompts, max_new_tokens: int, **options: Any) -> list[list[int]]:
+def generate(
+    model: Decoder,
+    prompts: Prompts,
+    max_new_tokens: int,
+    *,
+    rule: SamplingRule = GREEDY,
+    stop_tokens: Sequence[int] = (),
+    compile: bool = False,
+    speculate: int = 0,
+) -> list[list[int]]:
     """Continue each prompt; returns the new tokens, without the prompt.
 
     Args:
         model: The decoder; it is used in evaluation mode and left in the mode it was in.
         prompts: Token ids, at least one in each prompt.
         max_new_tokens: At least 1; with the longest prompt at most ``max_seq_len`` positions are read.
-        options: ``rule``, ``stop_tokens``, ``compile`` and ``speculate``: those of :func:`stream`.
+        rule: How a token is chosen; greedy by default. This and the others are as for :func:`stream`.
+        stop_tokens: Tokens that end a text.
+        compile: Compile the decoding step with ``torch.compile``.
+        speculate: Most tokens that are looked up in one text and verified in one forward pass.
 
     Example:
         >>> from glassformer.models import DecoderConfig
@@ -54,7 +65,16 @@ def generate(model: Decoder, prompts: Prompts, max_new_tokens: int, **options: A
         InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
             that exclude one another.
     """
-    steps = stream(model, prompts, max_new_tokens, constant=True, **options)
+    steps = stream(
+        model,
+        prompts,
+        max_new_tokens,
+        rule=rule,
+        stop_tokens=stop_tokens,
+        compile=compile,
+        speculate=speculate,
+        constant=True,
+    )
     return [[token for token in text if token is not None] for text in zip(*steps, strict=True)]
 
 
