@@ -307,6 +307,12 @@ def two_sided(n: int, inputs: int, qk_dim: int, ahead: int, score: float) -> Hea
 SIZES = [(3, 1), (3, 150), (200, 1), (100, 100)]
 
 
+def check_used(exact: float, error: float, bound: float, share: float) -> None:
+    """The error of rounding is within what the bound leaves to it, and takes more than a share of that."""
+    assert exact < error <= bound
+    assert (error - exact) / (bound - exact) > share
+
+
 @both
 @pytest.mark.parametrize(("inputs", "qk_dim"), SIZES)
 def test_rounding_may_cost_margin(bound_of: Callable[..., Bound], inputs: int, qk_dim: int) -> None:
@@ -318,11 +324,8 @@ def test_rounding_may_cost_margin(bound_of: Callable[..., Bound], inputs: int, q
     margin = 2 * lossy_scores(u, inputs, qk_dim, score, gain=False)
     error = 2 * (n - 1) / (n - 1 + math.exp(margin))
     exact = 2 * (n - 1) / (n - 1 + math.exp(2 * score))
-    tables = PlaceTables.of(head, description.space, u)
-    bound = bound_of(head, description, u).error - tables.value_rounding
-    assert exact < error <= bound
-    used = (error - exact) / (bound - exact)
-    assert used > (0.9 if max(inputs, qk_dim) >= 100 else 0.6)
+    bound = bound_of(head, description, u).error - PlaceTables.of(head, description.space, u).value_rounding
+    check_used(exact, error, bound, 0.9 if max(inputs, qk_dim) >= 100 else 0.6)
 
 
 @both
@@ -335,11 +338,8 @@ def test_rounding_may_widen_the_spread(bound_of: Callable[..., Bound], inputs: i
     spread = 2 * lossy_scores(u, inputs, qk_dim, math.log(k), gain=True)
     top = math.exp(spread) / (math.exp(spread) + k)
     error, exact = 2 * (top - 1 / (1 + k)), 2 * (k - 1) / (k + 1)
-    tables = PlaceTables.of(head, description.space, u)
-    bound = bound_of(head, description, u).error - tables.value_rounding
-    assert exact < error <= bound
-    used = (error - exact) / (bound - exact)
-    assert used > (0.9 if max(inputs, qk_dim) >= 100 else 0.6)
+    bound = bound_of(head, description, u).error - PlaceTables.of(head, description.space, u).value_rounding
+    check_used(exact, error, bound, 0.9 if max(inputs, qk_dim) >= 100 else 0.6)
 
 
 @both
