@@ -248,7 +248,7 @@ def test_its_model_reads_another_text_and_writes_on(
     expect(page.locator(".fault").first).to_contain_text("'9' at place 3")
     changed_text(page, text, settled)
     page.get_by_role("tab", name="What if").click()
-    expect(page.locator(".fault")).to_contain_text("holds no answer to (whatif)")
+    expect(page.locator(".fault")).to_contain_text("not in the saved file (whatif)")
     screenshot(page, f"saved-computes-what-if-{'light' if workers else 'dark'}")
 
 

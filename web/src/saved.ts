@@ -138,9 +138,9 @@ const placeOf = ({ run, part, layer, head }: Pick<Matrix, "run" | "part" | "laye
 const range = (count: number): number[] => Array.from({ length: count }, (_, at) => at);
 
 const unknown = (call: CallName): Refusal => ({
-  got: `A request that this saved file holds no answer to (${call})`,
-  expected: "one that was answered before saving",
-  fix: "Open the model with 'glassformer explore'.",
+  got: `This answer is not in the saved file (${call})`,
+  expected: "the text and the changes that it was saved with",
+  fix: "Go back to that text, or open the model with 'glassformer explore'.",
 });
 
 const leftOut = (what: string): Refusal => ({
