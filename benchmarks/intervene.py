@@ -165,7 +165,7 @@ def overhead(rounds: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def recipes(rounds: int) -> dict[str, float]:
-    """What the recipes of docs/intervene.md cost on one batch, in forward passes with all logits."""
+    """What the recipes of docs/sweep.md cost on one batch, in forward passes with all logits."""
     model, (clean, corrupted) = gpt2(), texts()
     with capture(model, what=("residual", "heads")) as seen:
         model(clean)

@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, in Markdown, from what the benchmarks wrote.
+"""The tables of benchmarks/README.md, in Markdown, from what the benchmarks wrote.
 
     python benchmarks/table.py [results.json dense.json ...]
 

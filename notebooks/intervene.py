@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Change a model and see what follows
 #
-# The recipes of [docs/intervene.md](../docs/intervene.md) on a bundled model: a decoder of two attention-only layers,
-# trained to continue random letters that are repeated.
+# The recipes of [intervene](../docs/intervene.md) and [sweep](../docs/sweep.md) on a bundled model: a decoder of two
+# attention-only layers, trained to continue random letters that are repeated.
 
 # %%
 import torch

@@ -1,9 +1,8 @@
 """Fixtures for every test."""
 
-from __future__ import annotations
-
 import os
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +18,31 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from glassformer.kernels import native
-from glassformer.kernels.native import Library
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def _where_shapes_stand(*, typechecker: Callable) -> Callable:
+    """The check of a function whose signature has shapes: all else is mypy's, and would take twice as long.
+
+    Functions inside others are left out: they would be decorated at every call.
+    """
+    check = _jaxtyped(typechecker=typechecker)
+
+    def decorate(function: Callable) -> Callable:
+        if "<locals>" in function.__qualname__:
+            return function
+        signature = " ".join(map(str, getattr(function, "__annotations__", {}).values()))
+        aliases = [getattr(sys.modules[function.__module__], name, None) for name in re.findall(r"\w+", signature)]
+        shapes = re.search(r"""\w, \\?["']""", " ".join(map(str, [signature, *aliases])))
+        return check(function) if shapes else function
+
+    return decorate
+
+
+jaxtyping.jaxtyped = _where_shapes_stand  # before the package is imported
+
+from glassformer.kernels import native  # noqa: E402
+from glassformer.kernels.native import Library  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,7 +1,5 @@
 """How tests check that bad input is refused: by the fields of the error, not by its wording."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A model whose replies are given, for tests of what is said with one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from tokenizers import Tokenizer

@@ -1,7 +1,5 @@
 """A real server of the explorer in a thread of the tests' own process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One small model of each kind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

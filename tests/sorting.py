@@ -1,7 +1,5 @@
 """A program for tests of what is shown of programs: its parts' names stay as they are."""
 
-from __future__ import annotations
-
 import operator
 
 from glassformer.programs import (

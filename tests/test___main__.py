@@ -1,7 +1,5 @@
 """``python -m glassformer`` is the command line."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 

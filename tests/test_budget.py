@@ -1,7 +1,5 @@
 """Each package keeps to its budget of lines, so that what a feature adds is taken away elsewhere."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Text classifiers: predictions, what is saved and read again, and effects against texts without the word."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Configurations: strict types, bounds, faults that are named, JSON both ways."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The examples in docstrings of the first functions that one meets do what they say."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 

@@ -1,7 +1,5 @@
 """The one error for bad input: its words, its parts, its way through another process."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """The notebooks: executed as they stand, with the sources and reports of today, without measured numbers in prose."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

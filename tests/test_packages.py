@@ -1,7 +1,5 @@
 """Modules and packages: no name hides a module, and what each extra brings is needed for its part alone."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os
@@ -64,8 +62,8 @@ def imported() -> set[str]:
 def test_src_imports_what_the_project_names() -> None:
     extras = PROJECT["optional-dependencies"]
     every = named(PROJECT["dependencies"]).union(*(named(extras[name]) for name in extras if name != "dev"))
-    # torch.utils imports it.
-    assert every - {"tensorboard"} == imported() - {"tensorboard"}
+    # torch.utils imports the one, Jupyter the other.
+    assert every - {"tensorboard", "ipykernel"} == imported() - {"tensorboard"}
     assert not every & named(extras["dev"])
     (listed,) = extras["all"]
     assert listed == f"glassformer[{','.join(sorted(set(extras) - {'all', 'dev'}))}]"
@@ -130,7 +128,8 @@ for found in pkgutil.walk_packages(glassformer.__path__, "glassformer.", onerror
 
 def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
     lacking = dict(line.split(" | ") for line in run(WITHOUT_EXTRAS).splitlines())
-    assert {name.split(".")[1] for name in lacking} <= {"explorer", "training", "figures", "labs", "cli"}, lacking
+    lack = {name.split(".")[1] for name in lacking}
+    assert lack <= {"explorer", "training", "figures", "labs", "course", "cli"}, lacking
     assert {name for name in lacking if ".cli." in name} <= {
         f"glassformer.cli.commands.{name}" for name in ("train", "explore")
     }

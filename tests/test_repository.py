@@ -1,7 +1,5 @@
 """The repository: nothing is unpickled, versions agree, links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -14,7 +12,7 @@ from glassformer.explorer.messages import View
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "glassformer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 UNPICKLES = re.compile(r"torch\.load\(|\bpickle\b|(?<![.\w])eval\(|(?<![.\w])exec\(|weights_only\s*=\s*False")

@@ -1,7 +1,5 @@
 """Text from untrusted sources on one line."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

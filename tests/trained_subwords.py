@@ -1,7 +1,5 @@
 """Small tokenizers from the trainers of the library ``tokenizers``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers

@@ -18,6 +18,9 @@ OUT = Path(__file__).resolve().parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FORBIDDEN = [{"part": "cross", "layer": None, "head": None, "query": 0, "key": 1}]
 REMOVED = [{"part": "self", "layer": 0, "head": 2}]
+TEXT = "When Mary and John went to the store, John gave a drink to"
+SECOND = "When Mary and John went to the store, Mary gave a drink to"
+SPOT = '{"layer":15,"position":9}'
 PICTURES = {
     "explorer-light": "model=smollm2&layer=23&head=3&pin=13",
     "explorer-dark": "model=smollm2&layer=23&head=3&pin=13",
@@ -29,6 +32,8 @@ PICTURES = {
     "explorer-sampling-light": "model=recurrence&view=sampling&temperature=2&topP=0.9",
     "explorer-experts-dark": "model=recurrence&view=experts",
     "explorer-what-if-light": f"model=lookup-facts&view=whatif&part=cross&forbidden={quote(json.dumps(FORBIDDEN))}",
+    "explorer-start-light": "",
+    "explorer-two-texts-dark": f"model=smollm2&view=patch&text={quote(TEXT)}&second={quote(SECOND)}&spot={quote(SPOT)}",
     "explorer-what-if-dark": f"model=recurrence&view=whatif&removed={quote(json.dumps(REMOVED))}",
 }
 """Each picture's name, ending in its theme, and the address of its state."""
@@ -68,9 +73,10 @@ def main() -> None:
                         continue
                     page.goto("about:blank")
                     page.goto(f"{address}#{state}")
-                    page.locator(".view .panel, .view canvas, .view table").first.wait_for()
+                    page.locator(":is(.view :is(.panel, canvas, table), .start .card)").first.wait_for()
                     page.wait_for_load_state("networkidle")
                     page.wait_for_timeout(1000)
+                    page.locator(".sweeping").first.wait_for(state="detached")
                     page.screenshot(path=OUT / f"{name}.png", full_page=True)
             browser.close()
     finally:

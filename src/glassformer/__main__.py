@@ -1,7 +1,5 @@
 """``python -m glassformer``: the command line for launchers that start modules, as ``accelerate launch -m`` does."""
 
-from __future__ import annotations
-
 import sys
 
 from glassformer.cli.main import main

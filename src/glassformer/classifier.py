@@ -1,7 +1,5 @@
 """Text classifiers: an encoder with its tokenizer and class names; prediction, saving, and the effect of each token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ so a reader sees the old state or the new one. A directory that replaces another
 finishes the pair if the process died between them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What ends with a block: training and evaluation mode of modules, and a seed of torch's generator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

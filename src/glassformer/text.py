@@ -1,7 +1,5 @@
 """Text from untrusted sources, made safe to print on one line."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from pathlib import Path

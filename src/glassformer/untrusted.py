@@ -3,8 +3,6 @@
 Nothing is run, except a Python file when the user asks for it: such a file can do anything on this computer.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

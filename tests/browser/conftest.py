@@ -178,7 +178,7 @@ def settled() -> Callable[[Page], None]:
     """``settled(page)``: wait until a view is shown and nothing in it waits for an answer."""
 
     def settled(page: Page) -> None:
-        page.locator(".glassformer .view").wait_for()
+        page.locator(".glassformer :is(.view, .start)").first.wait_for()
         expect(page.locator(".glassformer [data-busy=true]")).to_have_count(0)
 
     return settled

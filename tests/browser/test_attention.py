@@ -78,7 +78,7 @@ def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, r
     assert told is not None
     assert float(told[1]) == pytest.approx(entropy, rel=0.01)
     before = page.locator(".heads canvas").screenshot()
-    page.get_by_role("button", name="Entropy").click()
+    page.get_by_label("Show of each head").select_option("entropy")
     assert page.locator(".heads canvas").screenshot() != before
     assert state(page, lambda words: "measure" in words)["measure"] == "entropy"
 

@@ -15,9 +15,11 @@ from playwright.sync_api import Page, expect
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.saving import saved_model
+from glassformer.explorer.saving.recorded_answers import edited
 from glassformer.explorer.saving.saved_page import page as saved_page
-from glassformer.explorer.saving.saved_page import save
+from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import State, changed, from_words
 
 from .conftest import Open, Watch
@@ -69,7 +71,7 @@ def test_every_view_of_every_kind_opens_without_network(
     for title in tabs(page):
         settled(page)
         expect(page.locator(".fault")).to_have_count(0)
-        seen.append(title.lower().replace(" ", ""))
+        seen.append({"What if": "whatif", "Two texts": "patch"}.get(title, title.lower()))
         screenshot(page, f"saved-{model}-{seen[-1]}")
     assert seen == card.views
     expect(page.get_by_role("complementary", name="About this file")).to_contain_text("Saved with glassformer")
@@ -112,7 +114,10 @@ def test_every_way_to_draw_attention(
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_the_changes_of_a_model_stand_as_they_were(opened: Callable[..., Page], backend: Backend) -> None:
+def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
+    opened: Callable[..., Page], backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)
     removed = [{"part": "self", "layer": 0, "head": 2}]
     forbidden = [{"part": "self", "layer": None, "head": None, "query": 3, "key": 2}]
     text = "1 5 2 2 0 6 3"
@@ -136,14 +141,120 @@ def test_the_changes_of_a_model_stand_as_they_were(opened: Callable[..., Page], 
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_a_design_stands_as_it_was_edited(opened: Callable[..., Page]) -> None:
+@pytest.mark.parametrize(
+    ("model", "text", "part"),
+    [
+        ("recurrence", "1 5 2 2 0 6 3 4", "self"),
+        ("sentiment", "not a bad film", "self"),
+        ("lookup-facts", "ada", "cross"),
+    ],
+)
+def test_its_model_is_changed(
+    opened: Callable[..., Page],
+    settled: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    backend: Backend,
+    model: str,
+    text: str,
+    part: str,
+) -> None:
+    page = opened(model=model, view="whatif")
+    page.evaluate(f"location.hash = '#model={model}&view=whatif&text=' + encodeURIComponent('{text}')")
+    settled(page)
+    page.get_by_role("group", name="Heads to remove").get_by_role("button", name="layer 0, head 1").click()
+    settled(page)
+    card = next(card for card in backend.catalogue().models if card.name == model)
+    ask = m.Ask(model=model, text=text, source=card.source)
+    edits = {"removed": [{"part": part, "layer": 0, "head": 1}]}
+    answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), **edits}))
+    assert isinstance(answer, m.WhatIf)
+    for each in sorted(answer.outcomes, key=lambda each: -each.after)[:2]:
+        share = "<0.1 %" if each.after < 5e-4 else f"{100 * each.after:.1f} %".replace("100.0", "100")
+        row = page.locator(".outcome").filter(has=page.get_by_text(each.name, exact=True)).first
+        expect(row.locator(".number").last).to_have_text(share)
+    for region in ("What each head does", "The logit lens"):
+        expect(page.get_by_role("region", name=region).locator("canvas, ol, table").first).to_be_visible()
+    # Only decoders' texts consist of the tokens that they generate.
+    expect(page.get_by_label("Any token", exact=True)).to_have_count(int(card.kind == "decoder"))
+    expect(page.locator("progress")).to_have_count(0)
+    expect(page.get_by_role("button", name=re.compile("^Take back"))).to_have_count(1)
+    expect(page.locator(".fault")).to_have_count(0)
+    screenshot(page, f"saved-changes-{model}")
+
+
+def test_other_facts_are_looked_up_and_reordered(
+    opened: Callable[..., Page], settled: Callable[[Page], None], backend: Backend
+) -> None:
+    page = opened(model="lookup-facts", view="scramble")
+    facts = ["ada=3", "max=14", "mia=15", "ned=92"]
+    page.evaluate(f"location.hash = '#model=lookup-facts&view=scramble&text=mia&source=' + JSON.stringify({facts})")
+    settled(page)
+    run = backend.answer("run", m.Ask(model="lookup-facts", text="mia", source=facts))
+    assert isinstance(run, m.Run)
+    expect(page.locator(".said").first).to_have_text(run.said.headline)
+    page.get_by_role("button", name="Shuffle").click()
+    page.get_by_role("button", name="Try every order").click()
+    settled(page)
+    expect(page.get_by_text("all 24 orders", exact=False).first).to_be_visible()
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_a_head_is_edited_proved_and_read(
+    opened: Callable[..., Page],
+    settled: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    backend: Backend,
+) -> None:
     page = opened(model="unique", text="ABA", cells={"Vm.0.0": "5"})
     expect(page.get_by_text("Fails").first).to_be_visible()
-    expect(page.locator(".fault")).to_have_count(0)
-    assert page.get_by_label("Text", exact=True).get_attribute("readonly") is not None
+    page.get_by_role("button", name="Back to the design").click()
+    settled(page)
+    expect(page.get_by_text("Holds").first).to_be_visible()
+    changed_text(page, "ABCA", settled)
+    design = backend.answer("head", m.AskHead(model="unique"))
+    assert isinstance(design, m.Head)
+    cells = {"Vm.1.0": "0.25", "Qm.0.0": "3"}
+    page.evaluate(f"location.hash = '#text=ABCA&cells=' + encodeURIComponent('{json.dumps(cells)}')")
+    page.wait_for_timeout(200)
+    settled(page)
+    check = backend.answer("check", m.AskCheck(model="unique", text="ABCA", weights=edited(design.weights, cells)))
+    assert isinstance(check, m.Check)
+    certificate = check.certificate
+    assert certificate.verdict == "fails"
+    expect(page.get_by_text("Fails").first).to_be_visible()
+    expect(page.get_by_text(f"{certificate.num_right} of {certificate.num_outputs}")).to_be_visible()
+    assert certificate.counterexample is not None
+    expect(page.get_by_role("button", name=f"Show {certificate.counterexample.sequence}")).to_be_visible()
+    screenshot(page, "saved-computes-design")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
-    assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["Vm"][0] == [5]
+    assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["Vm"][1] == [0.25]
+    page.get_by_role("tab", name="Attention").click()
+    settled(page)
+    expect(page.locator(".fault")).to_have_count(0)
+    page.get_by_label("Text", exact=True).fill("ABX")
+    expect(page.locator(".fault").first).to_contain_text("the letter 'X' at place 3")
+
+
+def test_a_program_reads_another_text(
+    opened: Callable[..., Page],
+    settled: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    backend: Backend,
+) -> None:
+    page = opened(model="program-sort")
+    run = backend.answer("run", m.Ask(model="program-sort", text="3 1 2"))
+    assert isinstance(run, m.Run)
+    changed_text(page, "3 1 2", settled)
+    program = backend.answer("program", m.AskProgram(run=run.run))
+    assert isinstance(program, m.Program)
+    expect(page.locator(".said")).to_have_text(run.said.headline)
+    for place, value in enumerate(program.outputs):
+        name = f"{run.tokens[place]} at {place}: {value}, as defined"
+        expect(page.get_by_role("button", name=name)).to_be_visible()
+    expect(page.get_by_text("Holds").first).to_be_visible()
+    expect(page.locator(".fault")).to_have_count(0)
+    screenshot(page, "saved-computes-program")
 
 
 def test_attention_of_an_edited_head_is_kept(opened: Callable[..., Page], backend: Backend) -> None:
@@ -172,8 +283,11 @@ def test_its_address_counts_before_what_was_saved(
 ) -> None:
     path = save(backend, State(model="sentiment", text="a fine film"), tmp_path / "x.html")
     page = open_page(offline=True)
+    page.add_init_script("navigator.clipboard.writeText = async (text) => (window.copied = text)")
     page.goto(f"{path.as_uri()}#layer=2&head=3")
     settled(page)
+    page.get_by_role("button", name="Copy link").click()
+    assert page.evaluate("window.copied") == f"{path.as_uri()}#layer=2&head=3"
     expect(page.get_by_role("radio", name="layer 2, head 3")).to_be_checked()
     expect(page.get_by_label("Text", exact=True)).to_have_value("a fine film")
     page.evaluate("location.hash = '#layer=1'")
@@ -181,6 +295,52 @@ def test_its_address_counts_before_what_was_saved(
     expect(page.locator(".fault")).to_have_count(0)
     page.evaluate("location.hash = '#model=nope'")
     expect(page.locator(".fault")).to_contain_text("Unknown model")
+
+
+def test_its_address_follows(opened: Callable[..., Page], settled: Callable[[Page], None]) -> None:
+    page = opened(model="sentiment", text="a fine film", layer=0, head=0)
+    assert "#" not in page.url
+    heads = page.get_by_role("radiogroup", name="Head").get_by_role("radio")
+    heads.nth(5).click()
+    assert page.url.endswith("#layer=1&head=1")
+    page.get_by_role("tab", name="What if").click()
+    assert "view=whatif" in page.url
+    page.go_back()
+    expect(page.get_by_role("tab", name="Attention")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("radio", name="layer 1, head 1")).to_be_checked()
+    page.go_back()
+    expect(page.get_by_role("radio", name="layer 0, head 0")).to_be_checked()
+    page.go_forward()
+    expect(page.get_by_role("radio", name="layer 1, head 1")).to_be_checked()
+    page.reload()
+    settled(page)
+    expect(page.get_by_role("radio", name="layer 1, head 1")).to_be_checked()
+    expect(page.get_by_label("Text", exact=True)).to_have_value("a fine film")
+
+
+def test_a_folder_of_pages_leads_from_one_to_another(
+    open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
+) -> None:
+    names = ["identity", "lookup-facts", "induction"]
+    backend = Backend([entry for entry in bundled() if entry.card.name in names])
+    assert list(save_all(backend, tmp_path / "site")) == names
+    page = open_page(offline=True)
+    page.goto((tmp_path / "site/index.html").as_uri())
+    page.get_by_role("link", name="Which letter comes next?").click()
+    settled(page)
+    assert page.url.split("/")[-1].startswith("induction.html#")
+    changed_text(page, "BANANABANAN", settled)
+    expect(page.get_by_text("next: A,")).to_be_visible()
+    page.get_by_label("Model", exact=True).select_option("lookup-facts")
+    page.wait_for_url("**/lookup-facts.html*")
+    settled(page)
+    page.get_by_role("link", name="glassformer").click()
+    expect(page.get_by_role("heading", name="All 3 models")).to_be_visible()
+    page.goto((tmp_path / "site/identity.html").as_uri() + "#tour=first&step=9")
+    page.get_by_role("button", name="Do it for me").click()
+    expect(page.get_by_text("Every one of 6,015 outputs")).to_be_visible()
+    expect(page.get_by_text("Fails").first).to_be_visible()
+    expect(page.locator(".fault")).to_have_count(0)
 
 
 def test_a_model_that_is_too_large_is_recorded(opened: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +408,8 @@ def test_its_model_reads_another_text_and_writes_on(
     expect(page.locator(".fault").first).to_contain_text("'9' at place 3")
     changed_text(page, text, settled)
     page.get_by_role("tab", name="What if").click()
-    expect(page.locator(".fault")).to_contain_text("not in the saved file (whatif)")
+    settled(page)
+    expect(page.locator(".fault")).to_have_count(0)
     screenshot(page, f"saved-computes-what-if-{'light' if workers else 'dark'}")
 
 

@@ -285,7 +285,7 @@ def test_contributions_sum_to_the_logit(page: Page, show: Go, model: Model) -> N
     assert len(values) == len(truth.parts)
     assert sum(values) == pytest.approx(truth.total, abs=0.01)
     other = next(each.id for each in model.what_if().outcomes if each.id != truth.target)
-    panel.get_by_label("Minus").select_option(str(other))
+    page.locator(".about-fields select").select_option(str(other))
     expect(panel.locator(".total .number")).to_have_text(short(model.contributions(other=other).total))
 
 
@@ -463,3 +463,27 @@ def test_any_token_may_be_the_target(page: Page, show: Go) -> None:
     field.fill("3")
     field.press("Enter")
     expect(page.get_by_role("radio", name=re.compile("^3: "))).to_have_attribute("aria-checked", "true")
+
+
+def test_one_difference_is_what_all_panels_are_about(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    truth = model.what_if()
+    target = truth.outcomes[0]
+    other = next(each for each in truth.outcomes if each.name == "3" and each.id != target.id)
+    field = page.get_by_label("Minus any token")
+    field.fill("3")
+    field.press("Enter")
+    about = f"{target.name} over 3"
+    expect(page.get_by_role("heading", name=f"Each head alone, for {about}")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"What adds to {target.name} minus 3")).to_be_visible()
+    odds = math.log(target.before / other.before)
+    expect(page.locator(".over")).to_contain_text(f"{about}, log-odds: {short(odds)} before, {short(odds)} after")
+    expect(page.get_by_role("list", name="The heads with the largest effects").get_by_role("listitem")).to_have_count(
+        min(10, sum(stack.layers * stack.heads for stack in model.run.attentions))
+    )
+    page.get_by_role("button", name="over \u201c3\u201d").click()
+    shown = page.locator(".lens tbody tr").first.locator("td").last
+    assert number(shown.inner_text()) == pytest.approx(odds, abs=0.06)
+    page.locator(".about-fields select").select_option("")
+    expect(page.locator(".over")).to_have_count(0)
+    expect(page.get_by_role("button", name="over \u201c3\u201d")).to_have_count(0)

@@ -1,7 +1,5 @@
 """Small random models of gpt-oss's form, in both layouts."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ interrupted. What is opened outside the directory is told too. Arguments: intact
 what is imported late counts for nobody.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -3,8 +3,6 @@
 What is wrong in a directory otherwise is tested where it is checked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -64,7 +62,7 @@ class Parts:
     body: bytes
 
     @classmethod
-    def of(cls, file: Path) -> Parts:
+    def of(cls, file: Path) -> "Parts":
         raw = file.read_bytes()
         end = 8 + int.from_bytes(raw[:8], "little")
         return cls(file, json.loads(raw[8:end]), raw[end:])

@@ -1,7 +1,5 @@
 """Tiny random models of transformers for every family, and what it takes to compare with them in float64."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """OpenAI's ``config.json`` of gpt-oss-20b, as it was released."""
 
-from __future__ import annotations
-
 from typing import Any
 
 OPENAIS_20B: dict[str, Any] = {

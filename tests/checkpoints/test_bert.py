@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -325,7 +323,6 @@ def test_a_bert_can_be_saved_and_read_again(tiny: Path, tmp_path: Path) -> None:
         ({"type_vocab_size": 0}, r"unknown embeddings\.token_type_embeddings\.weight"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_configurations_that_do_not_fit_are_refused(tiny: Path, changes: dict[str, Any], message: str) -> None:
     edit_config(tiny, **changes)
     with refused(anywhere=message):

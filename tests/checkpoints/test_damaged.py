@@ -1,7 +1,5 @@
 """Damaged checkpoints: each is refused with the file and the tensor named, in little time and memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -185,7 +183,6 @@ def test_a_network_without_experts_cannot_be_packed(tmp_path: Path) -> None:
         load_decoder(tmp_path / "own", experts="mxfp4")
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_options_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with refused("experts = 'int4'"):
         load_decoder(tmp_path, experts="int4")

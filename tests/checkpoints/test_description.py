@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -158,7 +156,6 @@ def test_own_encoders(tmp_path: Path) -> None:
     assert found.config == encoder.config
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     Decoder(DENSE).save_pretrained(tmp_path / "model")
     file = tmp_path / "model" / "config.json"

@@ -1,7 +1,5 @@
 """Every family against transformers: logits, gradients, caches, and files that come back bit for bit."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

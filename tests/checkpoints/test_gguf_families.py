@@ -1,8 +1,6 @@
 """GGUF files against llama.cpp: those of its converter have transformers' logits, and it computes ours in those that
 are written here. Slow, and skipped where llama.cpp is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

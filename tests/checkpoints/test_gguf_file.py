@@ -1,8 +1,6 @@
 """GGUF files: read as the package ``gguf`` reads them, and refused within bounds of time and memory when they are not
 what they say."""
 
-from __future__ import annotations
-
 import os
 import random
 import struct

@@ -1,7 +1,5 @@
 """GGUF files that are written: read back bit for bit, by the package ``gguf``, and by transformers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """gpt-oss in its two layouts, with experts packed or as numbers, and other decoders written as gpt-oss."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

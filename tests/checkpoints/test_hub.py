@@ -1,7 +1,5 @@
 """Where models come from: directories, and names of the hub, which is never asked in earnest."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

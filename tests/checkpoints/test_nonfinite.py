@@ -1,7 +1,5 @@
 """Weights that are infinite or NaN are refused when they are loaded, unless the caller asks for them."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

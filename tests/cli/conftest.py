@@ -1,7 +1,5 @@
 """A small released model: random gpt-oss weights and a tokenizer of its kind; and command lines that are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

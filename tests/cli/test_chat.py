@@ -1,7 +1,5 @@
 """``glassformer chat``: what appears where, commands, Ctrl-C, and a small random model from end to end."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import signal

@@ -1,7 +1,5 @@
 """``glassformer classify``: what it prints for texts, files and standard input."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -118,7 +116,7 @@ def test_standard_input_is_answered_at_once(run: Path, monkeypatch: pytest.Monke
 
     class Stdin:
         @property
-        def buffer(self) -> Stdin:
+        def buffer(self) -> "Stdin":
             return self
 
         def readline(self, size: int) -> bytes:

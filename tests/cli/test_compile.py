@@ -1,7 +1,5 @@
 """``glassformer compile`` and ``run-program``: what they print, their statuses, and what they refuse."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

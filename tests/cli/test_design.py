@@ -1,7 +1,5 @@
 """``glassformer design``: what it writes is proved, and what it cannot do is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``glassformer explore``: it serves what it finds, or writes it, and says what is wrong in one line."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re
@@ -20,6 +18,7 @@ from glassformer.cli.main import main
 from glassformer.explorer import server
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
+from glassformer.explorer.loading.stored_models import installed_models
 from glassformer.explorer.messages import MOST_CHARACTERS
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
@@ -61,7 +60,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 
 def test_without_arguments_it_serves_what_comes_along(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", "--port", "0"]) == 0
-    assert served.names == [offer.card.name for offer in bundled()]
+    assert served.names == [offer.card.name for offer in [*bundled(), *installed_models()]]
     assert served.browser
     assert served.address == f"http://127.0.0.1:{served.port}/"
     assert capsys.readouterr().out.splitlines()[0] == served.address
@@ -117,7 +116,7 @@ def test_runs_that_lie_about_are_offered_and_broken_ones_told(
     broken.mkdir()
     (broken / "head.json").write_text("1,x", encoding="utf-8")
     assert main(["explore", "--runs", "elsewhere", "--no-browser", "--port", "0"]) == 0
-    assert len(served.names) == len(bundled()) + 1
+    assert len(served.names) == len(bundled()) + len(installed_models()) + 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.startswith("glassformer: warning: skipped elsewhere/broken")
@@ -131,6 +130,20 @@ def test_the_page_is_written_to_one_file(output: Output, refuses: Refuses, tmp_p
     refuses(["explore", "identity", "--save", "page.html"], "page.html, which is there already")
     assert main(["explore", "unique", "--save", "page.html", "--overwrite"]) == 0
     assert (tmp_path / "page.html").read_text(encoding="utf-8") != page
+
+
+def test_all_bundled_models_are_written_to_one_directory(
+    output: Output, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [entry for entry in bundled() if entry.card.name in ("identity", "unique")]
+    monkeypatch.setattr("glassformer.cli.commands.explore.list_models", lambda runs: few)
+    said = output(["explore", "--save", "site", "--all"]).out.splitlines()
+    assert said == ["page of identity ...", "page of unique ...", "pages: site/index.html"]
+    names = {"index.html", "identity.html", "unique.html"}
+    assert {path.name for path in (tmp_path / "site").iterdir()} == names
+    refuses(["explore", "--save", "site", "--all"], "site, which exists already")
+    refuses(["explore", "--all"], "--all without --save")
+    refuses(["explore", "unique", "--save", "other", "--all"], "--all with a model")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """``glassformer generate``: what it prints for which run, prompt and rule."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

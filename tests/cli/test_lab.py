@@ -1,7 +1,5 @@
 """``glassformer lab``: what it hands to a lab, where it writes, what wrong flags get."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

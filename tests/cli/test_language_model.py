@@ -1,7 +1,5 @@
 """What is known of a released model before it is loaded, and how its words reach the screen."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

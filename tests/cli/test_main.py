@@ -1,7 +1,5 @@
 """The console script: finding commands, and what people see when something is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import subprocess

@@ -1,7 +1,5 @@
 """Command lines that ask for what no machine has, or would replace what is there: one line, and nothing done."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``glassformer train``: what it trains, continues and refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """``glassformer verify``: statuses, what a person sees, and what is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

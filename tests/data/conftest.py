@@ -1,7 +1,5 @@
 """A small tokenizer of gpt-oss's kind."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +88,6 @@ def test_neighbours_in_length_need_little_padding() -> None:
     assert in_order > 0.4
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_labels_may_be_numpys_and_rows_very_long() -> None:
     batches = TextBatches([[1] * 100_001, [2]], np.array([1, 0]), 0)  # type: ignore[arg-type]
     batch = batches.gather([0, 1])
@@ -108,7 +104,6 @@ def test_sorted_batches_come_in_no_order_of_length() -> None:
     assert abs(np.corrcoef(widths, range(50))[0, 1]) < 0.46
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_wrong_arguments_are_refused() -> None:
     with refused("no rows"):
         pad([], 0)

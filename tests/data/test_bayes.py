@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -80,7 +78,7 @@ def test_predictions_equal_the_sum_over_every_generator(
 
 def test_predictions_equal_the_sum_over_the_full_sized_family() -> None:
     config = RecurrenceConfig(seq_len=7)
-    inputs = fresh_batch(config, 2, seed=3, step=0).inputs
+    inputs = fresh_batch(config, 1, seed=3, step=0).inputs
     expected = [brute_force(row, config, set()) for row in inputs.tolist()]
     torch.testing.assert_close(
         optimal_predictions(inputs, config), torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0
@@ -138,7 +136,6 @@ def test_sequences_no_generator_emits_are_refused() -> None:
         optimal_predictions(impossible, config)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     config = RecurrenceConfig(vocab_size=3)
     with refused("tokens between 0 and 3"):

@@ -1,7 +1,5 @@
 """Chat templates: beside transformers, and against templates that would harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Tokenizers of GGUF files: small ones made here, and llama.cpp's vocabularies beside llama.cpp's own tokens."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

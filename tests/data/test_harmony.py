@@ -1,7 +1,5 @@
 """The harmony format: beside the examples of its documentation, and what a model may make of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

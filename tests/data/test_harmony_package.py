@@ -1,7 +1,5 @@
 """The format beside OpenAI's package, where the vocabulary is on this machine."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from typing import Any
@@ -158,7 +156,6 @@ def test_held_out_pairings_are_spread_evenly() -> None:
     assert set(held_out.sum(0)) == {8}
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -178,7 +175,6 @@ def test_impossible_configurations_are_refused(arguments: dict[str, float], mess
         LookupConfig(**arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     config = LookupConfig(num_keys=16, num_values=16, held_out=0.0)
     with refused("count = 0"):

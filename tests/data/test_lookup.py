@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 from collections import Counter
 
-import pytest
 import torch
 
 from glassformer.data.lookup import (
@@ -107,7 +104,6 @@ def test_a_batch_shifts_targets_behind_the_start() -> None:
     assert batch.source.dtype == batch.targets.dtype == torch.int64
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     with refused("num_samples = 0"):
         lookup_examples(0)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, defaultdict
@@ -64,7 +62,7 @@ def test_the_fullest_cell_by_listing_every_throw(throws: int, cells: int) -> Non
     assert expected_largest(throws, cells) == pytest.approx(float(total), rel=1e-11)
 
 
-@pytest.mark.parametrize(("throws", "cells"), [(64, 256), (300, 40), (1024, 1024)])
+@pytest.mark.parametrize(("throws", "cells"), [(64, 256), (300, 40), (512, 512)])
 def test_the_fullest_cell_of_many_by_throwing(throws: int, cells: int) -> None:
     rng = np.random.default_rng(0)
     largest = rng.multinomial(throws, np.full(cells, 1 / cells), size=4000).max(axis=1)
@@ -86,7 +84,6 @@ def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_say
     assert float((best == facts.answer).double().mean()) == pytest.approx(bag_ceiling(config, 8), abs=5 * 0.0035)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     config = LookupConfig(num_values=8, max_facts=4, held_out=0.0)
     with refused("num_facts = 0"):

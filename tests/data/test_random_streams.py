@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ def test_streams_of_a_seed_differ_and_repeat() -> None:
 
 
 @pytest.mark.parametrize(("stream", "got"), [((-1,), "seed = -1"), ((0, -2), "step = -2"), ((0.5,), "seed = 0.5")])
-@pytest.mark.usefixtures("without_type_checks")
 def test_numbers_that_are_refused(stream: Any, got: str) -> None:
     with refused(got):
         generator(*stream)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
@@ -185,7 +183,6 @@ def test_obeys_recurrence_judges_each_step_by_hand() -> None:
     assert kinds.increment.tolist() == [[False, True, True, False]]
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -204,7 +201,6 @@ def test_impossible_configs_are_refused(arguments: dict[str, object], message: s
         RecurrenceConfig(**arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_draws_are_refused() -> None:
     rng = np.random.default_rng(0)
     with refused("count = 0"):

@@ -1,7 +1,5 @@
 """Tokens of released decoders: beside the engines themselves, and beside one another."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -14,6 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from glassformer.data import released_tokenizer as module
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
+from glassformer.generation.language_model import named_tokenizer
 from harmony_vocabulary import HARMONY_SPECIALS
 from refusals import refused
 
@@ -184,7 +183,7 @@ def test_the_config_beside_a_tokenizer_is_read(
     fallback_engine().save(str(tmp_path / "tokenizer.json"))
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    tokenizer = module.named_tokenizer(str(tmp_path))
+    tokenizer = named_tokenizer(str(tmp_path))
     assert (tokenizer.begin, tokenizer.ends) == (begin, ends)
 
 
@@ -267,7 +266,7 @@ def test_a_link_to_elsewhere_is_refused(directory: Path, tmp_path_factory: pytes
     for place in (other, other / "original"):
         with refused(r"tokenizer\.json, a link to", expected="files in the directory itself"):
             module.tokenizer_beside(place)
-    assert module.named_tokenizer(str(other / "tokenizer.json")).vocab_size == 410  # the user named it
+    assert named_tokenizer(str(other / "tokenizer.json")).vocab_size == 410  # the user named it
 
 
 def test_a_directory_of_another_name_does_not_look_above(directory: Path) -> None:
@@ -277,7 +276,7 @@ def test_a_directory_of_another_name_does_not_look_above(directory: Path) -> Non
 
 def test_users_name_a_file_or_a_directory(directory: Path) -> None:
     for name in (directory, directory / "tokenizer.json"):
-        assert module.named_tokenizer(str(name)).encode("a") != []
+        assert named_tokenizer(str(name)).encode("a") != []
 
 
 def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,22 +287,22 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
         return str(directory / file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert module.named_tokenizer("openai/gpt-oss-20b").vocab_size == 410
+    assert named_tokenizer("openai/gpt-oss-20b").vocab_size == 410
     assert asked == [("openai/gpt-oss-20b", "tokenizer.json")]
 
     def fail(name: str, file: str) -> str:
         raise OSError("no connection\nat all")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    with refused(r"'openai/gpt-oss-20b', which is not a file .*hub \(no connection\)"):
-        module.named_tokenizer("openai/gpt-oss-20b")
+    with refused(r"tokenizer\.json of openai/gpt-oss-20b, which .*hub \(no connection\)"):
+        named_tokenizer("openai/gpt-oss-20b")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("missing.json", "No such file"),
-        ("no such thing", "; expected a directory or file with tokenizer.json"),
+        ("no such thing", "; expected owner/name of a model on the hub"),
         ("original", "without a tokenizer; expected tokenizer.json"),
     ],
 )
@@ -312,4 +311,4 @@ def test_wrong_names_are_told(name: str, message: str, tmp_path: Path, monkeypat
     (tmp_path / "original").mkdir()
     got, _, other = message.partition("; expected ")
     with refused(got, anywhere=other):
-        module.named_tokenizer(name)
+        named_tokenizer(name)

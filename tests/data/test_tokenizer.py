@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections import Counter
@@ -155,13 +153,11 @@ def test_it_is_a_tokenizer(tokenizer: WordTokenizer) -> None:
         ('{"format": "glassformer words", "words": [""]}', "not empty"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_damaged_json_is_refused(text: str, message: str) -> None:
     with refused(anywhere=message):
         WordTokenizer.from_json(text)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_wrong_arguments_are_refused(tokenizer: WordTokenizer) -> None:
     with refused("type float"):
         tokenizer.encode(float("nan"))  # type: ignore[arg-type]

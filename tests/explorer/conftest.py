@@ -1,7 +1,5 @@
 """Small models to look into: a design, a decoder, an encoder and an encoder-decoder, drawn at random and untrained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -87,7 +85,7 @@ def decoder_model() -> LoadedDecoder:
         max_seq_len=LONGEST,
     )
     return LoadedDecoder(
-        card("decoder", "decoder", ["attention", "sampling", "whatif"], "1 2 3"),
+        card("decoder", "decoder", ["attention", "sampling", "whatif", "patch"], "1 2 3"),
         Decoder(config).eval(),
         encode=numbers,
         word=str,

@@ -1,7 +1,5 @@
 """The explorer answers each call by its name, opens models when asked for, and stands many threads at once."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

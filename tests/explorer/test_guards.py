@@ -1,7 +1,5 @@
 """What reaches a local server and what does not, told from outside in every way that a browser or a program asks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import MutableMapping

@@ -1,7 +1,5 @@
 """Messages refuse unknown fields, wrong types, numbers that are not finite, and too much."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A model whose weights are NaN can be looked at as far as it goes: every call answers or refuses, and says why."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any

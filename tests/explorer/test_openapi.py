@@ -1,7 +1,5 @@
 """The description says what there is: every call, with the types that it is asked with and answered with."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

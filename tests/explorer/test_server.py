@@ -1,7 +1,5 @@
 """The server answers as the explorer does, says why where it does not, and stays quick while others make it compute."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -35,13 +33,16 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("run", {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]}),
     ("head", {"model": "unique"}),
     ("proof", {"model": "histogram"}),
+    ("attempt", {"model": "histogram", "program": "tokens", "text": "abca"}),
     ("scramble", {"model": "lookup", "text": "4 2", "source": ["1", "2", "3"]}),
     ("next", {"model": "decoder", "text": "1 2 3", "temperature": 0.5, "top_k": 3}),
     ("find", {"model": "decoder", "text": "4 2"}),
     ("steps", {"model": "decoder", "text": "1 2 3", "steps": 4, "seed": 2}),
     ("page", {"state": {"model": "decoder", "view": "attention", "text": "1 2 3"}}),
+    ("detect", {"model": "decoder"}),
     ("whatif", {"ask": {"model": "decoder", "text": "1 2 3"}, "removed": [{"part": "self", "layer": 1, "head": 0}]}),
     *((name, {"ask": {"model": "decoder", "text": "1 2 3"}}) for name in ("sweep", "lens", "contributions")),
+    ("patches", {"ask": {"model": "decoder", "text": "1 2 3"}, "second": "1 4 3"}),
 ]
 OF_A_RUN: list[tuple[str, dict[str, Any]]] = [
     ("weights", {"part": "self", "layer": 1, "head": 0}),

@@ -1,7 +1,5 @@
 """How colours look to colour-blind people and in a print in grey, and how far apart they are then."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Maps of heads: what the cells show, that no strong weight is lost in an overview, where names and panels stand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import matplotlib.pyplot as plt
@@ -123,7 +121,6 @@ def test_figures_can_be_read_and_saved(check_readable: Callable[[Figure], None])
     check_readable(figure)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_no_map_is_refused() -> None:
     square = np.full((2, 2), 0.5)
     attempts: list[tuple[Callable[[], object], str]] = [

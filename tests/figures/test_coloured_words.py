@@ -1,7 +1,5 @@
 """Coloured texts: which word has which ground, that it can be read on it, and that lines are broken where they end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -15,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from glassformer.figures.coloured_words import attention_rows, coloured_text, letter_colour, shown
+from glassformer.figures.coloured_words import coloured_text, letter_colour, shown
 from glassformer.figures.style import new_figure
 from refusals import refused
 
@@ -27,10 +25,6 @@ WORDS = [
 
 def grounds(ax: Axes) -> list[Rectangle]:
     return [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_fill()]
-
-
-def frames(ax: Axes) -> list[Rectangle]:
-    return [patch for patch in ax.patches if isinstance(patch, Rectangle) and not patch.get_fill()]
 
 
 def colours(ax: Axes) -> np.ndarray:
@@ -136,20 +130,6 @@ def test_a_long_word_is_cut_to_the_line() -> None:
     assert len({ground.get_y() for ground in grounds(ax)}) == 3
 
 
-def test_rows_frame_their_query_and_share_a_scale() -> None:
-    weights = np.random.default_rng(0).dirichlet(np.ones(len(WORDS)), len(WORDS))
-    figure = attention_rows(WORDS, weights, [4, 0], "Layer 1, head 2")
-    ax, bar = figure.axes
-    assert [text.get_text() for text in ax.texts] == WORDS * 2
-    blues, largest = matplotlib.colormaps["Blues"], weights[[4, 0]].max()
-    np.testing.assert_allclose(colours(ax), blues(weights[[4, 0]].ravel() / largest)[:, :3], atol=0.003)
-    assert bar.get_xlim()[1] == pytest.approx(largest)
-    framed = [[ground.get_bbox().bounds for ground in grounds(ax)].index(f.get_bbox().bounds) for f in frames(ax)]
-    assert framed == [4, len(WORDS)]
-    second = grounds(ax)[len(WORDS)].get_y()
-    assert second > max(ground.get_y() for ground in grounds(ax)[: len(WORDS)])
-
-
 def test_a_text_in_given_axes() -> None:
     figure, axes = new_figure(9, 5, 2)
     assert coloured_text(WORDS, np.ones(len(WORDS)), "above", ax=axes[0]) is figure
@@ -178,10 +158,8 @@ def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     check_readable(coloured_text(WORDS * 3, rng.random(3 * len(WORDS)), "A title", label="attention weight"))
     check_readable(coloured_text(WORDS, rng.normal(size=len(WORDS)), "A title", True, label="effect"))
     check_readable(coloured_text(["one"], [0.0]))
-    check_readable(attention_rows(WORDS * 2, rng.random((36, 36))[: 2 * len(WORDS), : 2 * len(WORDS)], [0, 20, 5]))
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_cannot_be_shown_is_refused() -> None:
     for words, weights, signed, message in (
         ([], [], False, "0 words"),
@@ -192,13 +170,3 @@ def test_what_cannot_be_shown_is_refused() -> None:
     ):
         with refused(message):
             coloured_text(words, weights, signed=signed)
-    square = np.full((2, 2), 0.5)
-    for matrix, queries, message in (
-        (square[:1], [0], "weights of shape \\[1, 2\\] for 2 words"),
-        (square, [], "queries = \\[\\]"),
-        (square, [2], "queries = \\[2\\]"),
-        (square, [-1], "queries = \\[-1\\]"),
-        (-square, [0], "a weight of -0.5"),
-    ):
-        with refused(message):
-            attention_rows(["a", "b"], matrix, queries)

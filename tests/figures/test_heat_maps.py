@@ -1,7 +1,5 @@
 """Heat maps: what the cells show, what stands in them, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -124,7 +122,6 @@ def test_long_titles_are_broken_and_rows_are_named() -> None:
     assert [text.get_text() for text in ax.texts] == ["hand-designed"]
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("values", "message"),
     [

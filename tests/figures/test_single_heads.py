@@ -1,7 +1,5 @@
 """A head's figures: every panel shows what the NumPy twin computes, every name has its place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -44,14 +42,31 @@ def shown(ax: Axes) -> np.ndarray:
     return np.asarray(ax.images[0].get_array())
 
 
-def test_each_panel_is_rescaled_by_itself(check_readable: Check) -> None:
+def named(ax: Axes) -> str:
+    return ax.get_title().split(",")[0]
+
+
+def check_scales(axes: list[Axes], heads: list[HeadWeights]) -> None:
+    """Each panel shows its values on a scale centred at 0, whose limit stands in its title."""
+    for place, ax in enumerate(axes):
+        name, block = ORDER[place % 2 + 2 * (place // (2 * len(heads)))], place // 2 % len(heads)
+        values = tables(heads[block])[name]
+        np.testing.assert_array_equal(shown(ax), values)
+        limit = 1 if name == "Attn" else np.abs(values).max()
+        assert (named(ax), ax.images[0].get_clim(), ax.images[0].get_cmap().name) == (name, (-limit, limit), "RdBu_r")
+        assert ax.get_title().endswith("0 to 1" if name == "Attn" else f"±{limit:.3g}")
+
+
+def test_each_panel_has_its_own_scale(check_readable: Check) -> None:
     figure = draw_head(head(), SEQ, NAMES, input_names=INPUTS, title="unique: A B C C")
-    assert [ax.get_title() for ax in figure.axes] == ORDER
-    for ax, values in zip(figure.axes, tables(head()).values(), strict=True):
-        np.testing.assert_allclose(shown(ax), (values - values.min()) / np.ptp(values), atol=1e-12)
-        assert ax.images[0].get_clim() == (0, 1)
-        assert ax.images[0].get_cmap().name == "Reds"
+    assert [named(ax) for ax in figure.axes] == ORDER
+    check_scales(figure.axes, [head()])
     check_readable(figure)
+
+
+def test_a_matrix_of_zeros_has_a_scale() -> None:
+    zeros = HeadWeights(np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1)))
+    assert draw_head(zeros, np.eye(2)).axes[0].images[0].get_clim() == (-1, 1)
 
 
 def test_axes_are_named_as_in_the_course_and_by_the_tokens() -> None:
@@ -79,15 +94,16 @@ def test_labels_give_the_true_values(check_readable: Check) -> None:
     check_readable(figure)
 
 
-def test_a_comparison_puts_one_head_above_the_other(check_readable: Check) -> None:
+def test_a_comparison_puts_one_head_beside_the_other(check_readable: Check) -> None:
     first, second = head(1), head(2, qk_dim=6)
     figure = draw_comparison(first, second, SEQ, NAMES, input_names=INPUTS, title="hand and learned")
-    titles = [ax.get_title() for ax in figure.axes]
-    assert titles == [*ORDER, *ORDER]
-    expected = [values for each in (first, second) for values in tables(each).values()]
-    for ax, values in zip(figure.axes, expected, strict=True):
-        np.testing.assert_allclose(shown(ax), (values - values.min()) / np.ptp(values), atol=1e-12)
-    assert [text.get_text() for ax in figure.axes for text in ax.texts] == ["hand-designed", "learned"]
+    check_scales(figure.axes, [first, second])
+    assert [[text.get_text() for text in ax.texts] for ax in figure.axes[:4]] == [
+        ["hand-designed"],
+        [],
+        ["learned"],
+        [],
+    ]
     check_readable(figure)
 
 
@@ -157,10 +173,18 @@ def test_two_heads_share_a_scale_if_asked(check_readable: Check, common: bool) -
     names = ["CLS", *(f"A{i}" for i in range(12))]
     figure = draw_circuit_comparison(first, second, names, "unique", value_names=["out"], common_scale=common)
     limits = [ax.images[0].get_clim()[1] for ax in figure.axes[:4]]
-    own = [np.nanmax(np.abs(table)) for table in (first[0], first[1], second[0], second[1])]
-    assert limits == ([max(own[0], own[2]), max(own[1], own[3])] * 2 if common else own)
-    assert len(figure.axes) == (6 if common else 8)
-    assert [ax.texts[-1].get_text() for ax in figure.axes[:4:2]] == ["hand-designed", "learned"]
+    shown_tables = (first[0], first[1], second[0], second[1])
+    own = [np.nanmax(np.abs(table)) for table in shown_tables]
+    assert limits == ([max(own[0], own[2]), max(own[1], own[3])] * 2 if common else [1] * 4)
+    for ax, table, limit in zip(figure.axes[:4], shown_tables, own, strict=True):
+        drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
+        np.testing.assert_allclose(drawn, table if common else table / limit)
+        assert ax.get_title().endswith(f", ±{limit:.3g}") != common
+        written = {(round(text.get_position()[1]), round(text.get_position()[0])): text.get_text() for text in ax.texts}
+        for place, value in np.ndenumerate(table):
+            assert np.isnan(value) or float(written[place]) == pytest.approx(value, abs=0.51 if limit >= 10 else 0.051)
+    assert len(figure.axes) == 6
+    assert {"hand-designed", "learned"} <= {text.get_text() for ax in figure.axes[:4:2] for text in ax.texts}
     assert "grey" in figure.get_supxlabel()
     check_readable(figure)
 

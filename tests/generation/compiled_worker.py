@@ -4,8 +4,6 @@ Prints one JSON object: for each check, what it found. What is compiled runs as 
 half minute, except in ``by_inductor``.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import weakref

@@ -1,7 +1,5 @@
 """What the tests of generation share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

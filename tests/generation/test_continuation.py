@@ -1,7 +1,5 @@
 """Replies to prompts that grow are those of reading each prompt from its start."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

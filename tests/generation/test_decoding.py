@@ -129,6 +129,17 @@ def test_sampling_is_seeded():
     assert first != generate(decoder, PROMPTS, 12, rule=SamplingRule(temperature=1.5, top_p=0.95, seed=8))
 
 
+def test_a_seed_means_the_texts_of_a_batch_and_its_documentation_says_so():
+    decoder = model()
+    rule = SamplingRule(temperature=1.5, seed=7)
+    together = generate(decoder, PROMPTS[:1] * 2, 12, rule=rule)
+    assert together[0] != together[1]  # numbers of their own, and both are what the seed says
+    assert generate(decoder, PROMPTS[:1], 12, rule=rule)[0] not in together
+    said = " ".join(stream.__doc__.split())
+    assert "a text alone is another one than in a batch" in said
+    assert "logits alone and in a batch differ" in said
+
+
 def test_the_model_keeps_its_mode_and_dropout_stays_out():
     decoder = model(dropout=0.5).train()
     assert generate(decoder, PROMPTS, 5) == generate(decoder, PROMPTS, 5)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -108,14 +106,14 @@ def test_tiny_temperatures_approach_greedy(temperature: float) -> None:
     assert SamplingRule(temperature=temperature).distribution(logits).tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
-def test_the_worked_examples_of_the_course() -> None:
-    batch = torch.tensor([[[1.0, 3.0, 2.0], [1.0, 4.0, 8.0]], [[8.0, 4.0, 1.0], [3.0, 1.0, 2.0]]])
-    expected = torch.tensor([[[0.0, 0.7311, 0.2689], [0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0], [0.7311, 0.0, 0.2689]]])
-    torch.testing.assert_close(SamplingRule(top_p=0.7).distribution(batch), expected, atol=1e-4, rtol=0)
-    hot = SamplingRule(temperature=3.0).distribution(torch.tensor([1.0, 3.0, 2.0]))
-    torch.testing.assert_close(hot, torch.tensor([0.2302, 0.4484, 0.3213]), atol=1e-4, rtol=0)
-    cold = SamplingRule(temperature=1 / 3, top_p=0.94).distribution(torch.tensor([1.0, 3.0, 2.0]))
-    assert cold.tolist() == [0, 1, 0]
+def test_worked_examples() -> None:
+    """Logits whose exponentials are whole numbers: 1, 2, 5 and 8, 4, 4."""
+    logits = torch.tensor([[[1.0, 2.0, 5.0], [5.0, 1.0, 2.0]], [[8.0, 3.0, 5.0], [2.0, 20.0, 2.0]]]).log()
+    expected = torch.tensor([[[0, 2 / 7, 5 / 7], [5 / 7, 0, 2 / 7]], [[8 / 13, 0, 5 / 13], [0.0, 1.0, 0.0]]])
+    torch.testing.assert_close(SamplingRule(top_p=0.7).distribution(logits), expected)
+    cold = SamplingRule(temperature=0.5).distribution(logits[0, 0])  # squares
+    torch.testing.assert_close(cold, torch.tensor([1.0, 4.0, 25.0]) / 30)
+    assert SamplingRule(temperature=0.5, top_p=0.8).distribution(logits[0, 0]).tolist() == [0, 0, 1]
 
 
 def test_tokens_are_drawn_with_their_probabilities() -> None:
@@ -179,7 +177,6 @@ def test_choose_draws_from_the_distribution() -> None:
     assert len(chosen.unique()) > 1
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

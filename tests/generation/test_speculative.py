@@ -1,7 +1,5 @@
 """Speculative decoding gives the tokens of plain decoding, and their distribution, in fewer forward passes."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from itertools import islice, pairwise, product
@@ -137,6 +135,7 @@ def p_value(drawn: list[tuple[int, ...]], expected: dict[tuple[int, ...], float]
     return float(chisquare(counts, [len(drawn) * share for share in expected.values()]).pvalue)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_sampled_texts_have_the_distribution_of_the_model(passes: list[int]) -> None:
     decoder, prompt = model(), [token for pair in product(range(5), repeat=2) for token in pair]

@@ -3,8 +3,6 @@
 Heads over one letter have places that are positions, so that every score and every value can be chosen freely.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Circuits: they say what the head does, no change of basis moves them, and what softmax ignores is gone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -189,7 +187,6 @@ def test_random_bases_are_well_conditioned_and_repeat(size: int) -> None:
     assert np.abs(bases[0] - bases[1]).max() > 1e-3
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_bad_bases_are_refused() -> None:
     weights = random_head(SequenceSpace(("A", "B"), 2), 0)
     cases = [

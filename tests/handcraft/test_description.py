@@ -1,7 +1,5 @@
 """Each relation against its meaning in plain Python, for every pair of places, and what descriptions attend to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

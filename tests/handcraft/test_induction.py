@@ -1,7 +1,5 @@
 """The induction circuit by hand: what it predicts, and that its certificate is a bound."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Any

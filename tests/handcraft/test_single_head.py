@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -160,13 +158,11 @@ square = np.eye(3)
         ({"Km": np.array([[1j]])}, "a matrix of numbers"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_matrices_that_are_none_are_refused(matrices: dict[str, Any], message: str) -> None:
     with refused(anywhere=message):
         HeadWeights(**{"Km": square, "Qm": square, "Vm": square, **matrices})
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_sequences_that_do_not_fit_are_refused() -> None:
     head = random_head(7, pos_dim=2)
     for twin in (NumpyHead(head), lambda seq: SingleHead.from_weights(head)(torch.from_numpy(seq))):

@@ -1,7 +1,5 @@
 """Tasks of one's own: what a file says is what is asked, and what cannot be used is told in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -313,7 +311,6 @@ def test_a_program_may_ask_for_cls_and_a_readout(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[-40:] if isinstance(value, str) else "",
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_a_program_that_cannot_be_used(text: str, words: list[str], tmp_path: Path) -> None:
     message = complaint(program(tmp_path / "mine.py", text), run_python=True)
     assert [word for word in words if word not in message] == []

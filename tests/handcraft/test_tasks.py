@@ -1,7 +1,5 @@
 """The tasks' targets against plain Python on text, and against what their descriptions say."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

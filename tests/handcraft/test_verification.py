@@ -1,7 +1,5 @@
 """The verifier against the NumPy twin run one by one, and against heads that are known to be right or wrong."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

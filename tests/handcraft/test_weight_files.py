@@ -1,7 +1,5 @@
 """Weight files: the same numbers come back from every format, and a hostile file costs one line and no memory."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """GGUF's blocks: the bits of the package gguf's dequantize, and products with them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Every derivative of every model agrees with that of the definitions: grad, gradgrad, torch.func."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Which tensors and settings the fast forms leave to their definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The library's SwiGLU, RMSNorm, rotation and cross entropy against their definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

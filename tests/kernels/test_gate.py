@@ -1,7 +1,5 @@
 """The gate between Python and C++: what each function takes, and that nothing else gets through."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import os

@@ -1,7 +1,5 @@
 """How the C++ library is compiled, cached and loaded."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -59,6 +57,16 @@ def afresh() -> Library | None:
     """As in another process that finds the same folder."""
     native._built.cache_clear()
     return native.library()
+
+
+def test_a_library_of_a_wheel_that_does_not_load_is_replaced(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt.so")
+    native.PREBUILT.write_bytes(b"of another system")
+    library = afresh()
+    assert library is not None
+    assert Path(library.code._name).parent == quick
 
 
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Attention of the C++ library against its definition."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,5 @@
 """Definitions only: on request, and what that covers."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

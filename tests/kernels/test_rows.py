@@ -1,7 +1,5 @@
 """Products of a few tokens with rows of weights in every format, at every level, against float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Fixtures and marks of the labs' tests."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The frame: steps are computed once, resumed, refused in another run; reports follow from the results."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

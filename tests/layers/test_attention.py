@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +62,7 @@ class Case:
     pattern: Pattern
     options: dict[str, Any]
 
-    def to(self, dtype: torch.dtype) -> Case:
+    def to(self, dtype: torch.dtype) -> "Case":
         options = {name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in self.options.items()}
         return Case(self.q.to(dtype), self.k.to(dtype), self.v.to(dtype), self.pattern, options)
 

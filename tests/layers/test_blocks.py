@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -232,7 +230,6 @@ def test_dropout_is_for_training_on_all_three_sums() -> None:
     assert ((made(x, memory) - expected).abs() < 1e-3).float().mean() < 0.1
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_options_are_refused() -> None:
     causal, full = (GroupedQueryAttention(24, 4, 6, causal=each) for each in (True, False))
     for attentions, options, message in [

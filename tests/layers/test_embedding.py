@@ -1,7 +1,5 @@
 """Tokens: what every model refuses, and the rows that a table gives for them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

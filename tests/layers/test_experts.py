@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import os
 from typing import Any
@@ -299,7 +297,6 @@ def test_the_balance_loss_of_nothing_is_refused() -> None:
         ({"ff_dim": 2.5}, "ff_dim = 2.5"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
     for kind in (MixtureOfExperts, PackedMixture):
         with refused(message):

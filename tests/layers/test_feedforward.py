@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -56,7 +54,6 @@ def test_its_inputs_stay_as_they_are() -> None:
         ({"hidden_dim": 4.0, "ff_dim": 4}, "hidden_dim = 4.0"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
     with refused(message):
         SwiGLU(**arguments)
@@ -105,7 +102,6 @@ def test_the_plain_network_drops_between_its_layers_in_training_only() -> None:
     assert dropped.std().item() == pytest.approx((0.25 / 0.75 / 2000) ** 0.5, rel=0.4)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_plain_networks_are_refused() -> None:
     for arguments, message in [
         ((0, 4), "hidden_dim = 0"),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -151,7 +149,6 @@ def test_the_layout_is_that_of_the_rotation() -> None:
         ({"layout": "spiral"}, "layout = 'spiral'"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
     with refused(message):
         GroupedQueryAttention(**{"hidden_dim": 24, "num_heads": 4, "head_dim": 6} | arguments)

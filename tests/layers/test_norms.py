@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +35,6 @@ def test_it_is_torchs(batch: list[int], hidden_dim: int, dtype: torch.dtype, eps
     assert torch.equal(x, before)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     with refused("hidden_dim = 0"):
         RMSNorm(0)

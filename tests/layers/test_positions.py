@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import os
 from typing import Any
@@ -37,20 +35,17 @@ def rotated_one_pair_at_a_time(x: Tensor, start: int, base: float, layout: Layou
     return out
 
 
-def test_the_numbers_of_the_course() -> None:
-    """Ones of head_dim 4; the course text's prose pairs neighbours, these numbers pair the halves."""
-    expected = torch.tensor(
-        [
-            [1.0000, 1.0000, 1.0000, 1.0000],
-            [-0.3012, 0.9900, 1.3818, 1.0099],
-            [-1.3254, 0.9798, 0.4932, 1.0198],
-            [-1.1311, 0.9696, -0.8489, 1.0295],
-        ]
-    )
+def test_ones_show_which_coordinates_are_a_pair() -> None:
+    """Two pairs turn by 1 and 0.01 radians a position; ones become cos - sin and cos + sin."""
+    angles = torch.arange(4.0)[:, None] * torch.tensor([1.0, 0.01])
+    first, second = angles.cos() - angles.sin(), angles.cos() + angles.sin()
     ones = torch.ones(2, 2, 4, 4)
-    torch.testing.assert_close(RotaryEmbedding(4)(ones), expected.expand_as(ones), rtol=0, atol=1e-4)
-    neighbours = RotaryEmbedding(4, layout="interleaved")(ones)
-    torch.testing.assert_close(neighbours, expected[:, [0, 2, 1, 3]].expand_as(ones), rtol=0, atol=1e-4)
+    for layout, expected in (
+        ("half-split", torch.cat([first, second], dim=1)),
+        ("interleaved", torch.stack([first, second], dim=2).flatten(1)),
+    ):
+        found = RotaryEmbedding(4, layout=layout)(ones)
+        torch.testing.assert_close(found, expected.expand_as(ones), rtol=0, atol=1e-6)
 
 
 @given(
@@ -191,7 +186,6 @@ def test_yarn_is_that_of_gpt_oss_by_default() -> None:
         ({"head_dim": 4, "layout": "spiral"}, "layout = 'spiral'"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_embeddings_are_refused(arguments: dict[str, Any], message: str) -> None:
     with refused(message):
         RotaryEmbedding(**arguments)
@@ -241,7 +235,6 @@ def test_sinusoids_are_no_weights_and_take_the_dtype_of_their_input() -> None:
     assert positions(torch.zeros(1, 3, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_sinusoids_are_refused() -> None:
     for sizes, message in (((0, 4), "hidden_dim = 0"), ((4, 0), "max_seq_len = 0"), ((4.0, 4), r"hidden_dim = 4\.0")):
         with refused(message):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any
@@ -74,7 +72,6 @@ def test_extensions_are_what_gpt_oss_and_mixtral_lack() -> None:
         ({"ff_dim": 16}, "ff_dim = 16"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_experts_that_cannot_be_packed_are_refused(change: dict[str, Any], message: str) -> None:
     sizes = {"vocab_size": 9, "num_layers": 1, "hidden_dim": 32, "ff_dim": 64, "num_heads": 2, "head_dim": 4}
     DecoderConfig(**sizes, num_experts=2, expert_format="mxfp4")
@@ -82,7 +79,6 @@ def test_experts_that_cannot_be_packed_are_refused(change: dict[str, Any], messa
         DecoderConfig(**{**sizes, "num_experts": 2, "expert_format": "mxfp4", **change})
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_json_that_is_no_configuration_is_refused() -> None:
     fields = json.loads(BASE.to_json())
     without = {name: value for name, value in fields.items() if name != "ff_dim"}
@@ -146,7 +142,6 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         ({"windowed_layers": (-1,)}, "windowed_layers"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_configurations_are_refused(change: dict[str, Any], message: str) -> None:
     with refused(message):
         dataclasses.replace(BASE, **change)

@@ -1,7 +1,5 @@
 """The configurations of encoder and encoder-decoder."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any
@@ -90,7 +88,6 @@ def test_the_target_vocabulary_is_the_sources_unless_told() -> None:
         (BOTH, {"pad_id": 7, "target_vocab_size": 7}, r"pad_id = 7"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_configurations_are_refused(base: Any, change: dict[str, Any], message: str) -> None:
     with refused(message):
         dataclasses.replace(base, **change)

@@ -1,7 +1,5 @@
 """What steps, observes and edits, on the random models of every family that tests/checkpoints holds to transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path

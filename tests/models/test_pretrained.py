@@ -1,7 +1,5 @@
 """Models find the functions that read and write their files, and import none of them before."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

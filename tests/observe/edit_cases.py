@@ -1,7 +1,5 @@
 """Random models of every kind, and random edits of them: as the library makes them, and on a tensor of a plain run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random

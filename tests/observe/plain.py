@@ -4,8 +4,6 @@ Norms, projections and feed-forward networks are the model's own modules; what j
 rotation, masks, softmax, sinks, routing, the residual stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

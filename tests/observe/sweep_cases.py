@@ -4,8 +4,6 @@ Each case is a seed. Hooks of the whole runs are torch's own, on modules that th
 queries, keys, values and the stream between attention and ffn are made by ``intervene`` there too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -302,7 +300,6 @@ def test_values_become_arrays_of_the_same_numbers(dtype: torch.dtype) -> None:
     assert array.tolist() == values.tolist()
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_a_record_or_capture_lacks_is_refused() -> None:
     seen = Captured([record()])
     with refused("keeps no gradient"):

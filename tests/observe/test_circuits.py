@@ -1,7 +1,5 @@
 """Circuits against what the model computes, and composition against the formula with whole matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Heads that are known by construction, and the definition written out by loops."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which numbers an edit writes, and where: dtypes, the order of selections, texts of other shapes, kept logits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -147,7 +145,6 @@ def test_what_the_order_of_the_kernel_makes_impossible_is_refused() -> None:
             seen_with(network.float(), "q", wrong)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_a_mask_of_blocks_is_refused() -> None:  # I11
     network: Any = FAMILIES["llama"]()
     network.set_attn_implementation("flex_attention")
@@ -155,7 +152,6 @@ def test_a_mask_of_blocks_is_refused() -> None:  # I11
         network(TOKENS)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_a_mean_in_which_the_first_position_drowns_the_others_is_refused() -> None:
     network = model()
     large = add("ffn", 1000.0, queries=0, layers=1)

@@ -1,7 +1,5 @@
 """Every edit of every model against its formula: random configurations, texts, places and combinations of edits."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from random import Random
 from typing import Any

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -76,7 +73,6 @@ def test_a_selection_is_what_a_list_gives(data: st.DataObject) -> None:
     assert select("heads", everything[-1], count) == (count - 1,)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_impossible_choices_are_refused() -> None:
     model = encoder_decoder()
     cases: list[tuple[dict[str, Any], str]] = [

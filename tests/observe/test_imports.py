@@ -1,7 +1,5 @@
 """What an import of each part loads."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sites inside feed-forward networks and after norms, and captures that are addressed by layer and kind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

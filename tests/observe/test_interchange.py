@@ -1,7 +1,5 @@
 """Interchange interventions on the variables of compiled programs."""
 
-from __future__ import annotations
-
 import math
 import operator
 
@@ -16,7 +14,6 @@ from glassformer.observe.interchange import (
     agreement,
     exchange,
     exchange_in_program,
-    most_agreeing,
     places,
 )
 from glassformer.programs import compile_program, indices, select, selector_width, tokens
@@ -81,12 +78,6 @@ def test_the_wrong_place_and_broken_weights_do_not_agree() -> None:
     with torch.no_grad():
         other.layers[-1].attention.value.weight.neg_()
     assert agreement(other, place, wanted) < 0.1
-
-
-def test_the_place_of_a_variable_is_found() -> None:
-    model = compiled("parity")
-    wanted = exchange_in_program(model, "count of 1", *pairs(model))
-    assert agreement(model, most_agreeing(model, 1, wanted), wanted) == 1
 
 
 def test_bad_input_is_refused() -> None:

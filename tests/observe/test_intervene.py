@@ -1,7 +1,5 @@
 """Interventions against independent computations: other weights, plain hooks, loops over queries and keys."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess
@@ -443,7 +441,6 @@ def test_other_threads_are_not_changed() -> None:
     assert torch.equal(found[0], plain)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_what_cannot_be_edited_is_refused() -> None:
     model, tokens = learned(**EXPERTS), texts()

@@ -1,7 +1,5 @@
 """Interventions in models of transformers, against plain hooks, changed weights and masks that they take themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

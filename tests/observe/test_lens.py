@@ -1,7 +1,5 @@
 """Lenses and direct contributions against the model's own logits, and against a plain sum."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

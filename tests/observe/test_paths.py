@@ -1,7 +1,5 @@
 """Path patching against the other way to do it: all parts between sender and receiver keep their corrupted value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What belongs to a block of ``intervene`` or ``capture`` stays in it: copies, tasks, files, other threads."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import io

@@ -1,7 +1,5 @@
 """Sweeps, lenses, direct logits and paths of models with adapters, hooks, wrapped projections, and within edits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -267,7 +265,6 @@ def test_blocks_that_are_found_by_structure_are_swept(kind: str) -> None:
         torch.testing.assert_close(logit_lens(model, CLEAN)[-1], logits, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
     model = small()
@@ -292,7 +289,6 @@ def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
         ablation_sweep(model, CORRUPTED, metric, reference=reference, mean="median")  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "llama"])
 def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:

@@ -1,7 +1,5 @@
 """Capture and interventions in many classes of transformers, found by structure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace

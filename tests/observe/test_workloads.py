@@ -1,12 +1,10 @@
 """The seven workloads of nnbench on transformers' models, against plain hooks that know nothing of this library.
 
-``python tests/observe/test_workloads.py`` prints the largest differences as the table of docs/intervene.md. A workload
+``python tests/observe/test_workloads.py`` prints the largest differences as the table of docs/reference/sites.md. One
 that changes the model must change its answer: the effect is asserted, and an edit that does nothing fails.
 
 Source: ndif-team, "nnbench", the list of workloads and the idea of an effect-size guard.
 """
-
-from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Small random models of many classes of transformers, and what capture and intervene support of each."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest
@@ -108,7 +106,7 @@ def build(case: Case, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, di
 
 
 def table() -> str:
-    """The rows of the table in docs/intervene.md."""
+    """The rows of the table in docs/reference/sites.md."""
     groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for case in CASES:
         groups.setdefault(REFUSED.get(case.model, ((), "")), []).append(case.model.removesuffix("Model"))

@@ -1,7 +1,5 @@
 """One small model of each family of transformers, and what sweeps measure of it and of ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The adder: sums of numbers, its proof, and proofs of broken adders, which must fail."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

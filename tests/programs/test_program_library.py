@@ -1,7 +1,5 @@
 """The library's programs: what they say, beside plain Python, and their transformers on every sequence."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the parts of a program and of its transformer are called, and the values that the stream is decoded to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

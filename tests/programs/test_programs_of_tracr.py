@@ -1,7 +1,5 @@
 """tracr's own test programs (43, selector width, and the nine that it lists as unsupported), on every sequence."""
 
-from __future__ import annotations
-
 import operator
 from fractions import Fraction
 from typing import Any

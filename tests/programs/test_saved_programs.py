@@ -1,7 +1,5 @@
 """Compiled programs in files: every bit and name comes back, and a hostile file costs one line and no memory."""
 
-from __future__ import annotations
-
 import json
 import operator
 from fractions import Fraction

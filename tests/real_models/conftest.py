@@ -1,7 +1,5 @@
 """Two trained language models, which ``make models`` installs; without them these tests are skipped."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """The commands on SmolLM2, as a user types them; skipped where its package is not installed (``make models``)."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

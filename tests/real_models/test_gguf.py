@@ -1,7 +1,5 @@
 """Trained models in GGUF files: the logits of transformers, in float32, held in blocks and expanded."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

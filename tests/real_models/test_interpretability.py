@@ -4,8 +4,6 @@ Held as the file's blocks and expanded to float32. Tolerances are half of the la
 float32 kernels, which differ between machines: 2e-3 for logits, 5e-3 for weights printed with two digits.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

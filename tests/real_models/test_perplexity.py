@@ -1,7 +1,5 @@
 """Perplexity of real text, computed as llama.cpp's llama-perplexity does, beside what transformers gave in float32."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What the page's TypeScript takes from Python is what Python has."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

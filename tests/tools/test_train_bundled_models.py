@@ -1,7 +1,5 @@
 """The script that trains the bundled models writes what the explorer reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trains the toy under a launcher. Argument, as JSON: directory, config, kind; perhaps resume, tied, stop_at, pause."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

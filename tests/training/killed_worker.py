@@ -3,8 +3,6 @@
 One process imports torch and forks a child for every part, because importing takes longer than training here.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

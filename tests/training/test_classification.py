@@ -1,7 +1,5 @@
 """Classification: the loss, the dropping of words, predictions in order, and what is measured of them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training as labs do it: a run directory is continued."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Training compiled programs: their data, losses and accuracies."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

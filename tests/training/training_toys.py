@@ -1,7 +1,5 @@
 """A small model and task that the tests and the worker processes train."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

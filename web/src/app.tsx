@@ -5,8 +5,11 @@ import { Header } from "./header";
 import { Reading } from "./reading";
 import { askRun } from "./ask-run";
 import { remembering, reviving, type Refusal, type Source, type View } from "./source";
-import { cardOf, resolved, startOf, type Store } from "./state";
+import { cardOf, resolved, startOf, type Address, type Store } from "./state";
+import { stepOf } from "./tours";
 import { Fault, Tabs } from "./parts";
+import { StartPage } from "./start";
+import { TourBar } from "./tour";
 import { useEdited } from "./views/design/edits";
 import { AttentionView } from "./views/attention";
 import { DesignView } from "./views/design";
@@ -15,6 +18,7 @@ import { ProgramView } from "./views/program";
 import { SamplingView } from "./views/sampling";
 import type { ViewProps } from "./views/props";
 import { ScrambleView } from "./views/scramble";
+import { TwoTextsView } from "./views/patch";
 import { WhatIfView } from "./views/what-if";
 
 const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
@@ -25,6 +29,7 @@ const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JS
   sampling: { title: "Sampling", show: SamplingView },
   experts: { title: "Experts", show: ExpertsView },
   whatif: { title: "What if", show: WhatIfView },
+  patch: { title: "Two texts", show: TwoTextsView },
 };
 
 export interface AppProps {
@@ -41,7 +46,9 @@ export function App({ source: answering, store, within }: AppProps) {
   const id = useId();
   const catalogue = useAsk(source, "models", {});
   const models = catalogue.answer?.models ?? [];
-  const card = cardOf(address, models);
+  // Of a single model there is nothing to choose.
+  const starting = store.home !== null && address.model === "" && models.length !== 1;
+  const card = starting ? null : cardOf(address, models);
   const missing = catalogue.answer !== null && card === null && address.model !== "";
   const state = resolved(address, card);
   useEffect(() => {
@@ -52,8 +59,8 @@ export function App({ source: answering, store, within }: AppProps) {
     else if (store.state.value.model === card.name && !card.views.includes(state.view)) store.set({ view: card.views[0] ?? "attention" });
   }, [card, state.model, state.view]);
   const shown = card && card.name === state.model ? card : null;
-  const edits = useEdited(source, shown, state.cells);
-  const edited = shown?.kind === "head" && Object.keys(state.cells).length > 0;
+  const edits = useEdited(source, shown, state);
+  const edited = shown?.kind === "head" && (state.exercise || Object.keys(state.cells).length > 0);
   // Edits are sent as whole matrices, which need the design.
   const awaited = edited && edits === null;
   const run = useAsk(source, "run", shown && !awaited ? askRun(shown, state, edits) : null, 100);
@@ -63,9 +70,10 @@ export function App({ source: answering, store, within }: AppProps) {
   const Shown = VIEWS[state.view].show;
   return (
     <div class="glassformer" data-within={within}>
-      <Header {...{ source, store, state, models, card, within }} />
+      <Header {...{ source, store, state, models, card }} />
       {catalogue.refusal && <Fault refusal={catalogue.refusal} />}
-      {missing && <Fault refusal={notHere(address.model, within)} />}
+      {missing && <Fault refusal={notHere(address, within)} />}
+      {starting && catalogue.answer && <StartPage models={models} />}
       {card && card.name === state.model && (
         <main>
           <Reading {...{ source, store, state, card, run: answer, busy: run.busy || awaited }} />
@@ -88,11 +96,14 @@ export function App({ source: answering, store, within }: AppProps) {
           </section>
         </main>
       )}
+      {state.tour !== "" && <TourBar {...{ store, state, card }} />}
     </div>
   );
 }
 
-function notHere(model: string, within: AppProps["within"]): Refusal {
+function notHere({ model, tour, step }: Address, within: AppProps["within"]): Refusal {
   const where = within === "file" ? "this saved file" : "the list above";
-  return { got: `Unknown model \u201C${model}\u201D`, expected: `one of ${where}`, fix: "Choose one there, or change the address." };
+  const command = stepOf(tour, step)?.tour.needs;
+  const fix = command ? `Start '${command}'.` : "Choose one there, or change the address.";
+  return { got: `Unknown model \u201C${model}\u201D`, expected: `one of ${where}`, fix };
 }

@@ -11,6 +11,7 @@ export function askRun(card: ModelCard, state: State, edits: Edited | null): Ask
     text: state.text,
     source,
     order: source && asStored(orderOf(state.order, source.length)),
+    changes: null,
     weights: edits?.differs ? edits.weights : null,
   };
 }

@@ -102,13 +102,13 @@ export function useAskInTurn<N extends CallName>(source: Source, name: N, asked:
  * A sweep, which each request takes a moment further: the newest answer, until all is exact. Nothing is computed any
  * more when the component is gone or asks something newer.
  */
-export function useSweep(source: Source, asked: Omit<Calls["sweep"]["asked"], "done"> | null): Asked<"sweep"> {
+export function useSweep<N extends "sweep" | "patches">(source: Source, name: N, asked: Omit<Calls[N]["asked"], "done"> | null): Asked<N> {
   const key = JSON.stringify(asked);
   const [known, setKnown] = useState<{ key: string; done: number | null }>({ key, done: null });
-  const found = useAsk(source, "sweep", asked && { ...asked, done: known.key === key ? known.done : null });
+  const found = useAsk(source, name, asked && ({ ...asked, done: known.key === key ? known.done : null } as Calls[N]["asked"]));
   const { answer, of } = found;
   const own = answer !== null && of !== null && JSON.stringify({ ...of, done: undefined }) === JSON.stringify({ ...asked, done: undefined });
-  const done = own && source.answers("sweep") && answer.done < answer.total ? answer.done : null;
+  const done = own && source.answers(name) && answer.done < answer.total ? answer.done : null;
   useEffect(() => {
     if (done !== null) setKnown({ key, done });
   }, [key, done]);

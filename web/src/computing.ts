@@ -30,9 +30,9 @@ export function computing(recorded: Source, model: SavedModel): Computing {
   opened.catch((error: unknown) => (fault.value = refusalOf(error)));
   return {
     fault,
-    answers: (name) => isComputed(name) && fault.value === null,
+    answers: (name) => isComputed(model, name) && fault.value === null,
     async ask(name, asked, wanted = new AbortController().signal) {
-      if (!isComputed(name) || fault.value !== null) return recorded.ask(name, asked, wanted);
+      if (!isComputed(model, name) || fault.value !== null) return recorded.ask(name, asked, wanted);
       if (!ready) {
         // The model takes a moment to open, and what is shown first was recorded.
         try {

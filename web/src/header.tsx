@@ -2,14 +2,21 @@
 import { useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { ModelCard, Source } from "./source";
-import { startOf, toHash, toWords, type State, type Store } from "./state";
+import { startOf, toWords, type State, type Store } from "./state";
 
-const GROUPS: [title: string, holds: (model: ModelCard) => boolean][] = [
+export const GROUPS: [title: string, holds: (model: ModelCard) => boolean][] = [
   ["From Python", ({ origin }) => origin === "given"],
   ["Bundled models", ({ origin, kind }) => origin === "shipped" && kind !== "program"],
   ["Programs", ({ origin, kind }) => origin === "shipped" && kind === "program"],
-  ["Your runs", ({ origin }) => origin === "run"],
+  ["Your models", ({ origin }) => origin === "run"],
 ];
+
+const NAME = (
+  <>
+    <span aria-hidden="true" class="mark" />
+    <span class="name">glassformer</span>
+  </>
+);
 
 interface HeaderProps {
   source: Source;
@@ -17,20 +24,16 @@ interface HeaderProps {
   state: State;
   models: ModelCard[];
   card: ModelCard | null;
-  within: "window" | "notebook" | "file";
 }
 
-export function Header({ source, store, state, models, card, within }: HeaderProps) {
+export function Header({ source, store, state, models, card }: HeaderProps) {
   const choose = (name: string) => {
     const next = models.find((each) => each.name === name);
     if (next) store.set(startOf(next), true);
   };
   return (
     <header class="top">
-      <h1>
-        <span aria-hidden="true" class="mark" />
-        glassformer
-      </h1>
+      <h1>{store.home ? <a href={store.home}>{NAME}</a> : NAME}</h1>
       <label class="field model">
         <span>Model</span>
         <select aria-label="Model" value={card?.name ?? ""} onChange={(event) => choose(event.currentTarget.value)}>
@@ -55,7 +58,7 @@ export function Header({ source, store, state, models, card, within }: HeaderPro
         </select>
       </label>
       <div class="actions">
-        {within === "window" && <CopyLink state={state} />}
+        {store.link && <CopyLink link={store.link} />}
         {source.answers("page") && card && <SavePage source={source} state={state} />}
         <Theme />
       </div>
@@ -63,10 +66,17 @@ export function Header({ source, store, state, models, card, within }: HeaderPro
   );
 }
 
-function CopyLink({ state }: { state: State }) {
+/** What a button shows on a narrow screen, where its words are read aloud alone. */
+const Sign = ({ children }: { children: string }) => (
+  <span class="sign" aria-hidden="true">
+    {children}
+  </span>
+);
+
+function CopyLink({ link }: { link: () => string }) {
   const [done, setDone] = useState(false);
   const copy = async () => {
-    const address = `${location.origin}${location.pathname}${toHash(state)}`;
+    const address = `${location.href.split("#")[0]}${link()}`;
     try {
       await navigator.clipboard.writeText(address);
     } catch {
@@ -77,7 +87,8 @@ function CopyLink({ state }: { state: State }) {
   };
   return (
     <button type="button" onClick={copy}>
-      <span aria-live="polite">{done ? "Copied" : "Copy link"}</span>
+      <Sign>{done ? "\u2713" : "\u2197"}</Sign>
+      <span class="words" aria-live="polite">{done ? "Copied" : "Copy link"}</span>
     </button>
   );
 }
@@ -100,7 +111,8 @@ function SavePage({ source, state }: { source: Source; state: State }) {
   return (
     <>
       <button type="button" onClick={save} disabled={busy} title="One file that opens without a server or network">
-        {busy ? "Saving\u2026" : "Save page"}
+        <Sign>{busy ? "\u2026" : "\u2913"}</Sign>
+        <span class="words">{busy ? "Saving\u2026" : "Save page"}</span>
       </button>
       {fault && <span role="alert">{fault}</span>}
     </>
@@ -136,7 +148,8 @@ function Theme() {
   const next: Record<Shade, Shade> = { auto: "light", light: "dark", dark: "auto" };
   return (
     <button type="button" aria-label={`Colours: ${shade}. Change`} onClick={() => (chosen.value = next[shade])}>
-      {{ auto: "\u25D0 Auto", light: "\u25CB Light", dark: "\u25CF Dark" }[shade]}
+      {{ auto: "\u25D0", light: "\u25CB", dark: "\u25CF" }[shade]}
+      <span class="words"> {{ auto: "Auto", light: "Light", dark: "Dark" }[shade]}</span>
     </button>
   );
 }

@@ -11,7 +11,7 @@ import { Engine } from "./engine/engine";
 import { fromSaved, type Saved } from "./saved";
 import { capital } from "./parts";
 import { fromServer } from "./source";
-import { asSaved, inAddress } from "./state";
+import { inAddress } from "./state";
 import { overMessages, shared, type Model } from "./widget";
 
 /** Show the page that this server serves. */
@@ -24,12 +24,19 @@ export function open(place: HTMLElement, saved: Saved): void {
   const computed = saved.model && computing(fromSaved(saved), saved.model);
   const page = (
     <>
-      <SavedNote {...{ saved, computed }} />
-      <App source={computed ?? fromSaved(saved)} store={asSaved(saved.state)} within="file" />
+      {saved.state.model && <SavedNote {...{ saved, computed }} />}
+      <App source={computed ?? fromSaved(saved)} store={inAddress({ words: saved.state, pages: saved.pages })} within="file" />
     </>
   );
   draw(page, place);
 }
+
+/** What a page computes that holds a model of this kind. */
+const HOLDS = {
+  transformer: "It holds the model: other texts are read, and changes of the model computed, in this page.",
+  head: "It holds the head: other texts are read, and other weights proved or refuted, in this page.",
+  program: "It holds the compiled program: other texts are read in this page. The proof was recorded.",
+};
 
 function SavedNote({ saved, computed }: { saved: Saved; computed: Computing | null }) {
   const fault = computed?.fault.value ?? null;
@@ -40,7 +47,7 @@ function SavedNote({ saved, computed }: { saved: Saved; computed: Computing | nu
         <span>
           Saved with glassformer {saved.version}: a copy that works without a server.{" "}
           {computes
-            ? "It holds the model: other texts are read and continued here. Changes of the model are as they were saved."
+            ? HOLDS[saved.model!.kind]
             : "Heads and tokens can be chosen; nothing new is computed."}
         </span>
         {fault && <span role="alert">{`${capital(fault.got)}: what was recorded is shown. Expected: ${fault.expected}. ${fault.fix}`}</span>}

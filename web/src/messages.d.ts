@@ -28,6 +28,20 @@ export interface components {
             order: number[] | null;
             /** @default null */
             weights: components["schemas"]["HeadWeightsMessage"] | null;
+            /** @default null */
+            changes: components["schemas"]["Changes"] | null;
+        };
+        /**
+         * AskAttempt
+         * @description A request to read a program that was written for the task of a compiled one, and to compare the two.
+         */
+        AskAttempt: {
+            /** Model */
+            model: string;
+            /** Program */
+            program: string;
+            /** Text */
+            text: string;
         };
         /**
          * AskCheck
@@ -61,6 +75,14 @@ export interface components {
              * @default null
              */
             other: number | null;
+        };
+        /**
+         * AskDetect
+         * @description A request for what each head of a decoder looks for.
+         */
+        AskDetect: {
+            /** Model */
+            model: string;
         };
         /**
          * AskExperts
@@ -159,6 +181,35 @@ export interface components {
             };
         };
         /**
+         * AskPatches
+         * @description A request to run a second text with one place at a time as in the first, ``ask``. It is continued as a sweep.
+         */
+        AskPatches: {
+            ask: components["schemas"]["Ask"];
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
+            /**
+             * Target
+             * @default null
+             */
+            target: number | null;
+            /** Second */
+            second: string;
+            /**
+             * Other
+             * @default null
+             */
+            other: number | null;
+            /**
+             * Done
+             * @default null
+             */
+            done: number | null;
+        };
+        /**
          * AskProgram
          * @description A request for a compiled program on the text of a run.
          */
@@ -198,6 +249,11 @@ export interface components {
              * @default null
              */
             head: number | null;
+            /**
+             * Passed
+             * @default false
+             */
+            passed: boolean;
         };
         /**
          * AskScramble
@@ -318,28 +374,17 @@ export interface components {
              * @default 0
              */
             column: number;
+            /**
+             * Passed
+             * @default false
+             */
+            passed: boolean;
         };
         /**
          * AskWhatIf
          * @description A request for an output with and without changes of the model.
          */
         AskWhatIf: {
-            ask: components["schemas"]["Ask"];
-            /**
-             * Place
-             * @default null
-             */
-            place: number | null;
-            /**
-             * Target
-             * @default null
-             */
-            target: number | null;
-            /**
-             * Other
-             * @default null
-             */
-            other: number | null;
             /**
              * Removed
              * @default []
@@ -357,6 +402,54 @@ export interface components {
              * @default []
              */
             swaps: components["schemas"]["ReplacedExpert"][];
+            /** @default null */
+            patch: components["schemas"]["PatchedPlace"] | null;
+            ask: components["schemas"]["Ask"];
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
+            /**
+             * Target
+             * @default null
+             */
+            target: number | null;
+            /**
+             * Other
+             * @default null
+             */
+            other: number | null;
+        };
+        /**
+         * Attempt
+         * @description A written program on a text, and whether it does the task; see ``programs.written.Comparison``.
+         */
+        Attempt: {
+            /** Tokens */
+            tokens: string[];
+            /** Outputs */
+            outputs: string[] | null;
+            /** Definition */
+            definition: string[] | null;
+            /** Right */
+            right: boolean[] | null;
+            /**
+             * Verdict
+             * @enum {string}
+             */
+            verdict: "holds" | "fails" | "undecided";
+            /**
+             * Rests On
+             * @enum {string}
+             */
+            rests_on: "every sequence" | "samples";
+            /** Num Checked */
+            num_checked: number;
+            /** Num Possible */
+            num_possible: number;
+            counterexample: components["schemas"]["ProgramFailure"] | null;
+            fault: components["schemas"]["Refusal"] | null;
         };
         /**
          * Attention
@@ -460,6 +553,31 @@ export interface components {
             text: string;
         };
         /**
+         * Changes
+         * @description Changes of a model.
+         */
+        Changes: {
+            /**
+             * Removed
+             * @default []
+             */
+            removed: components["schemas"]["RemovedHead"][];
+            /**
+             * Forbidden
+             * @default []
+             */
+            forbidden: components["schemas"]["ForbiddenEdge"][];
+            /** @default null */
+            steer: components["schemas"]["Steering"] | null;
+            /**
+             * Swaps
+             * @default []
+             */
+            swaps: components["schemas"]["ReplacedExpert"][];
+            /** @default null */
+            patch: components["schemas"]["PatchedPlace"] | null;
+        };
+        /**
          * Check
          * @description All intermediate values for one sequence, and what is proved about the weights for all sequences.
          */
@@ -520,6 +638,21 @@ export interface components {
             total: number;
             /** Parts */
             parts: components["schemas"]["Contribution"][];
+        };
+        /**
+         * Detected
+         * @description The mean weights, [layer][head], of a decoder's heads on four kinds of keys, for random tokens that are read
+         *     twice; see :class:`~glassformer.observe.detectors.HeadScores`. They are of the model, whatever text is shown.
+         */
+        Detected: {
+            /** Previous */
+            previous: number[][];
+            /** First */
+            first: number[][];
+            /** Duplicate */
+            duplicate: number[][];
+            /** Induction */
+            induction: number[][];
         };
         /**
          * ExpertLayer
@@ -705,6 +838,12 @@ export interface components {
             distance: (number | null)[][] | null;
             /** Sink */
             sink: (number | null)[][] | null;
+            /** Most Read */
+            most_read: number[][];
+            /** On One */
+            on_one: (number | null)[][];
+            /** Passed */
+            passed: (number | null)[][] | null;
             /** Thumbnails */
             thumbnails: number[][][][];
         };
@@ -725,7 +864,7 @@ export interface components {
             /** About */
             about: string;
             /** Views */
-            views: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif")[];
+            views: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch")[];
             /** Text */
             text: string;
             /**
@@ -755,6 +894,11 @@ export interface components {
              * @default 0
              */
             head: number;
+            /**
+             * Blank
+             * @default
+             */
+            blank: string;
             /**
              * Origin
              * @enum {string}
@@ -811,6 +955,46 @@ export interface components {
             before: number;
             /** After */
             after: number;
+        };
+        /**
+         * PatchedPlace
+         * @description The residual stream after a layer at one position, as it is where the model reads another text.
+         */
+        PatchedPlace: {
+            /** Text */
+            text: string;
+            /** Layer */
+            layer: number;
+            /** Position */
+            position: number;
+        };
+        /**
+         * Patches
+         * @description The log-odds of a token or class after a second text with one place of the residual stream as in the first.
+         */
+        Patches: {
+            /** Target */
+            target: number;
+            /** Name */
+            name: string;
+            /** Other */
+            other: number | null;
+            /** Other Name */
+            other_name: string | null;
+            /** Tokens */
+            tokens: string[];
+            /** Second Tokens */
+            second_tokens: string[];
+            /** First */
+            first: number;
+            /** Second */
+            second: number;
+            /** Patched */
+            patched: (number | null)[][];
+            /** Done */
+            done: number;
+            /** Total */
+            total: number;
         };
         /**
          * Program
@@ -1030,6 +1214,16 @@ export interface components {
             worst: number[];
         };
         /**
+         * Spot
+         * @description A place of the residual stream.
+         */
+        Spot: {
+            /** Layer */
+            layer: number;
+            /** Position */
+            position: number;
+        };
+        /**
          * State
          * @description What the page shows.
          */
@@ -1043,7 +1237,7 @@ export interface components {
              * View
              * @default null
              */
-            view: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif") | null;
+            view: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch") | null;
             /**
              * Text
              * @default null
@@ -1077,10 +1271,20 @@ export interface components {
             /** @default null */
             versus: components["schemas"]["HeadPlace"] | null;
             /**
+             * Pinned
+             * @default []
+             */
+            pinned: components["schemas"]["HeadPlace"][];
+            /**
              * Pin
              * @default null
              */
             pin: number | null;
+            /**
+             * Key
+             * @default null
+             */
+            key: number | null;
             /**
              * Shape
              * @default matrix
@@ -1097,7 +1301,12 @@ export interface components {
              * @default pictures
              * @enum {string}
              */
-            measure: "pictures" | "entropy" | "distance" | "sink";
+            measure: "pictures" | "entropy" | "distance" | "sink" | "on_one" | "previous" | "first" | "duplicate" | "induction";
+            /**
+             * Passed
+             * @default false
+             */
+            passed: boolean;
             /**
              * Across
              * @default average
@@ -1113,6 +1322,16 @@ export interface components {
             cells: {
                 [key: string]: string;
             };
+            /**
+             * Exercise
+             * @default false
+             */
+            exercise: boolean;
+            /**
+             * Attempt
+             * @default null
+             */
+            attempt: string | null;
             /**
              * Temperature
              * @default 1
@@ -1165,6 +1384,13 @@ export interface components {
              * @default null
              */
             place: number | null;
+            /**
+             * Second
+             * @default null
+             */
+            second: string | null;
+            /** @default null */
+            spot: components["schemas"]["Spot"] | null;
             /**
              * Target
              * @default null

@@ -1,8 +1,11 @@
 // The model's text, samples, and its answer.
-import { useId, useLayoutEffect, useRef } from "preact/hooks";
+import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { ModelCard, Run, Source } from "./source";
 import type { State, Store } from "./state";
 import { Bar, Field, share } from "./parts";
+
+/** Characters of a description that a narrow screen shows whole. */
+const TWO_LINES = 90;
 
 interface ReadingProps {
   source: Source;
@@ -16,6 +19,7 @@ interface ReadingProps {
 export function Reading({ source, store, state, card, run, busy }: ReadingProps) {
   const help = useId();
   const can = source.answers("run");
+  const [all, setAll] = useState(false);
   const area = useRef<HTMLTextAreaElement>(null);
   const grow = () => {
     if (!area.current) return;
@@ -27,7 +31,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
     addEventListener("resize", grow);
     return () => removeEventListener("resize", grow);
   }, []);
-  const set = (text: string, step: boolean | string) => store.set({ text, pin: null, window: null, written: [], place: null, forbidden: [] }, step);
+  const set = (text: string, step: boolean | string) => store.set({ text, pin: null, key: null, window: null, written: [], place: null, forbidden: [], spot: null }, step);
   const field = {
     value: state.text,
     readOnly: !can,
@@ -39,7 +43,12 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
   };
   return (
     <section class="reading" aria-label="What the model reads">
-      <p class="about">{card.about.replaceAll(" %", "\u00A0%")}</p>
+      <p class="about" data-all={all || card.about.length <= TWO_LINES}>{card.about.replaceAll(" %", "\u00A0%")}</p>
+      {card.about.length > TWO_LINES && (
+        <button type="button" class="more" aria-expanded={all} onClick={() => setAll(!all)}>
+          {all ? "Less" : "More about this model"}
+        </button>
+      )}
       <div class="line">
         <Field label={card.kind === "encoder_decoder" ? "Question" : "Text"} wide>
           <textarea rows={1} ref={area} {...field} />

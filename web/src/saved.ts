@@ -30,6 +30,8 @@ export interface Saved {
   left_out: string[];
   /** The model, where it fits and the page can compute it. */
   model: SavedModel | null;
+  /** The models that have a page beside this one, NAME.html, beside index.html. Empty: a file on its own. */
+  pages: string[];
 }
 
 export function fromSaved(saved: Saved): Source {
@@ -54,6 +56,7 @@ export function fromSaved(saved: Saved): Source {
   };
 
   const tile = async (asked: AskTile): Promise<Float32Array> => {
+    if (asked.passed) throw new Refused(unknown("weights"));
     const matrix = find(asked, asked.level);
     return cut(await open(matrix), matrix, asked);
   };
@@ -61,6 +64,7 @@ export function fromSaved(saved: Saved): Source {
   const query = async (asked: AskRows): Promise<Float32Array> => {
     const known = rows.get(keyOf("rows", asked));
     if (known !== undefined) return unpack(known);
+    if (asked.passed) throw new Refused(unknown("rows"));
     const stack = runs.find(({ run }) => run === asked.run)?.attentions.find(({ part }) => part === asked.part);
     if (!stack || asked.query >= stack.queries) throw new Refused(unknown("rows"));
     const layers = asked.layer === null ? range(stack.layers) : [asked.layer];

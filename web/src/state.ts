@@ -3,10 +3,15 @@
 import { signal, type Signal } from "@preact/signals";
 import contract from "./contract.json";
 import type { ModelCard, Schemas, View } from "./source";
+import { stepOf } from "./tours";
 
 export type Place = Schemas["HeadPlace"];
 /** The state as an address describes it: without a text or a view, it shows those of the model's card. */
-export type Address = Schemas["State"];
+export type Address = Schemas["State"] & {
+  /** The tour that is under way, and its step, from 1. No part of what a saved page holds. */
+  tour: string;
+  step: number;
+};
 export type State = Address & { text: string; view: View };
 
 export type Words = Record<string, string>;
@@ -32,7 +37,10 @@ interface Schema {
 const { $defs: DEFINITIONS, properties: FIELDS } = contract.State as { $defs: Record<string, Schema>; properties: Record<string, Schema> };
 
 /** Every field at its default. */
-export const START = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.default])) as Address;
+export const START = {
+  ...Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.default])),
+  ...{ tour: "", step: 1 },
+} as Address;
 
 /** Whether a value is valid under a schema of contract.json. */
 export function fits(value: unknown, schema: Schema): boolean {
@@ -73,20 +81,20 @@ export function fits(value: unknown, schema: Schema): boolean {
   }
 }
 
-/** The state in the words that differ from `START`. */
-export function toWords(state: Address): Words {
+/** The state in the words that differ from `from`. */
+export function toWords(state: Address, from = START): Words {
   const words: Words = {};
-  for (const [name, start] of Object.entries(START)) {
-    const value = state[name as keyof Address];
-    if (JSON.stringify(value) === JSON.stringify(start)) continue;
+  for (const name of Object.keys(FIELDS) as (keyof Address)[]) {
+    const value = state[name];
+    if (JSON.stringify(value) === JSON.stringify(from[name])) continue;
     words[name] = typeof value === "string" ? value : JSON.stringify(value);
   }
   return words;
 }
 
 /** The state that words describe. Unknown names and words that do not fit their field are ignored. */
-export function fromWords(words: Words): Address {
-  const state: Record<string, unknown> = { ...START };
+export function fromWords(words: Words, from = START): Address {
+  const state: Record<string, unknown> = { ...from };
   for (const [name, field] of Object.entries(FIELDS)) {
     if (!Object.hasOwn(words, name)) continue;
     try {
@@ -114,9 +122,9 @@ export const UNCHANGED = (({ removed, forbidden, steer, swaps }) => ({ removed, 
 
 /** The state with which a model is first shown. */
 export function startOf(card: ModelCard): Partial<State> {
-  const { source, order, versus, pin, window, cells, written, expertLayer, place, target, other } = START;
+  const { source, order, exercise, attempt, versus, pinned, pin, key, window, cells, written, expertLayer, place, target, other, second, spot, tour, step } = START;
   return {
-    ...{ source, order, versus, pin, window, cells, written, expertLayer, place, target, other },
+    ...{ source, order, exercise, attempt, versus, pinned, pin, key, window, cells, written, expertLayer, place, target, other, second, spot, tour, step },
     ...UNCHANGED,
     model: card.name,
     view: card.views[0] ?? "attention",
@@ -128,16 +136,34 @@ export function startOf(card: ModelCard): Partial<State> {
   };
 }
 
-export function toHash(state: Address): string {
-  return `#${new URLSearchParams(toWords(state)).toString()}`;
+/** The state with which a step of a tour begins; null where there is no such step. */
+export function startOfStep(tour: string, step: number): Address | null {
+  const found = stepOf(tour, step);
+  return found && { ...START, ...found.step.state, tour, step };
+}
+
+/** An address holds what differs from the state that `words` describe; in a tour, from the beginning of its step. */
+export function toHash(state: Address, words: Words = {}): string {
+  const from = startOfStep(state.tour, state.step);
+  const own = from ? { tour: state.tour, step: String(state.step), ...toWords(state, from) } : toWords(state, fromWords(words));
+  return `#${new URLSearchParams(own).toString()}`;
 }
 
 const wordsIn = (hash: string): Words => Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
 
-const fromHash = (hash: string): Address => fromWords(wordsIn(hash));
+/** What an address describes; what it leaves open is as in `words`, or as its tour has it. */
+export function fromHash(hash: string, words: Words = {}): Address {
+  const own = wordsIn(hash);
+  const from = startOfStep(own.tour ?? "", Number(own.step ?? 1));
+  return from ? fromWords(own, from) : fromWords({ ...words, ...own });
+}
 
 export interface Store {
   readonly state: Signal<Address>;
+  /** The address of the start page; null where there is none. */
+  readonly home: string | null;
+  /** The part of the page's address that opens it in this state; null where the page has no address. */
+  readonly link: (() => string) | null;
   /**
    * Change some fields. `step`: add an entry to the browser's history, so that "back" undoes the change. If it names a field,
    * everything typed there shares one entry, until another step or until the field loses focus.
@@ -145,30 +171,52 @@ export interface Store {
   set(change: Partial<State>, step?: boolean | string): void;
 }
 
-/** The state of a page whose address follows it. */
-export function inAddress(): Store {
-  const state = signal(fromHash(location.hash));
+/**
+ * The state of a page whose address follows it.
+ *
+ * @param file Of a saved file: its own state, and the models that have a page beside it, where they are opened.
+ */
+export function inAddress(file: { words: Words; pages: readonly string[] } | null = null): Store {
+  const { words, pages } = file ?? { words: {}, pages: [] };
+  const hashOf = (address: Address) => toHash(address, words);
+  const state = signal(fromHash(location.hash, words));
   let due = 0;
   let typing: string | null = null;
+  const change = (address: Address): boolean => {
+    const elsewhere = pages.includes(address.model) && address.model !== words.model;
+    if (elsewhere) location.assign(`${address.model}.html${toHash(address)}`);
+    else state.value = address;
+    return !elsewhere;
+  };
+  const record = (how: "pushState" | "replaceState") => {
+    try {
+      history[how](null, "", hashOf(state.value));
+    } catch {
+      // A file within another page may have no history.
+    }
+  };
   const write = () => {
     clearTimeout(due);
     due = 0;
-    history.replaceState(null, "", toHash(state.value));
+    record("replaceState");
   };
+  change(state.value);
   addEventListener("hashchange", () => {
     typing = null;
-    if (location.hash !== toHash(state.value)) state.value = fromHash(location.hash);
+    if (location.hash !== hashOf(state.value)) change(fromHash(location.hash, words));
   });
   addEventListener("focusout", () => (typing = null));
   return {
     state,
-    set(change, step = false) {
+    home: !file ? "#" : pages.length > 0 ? "index.html" : null,
+    link: () => hashOf(state.value),
+    set(fields, step = false) {
       const entry = typeof step === "string" ? step !== typing : step;
       // The entry to which "back" returns has to hold the state just before this change.
       if (entry && due !== 0) write();
-      state.value = { ...state.value, ...change };
+      if (!change({ ...state.value, ...fields })) return;
       if (entry) {
-        history.pushState(null, "", toHash(state.value));
+        record("pushState");
         typing = typeof step === "string" ? step : null;
         return;
       }
@@ -177,12 +225,4 @@ export function inAddress(): Store {
       due = window.setTimeout(write, 150);
     },
   };
-}
-
-/** The state of a saved file: as saved, except for what its address says. Changes are not written to the address. */
-export function asSaved(words: Words): Store {
-  const read = () => fromWords({ ...words, ...wordsIn(location.hash) });
-  const state = signal(read());
-  addEventListener("hashchange", () => (state.value = read()));
-  return { state, set: (change) => (state.value = { ...state.value, ...change }) };
 }

@@ -122,6 +122,8 @@ export function shared(model: Model): Store & Closing {
   model.on("change:state", follow);
   return {
     state,
+    home: null,
+    link: null,
     set(change: Partial<State>) {
       state.value = { ...state.value, ...change };
       clearTimeout(due);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { ModelCard } from "../src/source";
-import { cardOf, fits, fromWords, resolved, START, startOf, toHash, toWords } from "../src/state";
+import { cardOf, fits, fromHash, fromWords, resolved, START, startOf, startOfStep, toHash, toWords } from "../src/state";
 
 const card: ModelCard = {
   name: "facts",
@@ -16,6 +16,7 @@ const card: ModelCard = {
   words: null,
   layer: 1,
   head: 2,
+  blank: "",
   origin: "shipped",
 };
 
@@ -101,4 +102,20 @@ test("choosing a model resets what belongs to another, and keeps what does not",
   assert.deepEqual([start.cells, start.written, start.pin, start.versus], [{}, [], null, null]);
   assert.ok(!("shape" in start) && !("temperature" in start));
   assert.equal(startOf({ ...card, kind: "decoder" }).part, null);
+});
+
+test("the address of a step of a tour holds what differs from its beginning", () => {
+  const begin = startOfStep("first", 4);
+  assert.ok(begin);
+  assert.equal(toHash(begin), "#tour=first&step=4");
+  assert.deepEqual(fromHash("#tour=first&step=4"), begin);
+  // What the step sets and the reader takes back stays so.
+  const steered = startOfStep("smollm2", 10);
+  assert.ok(steered?.steer);
+  const own = { ...steered, steer: null, layer: 3 };
+  assert.deepEqual(fromHash(toHash(own)), own);
+  assert.deepEqual(Object.keys(toWords(begin)).includes("tour"), false);
+  assert.deepEqual(fromHash("#tour=first&step=99"), START);
+  assert.deepEqual(fromHash("#tour=__proto__&step=x&layer=2"), { ...START, layer: 2 });
+  assert.equal(fromHash("#tour=first", { model: "identity" }).step, 1);
 });

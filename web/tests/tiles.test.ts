@@ -55,7 +55,7 @@ test("tiles arrive once, and single weights, rows and columns come from them", a
   head.want(owner, [id(1, 0), id(1, 1)]);
   await settled();
   assert.equal(asked.length, 2);
-  assert.deepEqual(asked[0], { run: "r", part: "self", layer: 0, head: 1, level: 0, row: 1, column: 0 });
+  assert.deepEqual(asked[0], { run: "r", part: "self", layer: 0, head: 1, level: 0, row: 1, column: 0, passed: false });
   assert.equal(head.weight(270, 260), 270 * 300 + 260);
   assert.equal(head.weight(260, 270), 0, "a later key is never read");
   assert.equal(head.row(270)?.[260], 270 * 300 + 260);
@@ -81,7 +81,7 @@ test("a row that is not here is asked for", async () => {
   assert.equal(head.row(5), null);
   head.row(5);
   await settled();
-  assert.deepEqual(asked, [{ run: "r", part: "self", query: 5, layer: 1, head: 0 }]);
+  assert.deepEqual(asked, [{ run: "r", part: "self", query: 5, layer: 1, head: 0, passed: false }]);
   assert.equal(head.row(5)?.[2], 1502);
 });
 
@@ -135,14 +135,15 @@ test("what was not answered is asked for again after a while", async () => {
   }
 });
 
-test("the tiles of four heads are kept", () => {
+test("the tiles of sixteen heads are kept", () => {
   const of = stack(10);
   const { source } = answering(of);
   const tiles = (head: number) => headTiles(source, "r", of, { layer: 0, head });
+  const others = Array.from({ length: 15 }, (_, at) => at + 1);
   const first = tiles(0);
-  [1, 2, 3].forEach(tiles);
+  others.forEach(tiles);
   assert.equal(tiles(0), first);
-  [4, 1, 2, 3].forEach(tiles);
+  [16, ...others].forEach(tiles);
   assert.notEqual(tiles(0), first);
 });
 

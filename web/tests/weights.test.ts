@@ -101,6 +101,8 @@ test("a file comes back", () => {
   assert.deepEqual(fromFile(asFile(design), design), design);
   const bare: Weights = { Km: [[1], [2]], Qm: [[3], [4]], Vm: [[5], [6]], pos: null };
   assert.deepEqual(fromFile(asFile(bare), design), bare);
+  assert.deepEqual(fromFile(asFile(bare, "unique"), design), bare);
+  assert.equal(JSON.parse(asFile(bare, "unique")).exercise, "unique");
 });
 
 test("files that do not hold such weights are refused", () => {

@@ -1,7 +1,5 @@
 """Reading a decoder, in steps that all formats share: checks before memory is taken, then each tensor to its place."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

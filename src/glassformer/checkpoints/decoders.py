@@ -3,8 +3,6 @@
 A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import warnings

@@ -1,7 +1,5 @@
 """The description of a directory of weights, from its configuration and the headers of its files: no tensor is read."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

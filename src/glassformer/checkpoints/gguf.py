@@ -1,7 +1,5 @@
 """Decoders from GGUF files, by the same table of families as from directories of Hugging Face."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

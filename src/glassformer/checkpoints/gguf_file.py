@@ -6,8 +6,6 @@ of 192 bytes, and accepts offsets that wrap and tensors that overlap.
 Source: the specification in ggml's ``docs/gguf.md``; ``ggml/src/gguf.cpp`` for the order and padding of tensors.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -3,8 +3,6 @@
 Source: the specification in ggml's ``docs/gguf.md``; the keys that llama.cpp's loader reads.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Iterator, Mapping
@@ -110,7 +108,7 @@ def _described(
             faults = differences(config, found) + _not_run(str(family.gguf), config)
             lacking.append((False, faults))
         except InputError as error:
-            lacking.append((True, faults := [error.got]))
+            lacking.append((True, faults := [error.got.removeprefix("a decoder with ")]))
         if not faults:
             return family, config, metadata, factors
     nearest = ", ".join(min(lacking, key=lambda each: (each[0], len(each[1])))[1])

@@ -1,7 +1,5 @@
 """Finding models by name: directories on this machine, or models on the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 import re
 from importlib.util import find_spec

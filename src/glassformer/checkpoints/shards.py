@@ -1,7 +1,5 @@
 """Writing safetensors files of bounded size, one tensor at a time: a model of any size is written in little memory."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

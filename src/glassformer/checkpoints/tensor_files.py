@@ -5,8 +5,6 @@ header of 83 MB, ends the process if a file is truncated while it is open, and i
 instead of 10 to read 759 MiB of experts one by one).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping

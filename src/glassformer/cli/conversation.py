@@ -1,7 +1,5 @@
 """A conversation with a model, in harmony's format or by its chat template: messages, and a reply as a stream."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Generator
 

@@ -1,11 +1,9 @@
 """The flags of every command but ``train``. Nothing here imports torch, so that ``--help`` answers at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import FlagCreatePairsOff, OmitSubcommandPrefixes, Positional, arg, subcommand
 
 from glassformer.config import Count, Positive, Seed, Size, config
 from glassformer.errors import require
@@ -26,7 +24,7 @@ TaskName = Literal[
 
 LabName = Literal["hand-designed", "sentiment", "lookup", "gpt-oss"]
 LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
-View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif"]
+View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
@@ -205,12 +203,13 @@ class ClassifyFlags:
 class ExploreFlags:
     """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
 
-    Without arguments, the page offers the bundled models and every run under --runs. RUN adds one model, which is shown
-    first: the directory of a run or checkpoint, the weights of a head, or the name of a bundled model. Without RUN,
-    --text and --view are shown with the first model that reads the text and has the view.
+    Without arguments, the page begins with tours and questions, and offers the bundled models, language models from
+    installed packages and every run under --runs. RUN adds one model, which is shown first: the directory of a run or
+    checkpoint, the weights of a head, or the name of a bundled model. Without RUN, --text and --view are shown with the
+    first model that reads the text and has the view.
 
     The page is served to this machine only, until Ctrl-C. With --save it is written to one file instead, which opens
-    without a server and without network.
+    without a server and without network; with --save and --all to a directory, with a page for each bundled model.
     """
 
     run: Annotated[Positional[str | None], arg(metavar="[RUN]")] = None
@@ -227,6 +226,8 @@ class ExploreFlags:
     """Open the page in the browser."""
     save: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the page to this file instead of serving it."""
+    all: bool = False
+    """Write every bundled model, with an index, to the directory that --save names."""
     overwrite: Overwrite = False
 
 
@@ -480,3 +481,61 @@ class VerifyFlags:
             require(self.json.resolve() not in inputs, got, "another file to write to", fix)
         is_file = figure is not None and figure.exists() and not figure.is_dir()
         require(not is_file, f"--figure {figure}, which is a file", "a directory, new or existing", fix)
+
+
+@config
+class StartFlags:
+    """Write a lab's notebook with blanks, hints and checks.
+
+    In the notebook, replace each "raise NotImplementedError()" and run the cell below it, which checks the answer.
+    """
+
+    lab: Positional[LabName]
+    """Which lab."""
+    directory: Annotated[Positional[Path], arg(metavar="DIR")] = Path(".")
+    """Where to write LAB.ipynb."""
+    seed: Seed = 0
+    """Variant of the tasks: another alphabet, recurrence or facts. 0: the course's own."""
+    solutions: FlagCreatePairsOff[bool] = False
+    """The instructor's version, with nbgrader's marks around the solutions."""
+    otter: FlagCreatePairsOff[bool] = False
+    """Write Otter's tests, too: DIR/tests/NAME.py for each exercise."""
+    overwrite: Overwrite = False
+
+
+@config
+class GradeFlags:
+    """Grade notebooks and answers: points, what they rest on, and feedback, a row for each exercise of each file.
+
+    Nothing in a notebook is executed. Weights, programs and other answers that are data are judged anew for every
+    input; of code the notebook's own record of the check counts, and the row says "recorded, not re-run". A student
+    can forge such a record: --run has nbgrader's autograder execute the notebooks, on this computer.
+    """
+
+    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILES")]
+    """Notebooks of any of the labs and answers that the page wrote, or patterns such as 'submitted/*.ipynb'."""
+    out: Annotated[Path, arg(metavar="FILE")]
+    """Write the grades as CSV."""
+    gradescope: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Write the results.json of Gradescope and Otter, for one submission."""
+    seed: Annotated[int | None, arg(help="The variant that was given out. None: the one that the file names.")] = None
+    run: FlagCreatePairsOff[bool] = False
+    """Execute the notebooks with nbgrader (pip install nbgrader). Do so only where untrusted code may run."""
+    overwrite: Overwrite = False
+
+    def __post_init__(self) -> None:
+        require(len(self.files) > 0, "no files", "one notebook or more", "Name the notebooks.")
+        got = f"--gradescope with {len(self.files)} files"
+        require(self.gradescope is None or len(self.files) == 1, got, "one file", "Gradescope grades them one by one.")
+        got = f"--gradescope {self.gradescope}, which is --out as well"
+        same = self.gradescope is not None and self.gradescope.resolve() == self.out.resolve()
+        require(not same, got, "another file", "Choose another name.")
+
+
+@config
+class CourseFlags:
+    """The labs as a course: notebooks with blanks to fill, and their grading."""
+
+    command: OmitSubcommandPrefixes[
+        Annotated[StartFlags, subcommand("start")] | Annotated[GradeFlags, subcommand("grade")]
+    ]

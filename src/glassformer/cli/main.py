@@ -4,8 +4,6 @@ This module imports neither torch nor tyro, and no command's flags import torch,
 command's module is imported when its flags are parsed.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
@@ -38,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     name: Command(summary, f"glassformer.cli.{flags}", f"glassformer.cli.commands.{name.replace('-', '_')}")
     for name, flags, summary in (
         ("lab", "flags.LabFlags", "run a lab from start to end and write its report"),
+        ("course", "flags.CourseFlags", "write a lab's notebook with blanks and checks, and grade notebooks"),
         ("train", "train_flags.TrainFlags", "train a decoder on a text file or on the recurrence"),
         ("generate", "flags.GenerateFlags", "continue a prompt with a trained or released decoder"),
         ("chat", "flags.ChatFlags", "talk with a language model"),

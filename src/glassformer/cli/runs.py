@@ -1,7 +1,5 @@
 """Runs of decoders: what the command line stores in their config.json, and their weights."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import asdict, dataclass

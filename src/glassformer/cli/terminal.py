@@ -1,7 +1,5 @@
 """Printing: text that cannot steer a terminal, readable sizes, and the speed of generation."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

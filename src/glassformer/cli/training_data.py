@@ -1,7 +1,5 @@
 """Training data of ``glassformer train``: any text, byte by byte, or the recurrence."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

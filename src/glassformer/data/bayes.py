@@ -14,8 +14,6 @@ Source: Bayes' rule; the filter that sums the initial state out is the forward r
 (Rabiner, "A tutorial on hidden Markov models and selected applications in speech recognition", 1989, section III.A).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

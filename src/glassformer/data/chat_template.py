@@ -4,8 +4,6 @@ A template is a Jinja2 program that comes with the model, and renders as in tran
 own with limits, see :mod:`~glassformer.data.template_process`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

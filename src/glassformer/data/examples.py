@@ -1,7 +1,5 @@
 """Labelled texts, and splits in which no text occurs in two parts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

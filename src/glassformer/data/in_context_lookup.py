@@ -9,8 +9,6 @@ Tokens: 0 is padding, then come the keys, the values, "none" (the answer when th
 used.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 

@@ -5,8 +5,6 @@ value and ``[EOS]``. There is no query, since the context holds one fact. As the
 context's tokens determines the fact; in :mod:`glassformer.data.in_context_lookup` it does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import permutations

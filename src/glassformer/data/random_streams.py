@@ -1,7 +1,5 @@
 """Random generators by seed and purpose, and the checks that all random splits share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ coefficients. Each step emits one token and shifts it into the state (the last `
 The initial values themselves are never emitted, so even the first token depends on hidden numbers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

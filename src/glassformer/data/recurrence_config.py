@@ -1,7 +1,5 @@
 """The configuration of the recurrence; importing it does not import torch."""
 
-from __future__ import annotations
-
 from glassformer.config import Fraction, Size, config
 from glassformer.errors import require
 

@@ -4,8 +4,6 @@ They work on bytes: every text can be encoded, and a token may be part of a char
 ``tokenizer.json`` in the directory of its weights or on the hub.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import re
@@ -18,7 +16,7 @@ from typing import Any, Literal
 import tokenizers
 
 from glassformer.data.tokenizer import read_json, require_text, whole_text
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, require
 from glassformer.untrusted import read_bytes, read_text, require_regular
 
 # How o200k splits a text into the parts within which bytes are merged.
@@ -42,7 +40,6 @@ LARGEST_FILE = 2**26
 """Most bytes of a tokenizer's file; gpt-oss's has 28 MB."""
 
 TOKENIZER_FILE = "tokenizer.json"
-_WAYS = f"a directory or file with {TOKENIZER_FILE}, or the name of a model on the hub such as openai/gpt-oss-20b"
 END_NAMES = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
     *("<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>"),
@@ -244,31 +241,6 @@ def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
             require_regular(file, inside=True)
             return _configured(read_tokenizer(file), read_tokenizer_config(place))
     return None
-
-
-def named_tokenizer(name: str) -> ReleasedTokenizer:
-    """The tokenizer that a user names: a file, a directory with one, or a model on the hub."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        found = tokenizer_beside(path)
-        if found is None:
-            raise InputError(f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file.")
-        return found
-    if path.exists() or path.suffix == ".json":
-        return read_tokenizer(path)
-    require(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None, f"the tokenizer {name!r}", _WAYS, "Check the name.")
-    from huggingface_hub import hf_hub_download  # takes a third of a second to import, and is rarely needed
-
-    try:
-        return read_tokenizer(hf_hub_download(name, TOKENIZER_FILE))
-    except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"the tokenizer {name!r}, which is not a file and could not be loaded from the hub ({first_line(error)})",
-            _WAYS,
-            "Check the name and the connection, or download the file and pass its path.",
-        ) from error
 
 
 def _kind(content: Mapping[str, Any]) -> str:

@@ -7,8 +7,6 @@ the template and its variables; to standard output goes JSON with the text or th
 Only the standard library and Jinja2 are imported, so that it starts fast.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import datetime

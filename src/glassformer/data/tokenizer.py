@@ -120,6 +120,11 @@ class WordTokenizer:
             before = word
         return text
 
+    def described(self, max_len: int) -> dict[str, Any]:
+        """:meth:`encode` as data for another language, whose patterns have no ``\\w`` of all letters."""
+        words, letter = [*_SPECIAL, *self.words], rf"[\p{{L}}\p{{N}}_{_MARKS}]"
+        return {"kind": "words", "words": words, "letter": letter, "invisible": _INVISIBLE.pattern, "longest": max_len}
+
     def to_json(self) -> str:
         """The vocabulary as a JSON object."""
         return json.dumps({"format": _FORMAT, "words": self.words})

@@ -1,7 +1,5 @@
 """A page to look inside models: one view, shown by a local server, in a notebook, or from one saved file."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType

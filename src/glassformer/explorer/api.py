@@ -1,7 +1,5 @@
 """What every transport of the page's calls shares: who answers, and how a request is refused or abandoned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """The calls that a page can make, and their answers, whatever carries them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -15,15 +13,16 @@ from glassformer import __version__
 from glassformer.errors import require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.attention import measures, rows, weights
+from glassformer.explorer.answers.detecting import detect
 from glassformer.explorer.answers.experts import experts
 from glassformer.explorer.answers.hand_designed import check, head
 from glassformer.explorer.answers.lenses import contributions, lens
-from glassformer.explorer.answers.programs import program, proof
+from glassformer.explorer.answers.programs import attempt, program, proof
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import find, next_token, steps
 from glassformer.explorer.answers.scrambling import scramble
-from glassformer.explorer.answers.sweeping import sweep
-from glassformer.explorer.answers.what_if import whatif
+from glassformer.explorer.answers.sweeping import patches, sweep
+from glassformer.explorer.answers.what_if import edits_of, whatif
 from glassformer.explorer.api import UnknownName, not_described
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.saving.saved_page import page
@@ -53,16 +52,19 @@ CALLS = MappingProxyType(
         "weights": Call(m.AskTile, bytes, "A tile of an attention matrix.", weights),
         "rows": Call(m.AskRows, bytes, "The attention weights of one query, in every layer and head or in one.", rows),
         "measures": Call(m.AskMeasures, m.Measures, "Entropy, distance, sink and thumbnail of every head.", measures),
+        "detect": Call(m.AskDetect, m.Detected, "What each head of a decoder looks for.", detect),
         "experts": Call(m.AskExperts, m.Experts, "The experts that every token was routed to.", experts),
         "head": Call(m.AskHead, m.Head, "A task with the weights that were designed for it.", _of_model(head)),
         "check": Call(m.AskCheck, m.Check, "Run weights on a sequence, and prove or refute them.", _of_model(check)),
         "program": Call(m.AskProgram, m.Program, "A compiled program's parts, heads and residual stream.", program),
         "proof": Call(m.AskProof, m.Proof, "Prove or refute a compiled program.", proof),
+        "attempt": Call(m.AskAttempt, m.Attempt, "Compare a written program with a compiled one's task.", attempt),
         "scramble": Call(m.AskScramble, m.Scrambled, "Compare a source with other orders.", _of_model(scramble)),
         "next": Call(m.AskNext, m.Next, "The next token's distribution under a rule.", _of_model(next_token)),
         "steps": Call(m.AskSteps, m.Steps, "Continue a text by some tokens.", _of_model(steps)),
         "whatif": Call(m.AskWhatIf, m.WhatIf, "Change a model and compare its output with that of a run.", whatif),
         "sweep": Call(m.AskSweep, m.HeadSweep, "Remove every head, one at a time, and compare the output.", sweep),
+        "patches": Call(m.AskPatches, m.Patches, "Run a text with each place as in another one.", patches),
         "lens": Call(m.AskLens, m.Lens, "What the residual stream predicts after each layer.", lens),
         "contributions": Call(m.AskContributions, m.Contributions, "What each part adds to a logit.", contributions),
         "find": Call(m.AskFind, m.Found, "The token with which a text begins.", _of_model(find)),
@@ -99,7 +101,7 @@ class Backend:
         twice = sorted({name for name in names if names.count(name) > 1})
         require(not twice, f"two models named {twice}", "unique names", "Rename one.")
         self.entries = dict(zip(names, entries, strict=True))
-        self.runs = Runs(self.model)
+        self.runs = Runs(self.model, edits=edits_of)
         self._open: dict[str, LoadedModel] = {}
         self._stamps: dict[str, Hashable] = {}
         self._locks = {name: threading.Lock() for name in names}

@@ -5,8 +5,6 @@ to it, and under a host name of its own that it resolves to 127.0.0.1 (DNS rebin
 request is refused unless it names this server as its host, and comes from this server's own page or from no page.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import MutableMapping
 from contextlib import suppress

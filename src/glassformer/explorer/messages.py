@@ -5,8 +5,6 @@ answer recorded in a saved page. The calls ``weights`` and ``rows`` answer with 
 shape follows from the request and from :class:`Run`, and ``page`` with HTML; all others answer with JSON.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -22,7 +20,7 @@ MOST_UNITS = 256
 MOST_CELLS = 4096
 """Largest number of entries of one matrix of a hand-designed head."""
 
-View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif"]
+View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
 Kind = Literal["head", "program", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
 Origin = Literal["shipped", "run", "given"]
@@ -119,6 +117,8 @@ class ModelCard(Message):
     """The vocabulary, if it is small; None: any text is valid."""
     layer: Index = 0
     head: Index = 0
+    blank: str = ""
+    """Of a program that is also an exercise: its text with a part left out."""
     origin: Origin
 
 
@@ -138,6 +138,72 @@ class HeadWeightsMessage(Request):
     pos: Cells | None = None
 
 
+class RemovedHead(Request):
+    """A head whose output is set to 0."""
+
+    part: Part
+    layer: Index
+    head: Index
+
+
+class ForbiddenEdge(Request):
+    """A key that a query may not attend to."""
+
+    part: Part
+    layer: Index | None
+    """None: in every layer of the part."""
+    head: Index | None
+    query: Index
+    key: Index
+
+
+class Steering(Request):
+    """A vector that is added to the residual stream after a layer, at all positions.
+
+    Its direction is the one that raises the logit of ``toward`` most, or its difference from the logit of ``away``,
+    through the final norm's weight.
+    """
+
+    layer: Index
+    toward: OutcomeId
+    away: OutcomeId | None
+    strength: Strength
+    """Its length, as a multiple of the stream's median length: some models' first token has a hundred times as much."""
+
+
+class ReplacedExpert(Request):
+    """An expert that gets no tokens."""
+
+    layer: Index
+    expert: Index
+    instead: Index | None
+    """The expert that gets its share of the router's probability, where it was chosen. None: the next best."""
+
+
+class PatchedPlace(Request):
+    """The residual stream after a layer at one position, as it is where the model reads another text."""
+
+    text: Text
+    """Of as many tokens."""
+    layer: Index
+    position: Index
+
+
+Removed = Annotated[list[RemovedHead], Field(max_length=MOST_EDITS)]
+Forbidden = Annotated[list[ForbiddenEdge], Field(max_length=MOST_EDITS)]
+Replaced = Annotated[list[ReplacedExpert], Field(max_length=MOST_EDITS)]
+
+
+class Changes(Request):
+    """Changes of a model."""
+
+    removed: Removed = Field(default=[])
+    forbidden: Forbidden = Field(default=[])
+    steer: Steering | None = None
+    swaps: Replaced = Field(default=[])
+    patch: PatchedPlace | None = None
+
+
 class AskText(Request):
     """A model and a text, for an encoder-decoder the decoder's initial one, which may be empty."""
 
@@ -154,6 +220,8 @@ class Ask(AskText):
     """A permutation of ``source``: place i is read from ``source[order[i]]``. None: the order of ``source``."""
     weights: HeadWeightsMessage | None = None
     """For a hand-designed head: its matrices. None: those of its design."""
+    changes: Changes | None = None
+    """Changes of the model that reads; the tokens are those that it reads without them."""
 
 
 class Said(Message):
@@ -191,6 +259,9 @@ class AskTile(Request):
     level: Annotated[int, Field(ge=0, le=12), WHOLE] = 0
     row: Index = 0
     column: Index = 0
+    passed: bool = False
+    """Instead of weights, shares of what is passed on: weight times length of the value after the output projection,
+    divided by the sum of its row."""
 
 
 class AskRows(Request):
@@ -201,6 +272,8 @@ class AskRows(Request):
     query: Index
     layer: Index | None = None
     head: Index | None = None
+    passed: bool = False
+    """As in :class:`AskTile`."""
 
 
 class AskMeasures(Request):
@@ -226,9 +299,35 @@ class Measures(Message):
     """Mean distance from a query to its keys, weighted, in tokens; None if the keys are another text."""
     sink: list[list[float | None]] | None
     """Mean weight of the sink; None without sinks."""
+    most_read: list[list[int]]
+    """The key that gets most attention: with the largest mean weight of all queries that see more than one key."""
+    on_one: list[list[float | None]]
+    """That mean weight."""
+    passed: list[list[float | None]] | None
+    """The mean share of what is passed on that comes from it, as in ``AskTile.passed``; None where it is unknown."""
     thumbnails: list[list[list[list[float]]]]
     """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` cells; no rows if
     weights are not finite."""
+
+
+class AskDetect(Request):
+    """A request for what each head of a decoder looks for."""
+
+    model: Name
+
+
+class Detected(Message):
+    """The mean weights, [layer][head], of a decoder's heads on four kinds of keys, for random tokens that are read
+    twice; see :class:`~glassformer.observe.detectors.HeadScores`. They are of the model, whatever text is shown."""
+
+    previous: list[list[float]]
+    """The token before the query."""
+    first: list[list[float]]
+    """The first token, and the sink."""
+    duplicate: list[list[float]]
+    """The earlier occurrence of the query's token."""
+    induction: list[list[float]]
+    """The token after that, which is what comes next."""
 
 
 class AskExperts(Request):
@@ -444,6 +543,32 @@ class Proof(Message):
     counterexample: ProgramFailure | None
 
 
+class AskAttempt(Request):
+    """A request to read a program that was written for the task of a compiled one, and to compare the two."""
+
+    model: Name
+    program: Text
+    text: Text
+
+
+class Attempt(Message):
+    """A written program on a text, and whether it does the task; see ``programs.written.Comparison``."""
+
+    tokens: list[str]
+    outputs: list[str] | None
+    """What it gives at each position; None where it has no value."""
+    definition: list[str] | None
+    """What the task is."""
+    right: list[bool] | None
+    verdict: Literal["holds", "fails", "undecided"]
+    rests_on: Literal["every sequence", "samples"]
+    num_checked: int
+    num_possible: int
+    counterexample: ProgramFailure | None
+    fault: Refusal | None
+    """Why it cannot be read, or has no value."""
+
+
 class AskScramble(AskText):
     """A request to reorder an encoder-decoder's source, in one way or in all."""
 
@@ -536,53 +661,6 @@ class Steps(Message):
     ended: Ended
 
 
-class RemovedHead(Request):
-    """A head whose output is set to 0."""
-
-    part: Part
-    layer: Index
-    head: Index
-
-
-class ForbiddenEdge(Request):
-    """A key that a query may not attend to."""
-
-    part: Part
-    layer: Index | None
-    """None: in every layer of the part."""
-    head: Index | None
-    query: Index
-    key: Index
-
-
-class Steering(Request):
-    """A vector that is added to the residual stream after a layer, at all positions.
-
-    Its direction is the one that raises the logit of ``toward`` most, or its difference from the logit of ``away``,
-    through the final norm's weight.
-    """
-
-    layer: Index
-    toward: OutcomeId
-    away: OutcomeId | None
-    strength: Strength
-    """Its length, as a multiple of the stream's median length: some models' first token has a hundred times as much."""
-
-
-class ReplacedExpert(Request):
-    """An expert that gets no tokens."""
-
-    layer: Index
-    expert: Index
-    instead: Index | None
-    """The expert that gets its share of the router's probability, where it was chosen. None: the next best."""
-
-
-Removed = Annotated[list[RemovedHead], Field(max_length=MOST_EDITS)]
-Forbidden = Annotated[list[ForbiddenEdge], Field(max_length=MOST_EDITS)]
-Replaced = Annotated[list[ReplacedExpert], Field(max_length=MOST_EDITS)]
-
-
 class AskFind(AskText):
     """A request for a token of a decoder's vocabulary by its text."""
 
@@ -606,14 +684,10 @@ class AskOutcome(Request):
     """The token or class in question. None: the likeliest in the run."""
 
 
-class AskWhatIf(AskOutcome):
+class AskWhatIf(AskOutcome, Changes):
     """A request for an output with and without changes of the model."""
 
     other: OutcomeId | None = None
-    removed: Removed = Field(default=[])
-    forbidden: Forbidden = Field(default=[])
-    steer: Steering | None = None
-    swaps: Replaced = Field(default=[])
 
 
 Offer = Literal["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
@@ -682,6 +756,35 @@ class HeadSweep(Message):
     """The number of exact heads."""
     total: int
     """How many will be exact: fewer than there are where that would take too long."""
+
+
+class AskPatches(AskOutcome):
+    """A request to run a second text with one place at a time as in the first, ``ask``. It is continued as a sweep."""
+
+    second: Text
+    """Of as many tokens as the first."""
+    other: OutcomeId | None = None
+    """As in :class:`AskSweep`."""
+    done: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
+    """How many places the caller knows."""
+
+
+class Patches(Message):
+    """The log-odds of a token or class after a second text with one place of the residual stream as in the first."""
+
+    target: OutcomeId
+    name: str
+    other: OutcomeId | None
+    other_name: str | None
+    tokens: list[str]
+    second_tokens: list[str]
+    first: float
+    """The log-odds after the first text."""
+    second: float
+    patched: list[list[float | None]]
+    """[layer][position]: those after the second text with this place; None: not known yet."""
+    done: int
+    total: int
 
 
 class AskLens(AskOutcome):

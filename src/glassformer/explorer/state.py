@@ -5,8 +5,6 @@ addresses by the JSON schema of :class:`State`, which ``make page`` writes to ``
 and tokens are counted from 0.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -24,6 +22,8 @@ SIZE = r"0|[1-9][0-9]{0,2}"
 NUMBER = r"[ \t]*[+\u2212-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+\u2212-]?[0-9]+)?[ \t]*"
 """A number as it is typed in a cell, perhaps with a true minus sign."""
 MOST_DIGITS = 40
+MOST_PINNED = 6
+"""Largest number of heads that are shown beside the first."""
 
 
 def _encodable(text: str) -> str:
@@ -50,6 +50,13 @@ class Window(m.Message):
     size: Annotated[int, Field(ge=1, le=m.MOST_TOKENS), m.WHOLE]
 
 
+class Spot(m.Message):
+    """A place of the residual stream."""
+
+    layer: m.Index
+    position: m.Index
+
+
 class State(m.Message):
     """What the page shows."""
 
@@ -71,14 +78,22 @@ class State(m.Message):
     head: m.Index = 0
     versus: HeadPlace | None = None
     """A second head, compared with the first."""
+    pinned: Annotated[list[HeadPlace], Field(max_length=MOST_PINNED)] = Field(default=[])
+    """Heads that are shown beside the first."""
     pin: m.Index | None = None
     """The query that stays chosen when nothing is hovered."""
+    key: m.Index | None = None
+    """The key that stays chosen instead, in lines."""
     shape: Literal["matrix", "lines", "words", "layers", "heads"] = "matrix"
     """How attention is drawn."""
     root: bool | None = None
     """Whether colours follow the square root of a weight, which shows small ones. None: where there are many keys."""
-    measure: Literal["pictures", "entropy", "distance", "sink"] = "pictures"
+    measure: Literal[
+        "pictures", "entropy", "distance", "sink", "on_one", "previous", "first", "duplicate", "induction"
+    ] = "pictures"
     """What the grid of heads shows of each head."""
+    passed: bool = False
+    """Whether cells are shares of what is passed on, weight times size of the value, instead of weights."""
     across: Literal["average", "chosen", "all"] = "average"
     """Which heads are shown where a query is followed through all layers."""
     window: Window | None = None
@@ -86,6 +101,11 @@ class State(m.Message):
     cells: dict[Encodable, Encodable] = Field(default={})
     """Edits of a hand-designed head: an address (:data:`CELL`) and the number as typed. ``size.qk``, ``size.pos`` and
     ``size.len`` are numbers of columns of keys and queries, of columns of pos (0: no positions), and of rows of pos."""
+    exercise: bool = False
+    """Whether a hand-designed head begins with zeros instead of its design, and a program with a blank, to be solved on
+    the page."""
+    attempt: Encodable | None = None
+    """What was typed for a program's exercise. None: the text of its card, with the blank."""
     temperature: m.Temperature = 1.0
     top_k: m.TopK | None = None
     top_p: m.TopP = 1.0
@@ -104,6 +124,10 @@ class State(m.Message):
     """The experts that are replaced there."""
     place: m.Index | None = None
     """The token whose successor is predicted. None: the last one, or the one before an encoder-decoder's answer."""
+    second: Encodable | None = None
+    """A second text, which is compared with the first. None: the same."""
+    spot: Spot | None = None
+    """The layer and the position at which the second text gets what the first has there."""
     target: m.OutcomeId | None = None
     """The token or class that sweep, lens and contributions are about. None: the likeliest without changes."""
     other: m.OutcomeId | None = None
@@ -112,7 +136,7 @@ class State(m.Message):
 
 NAMES = MappingProxyType({name: to_camel(name) for name in State.model_fields})
 """Each field's name in Python and in an address."""
-PLAIN = ("model", "view", "text", "part", "shape", "measure", "across")
+PLAIN = ("model", "view", "text", "part", "shape", "measure", "across", "attempt", "second")
 """Fields that are text: their words are the text itself, those of other fields are JSON."""
 
 

@@ -1,7 +1,5 @@
 """The page in a notebook's cell: the same code as on the server, with answers from the kernel."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from typing import Any

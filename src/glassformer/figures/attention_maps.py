@@ -7,8 +7,6 @@ such as one of pyplot's, or in a new one. They raise InputError for weights that
 or not finite, and for a wrong number of names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

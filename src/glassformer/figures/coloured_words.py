@@ -1,6 +1,4 @@
-"""A text with coloured words: what a query attends to, or how much each word contributes to a prediction."""
-
-from __future__ import annotations
+"""A text with coloured words: how much each word contributes to a prediction, or what it receives."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -37,8 +35,6 @@ _HINTED = 1.03
 """The most by which a word is drawn wider than measured, where hinting rounds its letters up to whole pixels."""
 _LONGEST = 200
 """The most letters of a word that does not fit into a line."""
-_BETWEEN = 0.35
-"""Empty lines between two queries."""
 
 _FONT = FontProperties(family="DejaVu Sans", size=_SIZE)
 """Bundled with matplotlib, so that lines break alike everywhere."""
@@ -71,7 +67,7 @@ def coloured_text(
         largest: The weight at the end of the scale, for several texts on one scale; a text in ``ax`` then has no colour
             bar. The largest of ``weights`` when None.
     """
-    values = _checked(words, np.asarray(weights, dtype=float)[None], 1, signed)[0]
+    values = _checked(words, weights, signed)
     reached = float(np.abs(values).max())
     got = f"a weight of size {reached:g} with largest = {largest}"
     require(largest is None or reached <= largest, got, "no weight above largest", "Pass the largest of all texts.")
@@ -92,31 +88,6 @@ def coloured_text(
         needed = len(lines) * _LINE
         require(needed <= height, got, f"{needed / _INCH:.1f} inches", "Use larger axes, or omit ax.")
     _write(room, lines, values, scale, 0.0)
-    return figure
-
-
-@in_style
-def attention_rows(
-    words: Sequence[str],
-    weights: Float[np.ndarray, "query key"],
-    queries: Sequence[int],
-    title: str | None = None,
-) -> Figure:
-    """The text once for each chosen query, coloured by what the query attends to; the query is framed.
-
-    All rows share one scale, from 0 to the largest weight drawn. ``queries`` are indices of words.
-    """
-    values = _checked(words, weights, len(words), signed=False)
-    fits = len(queries) > 0 and min(queries) >= 0 and max(queries) < len(words)
-    got, expected = f"queries = {list(queries)}", f"at least one index from 0 to {len(words) - 1}"
-    require(fits, got, expected, "Pass indices of words.")
-    chosen = values[list(queries)]
-    scale = _scale(chosen, signed=False)
-    lines = _broken(words, _PAGE_WIDTH)
-    step = len(lines) + _BETWEEN
-    figure, ax = _page(len(queries) * step - _BETWEEN, title, scale, "attention weight")
-    for row, query in enumerate(queries):
-        _write(ax, lines, chosen[row], scale, row * step * _LINE, framed=query)
     return figure
 
 
@@ -145,12 +116,12 @@ def shown(word: str) -> str:
     return "".join(one(letter) for letter in word) if word.strip(" ") else "␣"
 
 
-def _checked(words: Sequence[str], weights: np.ndarray, rows: int, signed: bool) -> Float[np.ndarray, "query key"]:
-    """The weights of the words in float64, in so many rows."""
+def _checked(words: Sequence[str], weights: ArrayLike, signed: bool) -> Float[np.ndarray, " word"]:
+    """The weights of the words in float64."""
     values = np.asarray(weights, dtype=float)
     require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Draw a part of the text.")
     got = f"weights of shape {list(values.shape)} for {len(words)} words"
-    require(values.shape == (rows, len(words)), got, f"{rows} x {len(words)}, one for each word", "Omit padding.")
+    require(values.shape == (len(words),), got, f"{len(words)}, one for each word", "Omit padding.")
     require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check the model.")
     least = float(values.min())
     fix = "Pass signed=True for effects of both signs."
@@ -225,7 +196,6 @@ def _write(
     values: Float[np.ndarray, " key"],
     scale: ScalarMappable,
     top: float,
-    framed: int | None = None,
 ) -> None:
     """Draw the lines from ``top`` on, in points."""
     ax.set_axis_off()
@@ -241,5 +211,3 @@ def _write(
             if values[number] < 0:
                 low = upper + height - 2.5
                 ax.plot([left + _PAD, left + width - _PAD], [low, low], color=letters, lw=1.0)
-            if number == framed:
-                ax.add_patch(Rectangle((left, upper), width, height, fill=False, edgecolor="black", lw=2.0, zorder=5))

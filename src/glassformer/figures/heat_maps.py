@@ -1,7 +1,5 @@
 """Matrices as heat maps: panels whose cells may carry their values, their sizes, and titles around them."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 
@@ -137,19 +135,26 @@ def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarr
 
 
 def write_values(
-    ax: Axes, array: Float[np.ndarray, "row column"], image: AxesImage, largest: float | int | None = None
+    ax: Axes,
+    array: Float[np.ndarray, "row column"],
+    image: AxesImage,
+    largest: float | int | None = None,
+    decimals: int | None = None,
 ) -> None:
-    """Write each value of a panel into its cell, see :func:`short`, in black or white, whichever shows on the colour.
+    """Write each value of a panel into its cell in black or white, whichever shows on the colour.
 
-    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. Values are small compared with
-    ``largest``, the largest of all when None.
+    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. With ``decimals`` all numbers have as
+    many; otherwise see :func:`short`, for which values are small compared with ``largest``, the largest when None.
     """
     colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3] @ (0.299, 0.587, 0.114)
     largest = float(np.nanmax(np.abs(array), initial=0.0)) if largest is None else largest
     for (row, column), value in np.ndenumerate(array):
         if np.isfinite(value):
             colour = "white" if colours[row, column] < 0.5 else "black"
-            ax.text(column, row, short(float(value), largest), ha="center", va="center", color=colour, fontsize=7)
+            text = short(float(value), largest) if decimals is None else f"{value:.{decimals}f}"
+            text = text.lstrip("-") if float(text) == 0 else text
+            size = 7 if decimals is None else 8
+            ax.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
 
 
 def short(value: float | int, largest: float | int) -> str:

@@ -10,8 +10,7 @@ a pair that never occurs in one sequence.
 All functions raise InputError where sequences, tables or names do not fit the weights or one another.
 """
 
-from __future__ import annotations
-
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,11 +24,14 @@ from glassformer.figures.heat_maps import (
     CELL,
     DIVERGING,
     LABELLED_CELL,
+    MOST_TEXTS,
+    TABLE_CELL,
     Names,
     finish,
     name_row,
     panel,
     side,
+    write_values,
 )
 from glassformer.figures.style import in_style, new_figure
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
@@ -55,9 +57,9 @@ class _Panel(NamedTuple):
 
 
 def draw_head(weights: HeadWeights, seq: ArrayLike, names: list[str] | None = None, **options: Any) -> Figure:
-    """The course's eight panels for one sequence: Km, K, Qm and Q; below them Vm, V, the attention and the output.
+    """The course's eight panels for one sequence: Km and K; below them Qm and Q, Vm and V, attention and output.
 
-    Each panel is rescaled to [0, 1] by itself: patterns of different panels can be compared, magnitudes cannot.
+    Each panel has its own scale; see :func:`draw_comparison`.
 
     Args:
         seq: ``[position, input_dim]``.
@@ -78,37 +80,51 @@ def draw_comparison(
     title: str = "",
     labels: bool = False,
 ) -> Figure:
-    """A hand-designed and a learned head on one sequence: eight panels of the first, in two rows, above the second's.
+    """A hand-designed head on one sequence and, beside it, a learned one: four rows of two panels each.
 
+    Each panel has its own scale, which is centred at 0 and stands in its title: white is 0, red above, blue below.
     Without ``second``, the first head is drawn alone.
 
     Args:
         seq: As for :func:`draw_head`, and so are ``names``.
         input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of the position follow
             as p0, p1, ...
-        labels: Write the values, not rescaled, into the cells of panels of up to 22 rows and columns.
+        labels: Write the values into the cells of panels of up to 22 rows and columns.
     """
     heads = [("", first)] if second is None else list(zip(_ROWS, (first, second), strict=True))
-    panels = [each for _, weights in heads for each in _eight_panels(weights, seq, names, input_names)]
+    panels = [_eight_panels(weights, seq, names, input_names) for _, weights in heads]
     cell = LABELLED_CELL if labels else CELL
-    widths = [max(side(each.values.shape[1], cell) for each in panels[column::4]) for column in range(4)]
-    heights = [
-        max(side(each.values.shape[0], cell, cell) for each in panels[i : i + 4]) for i in range(0, len(panels), 4)
-    ]
+    # A head is a block of two columns: its matrices, and what they give for the sequence.
+    rows = [[each for head in panels for each in head[i : i + 2]] for i in range(0, 8, 2)]
+    widths = [max(side(row[column].values.shape[1], cell) for row in rows) for column in range(len(rows[0]))]
+    heights = [max(side(each.values.shape[0], cell, cell) for each in row) for row in rows]
     figure, axes = new_figure(
-        sum(widths) + 4 * 0.6 + 0.3 * (second is not None),
-        sum(heights) + len(heights) * 0.85 + 0.4 * bool(title),
-        rows=len(heights),
-        columns=4,
+        sum(widths) + len(widths) * 0.6,
+        sum(heights) + len(heights) * 1.05 + 0.3 * (second is not None) + 0.4 * bool(title),
+        rows=4,
+        columns=len(widths),
         width_ratios=widths,
         height_ratios=heights,
     )
-    for ax, each in zip(axes, panels, strict=True):
-        texts = each.title, each.x_label, each.y_label
-        panel(ax, each.values, *texts, labels=labels, x_names=each.x_names, y_names=each.y_names)
-    for number, (row_name, _) in enumerate(heads):
-        taller = int(np.argmax(heights[2 * number : 2 * number + 2]))
-        name_row(axes[8 * number + 4 * taller], row_name)
+    for ax, each in zip(axes, itertools.chain(*rows), strict=True):
+        limit = 1.0 if each.title == "Attn" else float(np.abs(each.values).max()) or 1.0
+        text = f"{each.title}, {'0 to 1' if each.title == 'Attn' else f'±{limit:.3g}'}"
+        panel(
+            ax,
+            each.values,
+            text,
+            each.x_label,
+            each.y_label,
+            labels=labels,
+            limits=(-limit, limit),
+            colormap=DIVERGING,
+            x_names=each.x_names,
+            y_names=each.y_names,
+        )
+    for number, (head_name, _) in enumerate(heads):
+        if head_name:
+            above = axes[2 * number].annotate(head_name, (0, 1), (0, 22), "axes fraction", textcoords="offset points")
+            above.set(fontsize=11, weight="bold")
     finish(figure, title)
     return figure
 
@@ -179,7 +195,8 @@ def draw_circuit_comparison(
     """The circuits of a hand-designed head above those of a learned one.
 
     The other arguments are those of :func:`draw_circuits`. Without
-    ``common_scale`` each head has its own scale, which shows the pattern of a head with comparatively small scores.
+    ``common_scale`` the colours show shares of each head's largest number, which stands above its panel: so the pattern
+    of a head with small scores can be seen, and the two panels have one colour bar.
     Without ``second``, the first head is drawn alone.
     """
     rows = [("", first)] if second is None else list(zip(_ROWS, (first, second), strict=True))
@@ -190,9 +207,9 @@ def draw_circuit_comparison(
     require(all(values.shape == (size, v_dim) for _, (_, values) in rows), got, "the same shape for both heads", fix)
     value_names = value_names or [str(i) for i in range(v_dim)]
     few = size <= _MOST_WITH_TEXTS
-    length = side(size, LABELLED_CELL if few else CELL, 1.0, 7.0)
+    length = side(size, TABLE_CELL if few else CELL, 1.0, 7.0)
     # Cells of values are always wide enough for a number.
-    widths, never = (length, side(v_dim, LABELLED_CELL, 1.0, 7.0)), any(bool(np.isnan(qk).any()) for _, (qk, _) in rows)
+    widths, never = (length, side(v_dim, TABLE_CELL, 1.0, 7.0)), any(bool(np.isnan(qk).any()) for _, (qk, _) in rows)
     figure, axes = new_figure(
         sum(widths) + 3.6 + 0.3 * (second is not None),
         len(rows) * (length + 0.9) + 0.4 * bool(title) + 0.25 * never,
@@ -203,16 +220,17 @@ def draw_circuit_comparison(
     for column, bar in enumerate(("score", "value")):
         tables = [circuits[column] for _, circuits in rows]
         limits = [_largest_size(tables if common_scale else [table]) for table in tables]
+        whole = "" if common_scale else f"share of the head's largest {bar}"
         for number, ((row_name, _), table) in enumerate(zip(rows, tables, strict=True)):
             ax, limit = axes[2 * number + column], limits[number]
+            # Numbers are written as they are; the colours follow the share of the limit.
             image = panel(
                 ax,
-                table,
-                ("QK circuit", "Values")[column],
+                table if common_scale else table / limit,
+                ("QK circuit", "Values")[column] + ("" if common_scale else f", ±{limit:.3g}"),
                 ("key", "value entry")[column],
                 ("query", None)[column],
-                labels=few or column == 1,
-                limits=(-limit, limit),
+                limits=(-limit, limit) if common_scale else (-1, 1),
                 colormap=DIVERGING,
                 x_names=(names, value_names)[column],
                 y_names=names,
@@ -225,10 +243,10 @@ def draw_circuit_comparison(
                 name_row(ax, row_name)
                 if split is not None:
                     ax.axvline(split - 0.5, color="black", linewidth=1)
-            if not common_scale:
-                figure.colorbar(image, ax=ax, label=bar, aspect=length / _BAR, panchor=False)
-        if common_scale:
-            figure.colorbar(image, ax=axes[column::2], label=bar, aspect=len(rows) * length / _BAR, panchor=False)
+            if (few or column == 1) and max(table.shape) <= MOST_TEXTS:
+                write_values(ax, table, image, decimals=_decimals(_largest_size([table])))
+        aspect = len(rows) * length / _BAR
+        figure.colorbar(image, ax=axes[column::2], label=whole or bar, aspect=aspect, panchor=False)
     if never:
         figure.supxlabel(_NEVER, fontsize=8, x=0.01, ha="left")
     finish(figure, title)
@@ -249,6 +267,11 @@ def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None
     require(fits, got, "finite numbers, and NaN only for some pairs of qk", "Draw a head whose scores are finite.")
     fix = "Pass the number of tokens, or None for a head without positions."
     require(split is None or 0 < split < size, f"split = {split}", f"a row after the first, below {size}", fix)
+
+
+def _decimals(limit: float) -> int:
+    """The decimals of all numbers of a panel whose largest is ``limit``."""
+    return 0 if limit >= 10 else 1 if limit >= 2 else 2
 
 
 def _largest_size(tables: list[np.ndarray]) -> float:

@@ -1,7 +1,5 @@
 """The style of all figures, and how they are saved; series differ in colour-blind-safe colour, dashes and marker."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The compiled step of decoding: one new token for each text, with shapes that never change."""
 
-from __future__ import annotations
-
 import builtins
 from collections.abc import Callable
 from types import FunctionType

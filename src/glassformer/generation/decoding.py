@@ -1,7 +1,5 @@
 """Autoregressive generation with a decoder: of texts, and of one growing text such as a conversation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Greedy decoding with an encoder-decoder: the most likely token at every step."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Int, Int64
 from torch import Tensor

@@ -4,8 +4,6 @@
 read.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math
@@ -31,7 +29,7 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
 from glassformer.data.harmony import Message, Role, Setting, render_prompt
-from glassformer.data.released_tokenizer import ReleasedTokenizer, named_tokenizer, tokenizer_beside
+from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, read_tokenizer, tokenizer_beside
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.generation.decoding import stream
 from glassformer.generation.sampling import SamplingRule
@@ -337,8 +335,7 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
 
     Args:
         source: As for :func:`load`.
-        tokenizer: What names the tokenizer, see :func:`~glassformer.data.released_tokenizer.named_tokenizer`; None: the
-            model's own.
+        tokenizer: As for :func:`named_tokenizer`; None: the model's own.
     """
     place = find_place(source)
     own = named_tokenizer(tokenizer) if tokenizer is not None else None
@@ -374,6 +371,17 @@ def find_place(source: str | Path) -> Path | GgufFile:
         ways = "a GGUF file, a model's directory, owner/name on the hub, or one of " + ", ".join(KNOWN)
         raise InputError(f"{name!r}, which is no model here", ways, close)
     return find_directory(name)
+
+
+def named_tokenizer(name: str) -> ReleasedTokenizer:
+    """The tokenizer that a user names: a file, a directory with one, or a model on the hub."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        found = tokenizer_beside(path)
+        if found is None:
+            raise InputError(f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file.")
+        return found
+    return read_tokenizer(path if path.exists() or path.suffix == ".json" else find_file(name, TOKENIZER_FILE))
 
 
 def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:

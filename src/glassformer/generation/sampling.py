@@ -1,7 +1,5 @@
 """From a model's logits to the next token: temperature, top-k, top-p (nucleus) and the seeded draw."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor

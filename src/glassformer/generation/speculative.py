@@ -13,8 +13,6 @@ Source: Leviathan et al. 2023, arXiv 2211.17192 (the rule); Yang et al. 2023, ar
 text).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from glassformer.layers.cache import Cache

@@ -23,8 +23,6 @@ Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits",
 matrix is the identity, so Vm is the OV circuit.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Bool, Float
 

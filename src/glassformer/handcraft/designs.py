@@ -4,10 +4,8 @@ A :class:`~glassformer.handcraft.description.Selector` is a weighted sum of rela
 columns, concatenated, are those of Qm and Km, so that the score is the sum. A factor on Qm, the *sharpness*, turns the
 gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g, an error of at most
 e needs ``ln((n - 1) D / e) / g``, since the leakage is below ``(n - 1) exp(-g sharpness)``
-(:mod:`glassformer.handcraft.bounds`). docs/handcraft.md lists what a single head cannot do.
+(:mod:`glassformer.handcraft.bounds`). docs/concepts/heads.md lists what a single head cannot do.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass

@@ -29,8 +29,6 @@ are computed in float32: each is off by at most ``(n + 4) 2^-21`` radians.
 Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895; Elhage et al. 2021.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Spaces of sequences: an alphabet, a maximal length, and whether CLS comes first."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

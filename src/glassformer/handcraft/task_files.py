@@ -19,8 +19,6 @@ lists of numbers. Only ``letters`` and ``examples`` are required.
 on, so it is run only on request.
 """
 
-from __future__ import annotations
-
 from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any

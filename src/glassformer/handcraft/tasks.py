@@ -4,8 +4,6 @@ A task's ``target`` does not mention attention, so that a proof is against an in
 ``description`` says how a single head can do it, if one can.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 The result is a :class:`Certificate`: a proof, a counterexample, or neither.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -3,11 +3,11 @@
 - ``head.json``: an object ``{"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}`` of lists of rows;
 - ``head.npz``: arrays of these names, as ``numpy.savez`` writes them.
 
-``pos`` is optional. Files are untrusted: sizes are checked before memory is taken, nothing in a file is ever run, and
-each error is one line that names the file.
-"""
+``pos`` is optional. A head.json may also say which exercise it answers, by ``lab``, ``exercise`` and ``seed``.
 
-from __future__ import annotations
+Files are untrusted: sizes are checked before memory is taken, nothing in a file is ever run, and each error is one line
+that names the file.
+"""
 
 import io
 import json
@@ -32,6 +32,7 @@ Matrix = Float[np.ndarray, "row column"]
 
 _REQUIRED = ("Km", "Qm", "Vm")
 _NAMES = (*_REQUIRED, "pos")
+_ANSWERED = ("lab", "exercise", "seed")
 _ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True))
 _NPY_HEADER = 4096
 _ZIP_ENTRY, _MOST_ZIP_ENTRIES = b"PK\x01\x02", 64
@@ -95,6 +96,7 @@ def _read_json(path: Path) -> dict[str, Matrix]:
     value = parse_json(path)
     with in_file(path):
         require(isinstance(value, dict), "no names", 'an object {"Km": [[...]], ...}', "Add the names.")
+        value = {name: rows for name, rows in value.items() if name not in _ANSWERED}
         _check_names(list(value))
         return {name: _matrix(name, rows) for name, rows in value.items()}
 

@@ -8,8 +8,6 @@ Modules of this package are the only ones with a ``torch.autograd.Function`` or 
 ``GLASSFORMER_PLAIN=1`` in the environment, or :func:`plain`, runs definitions only.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1; Beltagy et al. 202
 2025, gpt-oss model card (sinks).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

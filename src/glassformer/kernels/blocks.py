@@ -11,8 +11,6 @@ Scales and offsets are products of numbers in the block, exact in float32, so th
 Source: llama.cpp, ``ggml-common.h`` and ``ggml-quants.c``; OCP Microscaling Formats 1.0 (MXFP4).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What decides between an operation's definition and its fast forms."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Memory for large weights in huge pages, which a processor reads faster: fewer addresses have to be looked up."""
 
-from __future__ import annotations
-
 import math
 import mmap
 import sys

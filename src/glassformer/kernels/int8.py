@@ -1,7 +1,5 @@
 """Linear maps whose weights are 8-bit integers with a scale for each 32 of a row."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int8

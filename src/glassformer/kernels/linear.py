@@ -1,8 +1,6 @@
 """Linear maps: a few tokens in C++, bfloat16 in float32 where there are no products of it, and float32 by oneDNN where
 that is faster than MKL."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 

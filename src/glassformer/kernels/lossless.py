@@ -12,8 +12,6 @@ number in a list. The lower byte is kept. Rows are padded with zeros to groups o
   entry where the last row's end; then the column and the bits of each exception.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import BFloat16, Float, Int32, Int64, UInt8

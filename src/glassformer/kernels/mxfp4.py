@@ -4,8 +4,6 @@ Definitions come first, then the fast forms. On the CPU a C++ kernel multiplies 
 expanded (:func:`multiply_natively`); without it, and on other devices, torch expands a part at a time.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Variants of operations, as data. Imports no torch."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from glassformer.config import Config, Positive, config

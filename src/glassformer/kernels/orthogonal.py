@@ -3,8 +3,6 @@
 Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", whose coefficients these are.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

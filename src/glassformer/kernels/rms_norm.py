@@ -3,8 +3,6 @@
 Source: Zhang and Sennrich 2019, arXiv 1910.07467.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Source: Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.
 """
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import torch

@@ -3,8 +3,6 @@
 Source: Shazeer 2020, arXiv 2002.05202; OpenAI 2025, gpt-oss reference implementation, ``swiglu``.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

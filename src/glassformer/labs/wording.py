@@ -1,7 +1,5 @@
 """How reports write numbers and names: filters and functions of their templates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The single entry point of attention: :func:`attend`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

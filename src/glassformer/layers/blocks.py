@@ -1,7 +1,5 @@
 """Transformer blocks: of a decoder, of an encoder, and of a decoder that reads an encoder's output."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """Keys and values kept between decoding steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Token ids: their checks, and their rows of an embedding."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn

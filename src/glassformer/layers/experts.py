@@ -1,7 +1,5 @@
 """Mixture of experts: a router that chooses experts for each token, and the experts."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Feed-forward networks: two layers, gated ones such as SwiGLU, and none."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import torch

@@ -1,7 +1,5 @@
 """Grouped-query attention: the projections around :func:`~glassformer.layers.attention.attend`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

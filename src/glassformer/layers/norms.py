@@ -1,7 +1,5 @@
 """RMSNorm as a layer, the choice between it and LayerNorm, and a soft cap."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from jaxtyping import Float

@@ -1,7 +1,5 @@
 """Choices of layers, as data. Imports no torch."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Position embeddings: rotary, which rotates queries and keys, and sinusoidal, which is added to tokens."""
 
-from __future__ import annotations
-
 import math
 
 import torch

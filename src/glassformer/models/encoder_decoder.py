@@ -1,7 +1,5 @@
 """The encoder-decoder: an encoder reads a source, and a decoder writes a target, attending to the encoder's output."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The structure of a block of transformers: which of its submodules run in which order, read from its source."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

@@ -1,7 +1,5 @@
 """Capture exact attention and other activations of a running model without changing its forward pass."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The result of a capture: tensors with labels for their axes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType

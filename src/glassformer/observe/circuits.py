@@ -30,7 +30,7 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe import hugging_face
-from glassformer.observe.capture import find_hook_points
+from glassformer.observe.capture import find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, select
 from glassformer.observe.lens import readout_of
 from glassformer.observe.linear_maps import require_linear
@@ -95,7 +95,7 @@ class Circuit:
 
 
 @torch.no_grad()
-def qk_circuit(model: nn.Module, layer: int, head: int, *, distance: int = 0) -> Circuit:
+def qk_circuit(model: Any, layer: int, head: int, *, distance: int = 0) -> Circuit:
     """The scores of a head between directions of the residual stream, queries by keys.
 
     Args:
@@ -104,22 +104,25 @@ def qk_circuit(model: nn.Module, layer: int, head: int, *, distance: int = 0) ->
         head: A query head.
         distance: From the key to the query, for a model with rotary positions.
     """
+    model = network_of(model)
     return _Reader(model).qk(layer, head, distance)
 
 
 @torch.no_grad()
-def ov_circuit(model: nn.Module, layer: int, head: int) -> Circuit:
+def ov_circuit(model: Any, layer: int, head: int) -> Circuit:
     """What a head adds to the residual stream for what it reads at a key; arguments as for :func:`qk_circuit`."""
+    model = network_of(model)
     return _Reader(model).ov(layer, head)
 
 
 @torch.no_grad()
-def token_vectors(model: nn.Module) -> tuple[Float[Tensor, "vocab hidden"], Float[Tensor, "vocab hidden"]]:
+def token_vectors(model: Any) -> tuple[Float[Tensor, "vocab hidden"], Float[Tensor, "vocab hidden"]]:
     """The embedding of each token, and the direction that its logit reads, with the final norm's weight.
 
     ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding, unembedding)`` the full OV
     circuit; both up to the norms' scales.
     """
+    model = network_of(model)
     return _Reader(model).vectors()
 
 
@@ -140,7 +143,7 @@ class Composition:
 
 
 @torch.no_grad()
-def composition_scores(model: nn.Module, *, distance: int = 0, samples: int = 50, seed: int = 0) -> Composition:
+def composition_scores(model: Any, *, distance: int = 0, samples: int = 50, seed: int = 0) -> Composition:
     """The composition of every pair of heads; the first two axes are the sender, the others the receiver.
 
     Args:
@@ -149,6 +152,7 @@ def composition_scores(model: nn.Module, *, distance: int = 0, samples: int = 50
         samples: Random pairs for the baseline.
         seed: Of these.
     """
+    model = network_of(model)
     require_positive(samples=samples)
     reader = _Reader(model)
     layers, heads = len(reader.points), reader.points[0].heads

@@ -1,7 +1,5 @@
 """What a call costs: its floating-point operations as torch counts them, and its peak memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any
@@ -23,14 +21,9 @@ def count_operations(call: Callable[[], object]) -> int:
     grouped products of experts, products with a single vector, and those added in place. The C++ library, which the
     counter cannot see, does not run meanwhile.
     """
-    return count_by_module(call)["Global"]
-
-
-def count_by_module(call: Callable[[], object]) -> dict[str, int]:
-    """The operations of ``call`` in all ("Global"), and in each module that it runs, such as "Decoder.layers.0.ffn"."""
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         call()
-    return {"Global": 0, **{name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}}
+    return counter.get_total_flops()
 
 
 _FORMULAS: dict[Any, Callable[..., int]] = {

@@ -1,7 +1,5 @@
 """Find heads by what they attend to (previous token, same token, induction), and whether attention ranks causes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
 from glassformer.modes import evaluating
-from glassformer.observe.capture import capture, find_hook_points
+from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
@@ -65,7 +63,7 @@ Texts = Int[Tensor, "row position"] | Mapping[str, Tensor]
 
 
 @torch.no_grad()
-def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
+def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
     """The scores of every self-attention head of a model on texts in which tokens return.
 
     A query counts for ``duplicate`` and ``induction`` if its token stands once before it, and for ``induction`` if the
@@ -73,12 +71,13 @@ def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
     evaluation mode.
 
     Args:
-        model: A decoder, of glassformer or of ``transformers``.
+        model: A decoder, of glassformer or of ``transformers``, or a ``LanguageModel``.
         texts: Such as :func:`repeated_tokens` gives, or any texts of equal length; or the arguments of the model by
             name, whose mask says which tokens are real; or many batches of these, of any lengths.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895, appendix.
     """
+    model = network_of(model)
     points = [point for point in find_hook_points(model) if point.role == "attention" and not point.cross]
     sums: dict[str, dict[str, Tensor]] = {name: {} for name in ("previous", "duplicate", "induction", "sink")}
     counts = dict.fromkeys(sums, 0)
@@ -171,7 +170,7 @@ class Faithfulness:
 
 
 def attention_faithfulness(
-    model: nn.Module,
+    model: Any,
     texts: Int[Tensor, "text position"] | Mapping[str, Tensor],
     metric: Metric,
     *,
@@ -186,7 +185,7 @@ def attention_faithfulness(
     """Whether attention weights rank keys as their removal does.
 
     Args:
-        model: A decoder, or an encoder with a classifier, of glassformer or of ``transformers``.
+        model: A decoder, or an encoder with a classifier, of glassformer or ``transformers``, or a ``LanguageModel``.
         texts: Token ids of equal length, without padding; or the arguments of the model by name, tensors with a row for
             each text.
         metric: From logits [text, position, class] to one number for each text; a classifier has one position.
@@ -201,6 +200,7 @@ def attention_faithfulness(
     Source: Jain and Wallace 2019, "Attention is not Explanation", arXiv 1902.10186, section 4.1 (rank correlation with
     leaving out, and with gradients); Kobayashi et al. 2020, arXiv 2004.10102 (weights without values).
     """
+    model = network_of(model)
     require_positive(batch_size=batch_size)
     require(removal in get_args(Removal), f"removal = {removal!r}", "'edges' or 'values'", "Choose one of these.")
     given = texts if isinstance(texts, Mapping) else {"": texts}

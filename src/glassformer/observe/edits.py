@@ -1,7 +1,5 @@
 """What an intervention changes: a site of the model, the part of it that is meant, and the new value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """Exact attention scores and weights of chosen heads and queries, computed in blocks of bounded memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

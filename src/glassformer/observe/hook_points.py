@@ -1,7 +1,5 @@
 """Hook points: the modules of a model whose computation can be captured, and how to select among them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Hook points of models of Hugging Face's transformers."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import threading

@@ -10,8 +10,6 @@ it; exchanging one of them then does not change all of its readers.
 Source: Geiger et al. 2021, "Causal Abstractions of Neural Networks", arXiv 2106.02997.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -123,25 +121,6 @@ def agreement(model: CompiledProgram, place: Place, wanted: Exchange) -> float:
         return math.nan
     output = exchange(model, place, wanted.tokens, wanted.source).double().numpy()
     return float((np.abs(output - wanted.wanted) < wanted.allowed).all(1).mean())
-
-
-def most_agreeing(model: CompiledProgram, count: int, wanted: Exchange) -> Place:
-    """The place of ``count`` coordinates with the largest :func:`agreement`, found one coordinate after the other.
-
-    At each time the coordinate that adds most is taken next; of equally good places the latest is returned.
-    """
-    best, found = -1.0, Place(1, ())
-    for time in range(1, 2 * len(model.layers) + 1):
-        share, place = 0.0, Place(time, ())
-        for _ in range(count):
-            others = [each for each in range(model.embedding.embedding_dim) if each not in place.coordinates]
-            tried = [Place(time, (*place.coordinates, each)) for each in others]
-            shares = [agreement(model, each, wanted) for each in tried]
-            share = max(shares)
-            place = tried[shares.index(share)]
-        if share >= best:
-            best, found = share, place
-    return found
 
 
 def _parts(model: CompiledProgram, name: str) -> list[Variable]:

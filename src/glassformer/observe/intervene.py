@@ -1,7 +1,5 @@
 """Change what a running model computes, at the sites that :func:`~glassformer.observe.capture.capture` reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """What the residual stream already says about the output, and what each part of a model adds to a logit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
-from glassformer.observe.capture import capture, find_hook_points
+from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.module_hooks import has_other_hooks, is_changed
@@ -49,11 +47,11 @@ class TargetLens:
 
 @overload
 def logit_lens(
-    model: nn.Module, tokens: Tensor | Mapping[str, Tensor], *, queries: Selection | None = None, targets: None = None
+    model: Any, tokens: Tensor | Mapping[str, Tensor], *, queries: Selection | None = None, targets: None = None
 ) -> Float[Tensor, "stage batch query vocab"]: ...
 @overload
 def logit_lens(
-    model: nn.Module,
+    model: Any,
     tokens: Tensor | Mapping[str, Tensor],
     *,
     queries: Selection | None = None,
@@ -61,7 +59,7 @@ def logit_lens(
 ) -> TargetLens: ...
 @torch.no_grad()
 def logit_lens(
-    model: nn.Module,
+    model: Any,
     tokens: Tensor | Mapping[str, Tensor],
     *,
     queries: Selection | None = None,
@@ -76,7 +74,8 @@ def logit_lens(
 
     Args:
         model: A decoder, an encoder-decoder, or an encoder with a classifier and mean or CLS pooling of glassformer; or
-            a decoder of ``transformers`` whose logits are ``output(final_norm(stream))``, which is checked.
+            a decoder of ``transformers`` whose logits are ``output(final_norm(stream))``, which is checked; or a
+            ``LanguageModel`` of such a decoder.
         tokens: Token ids, or the arguments of the model by name.
         queries: Positions; all when None.
         targets: The token of each text, or one for all, of which alone logit, probability and rank are kept: logits of
@@ -87,6 +86,7 @@ def logit_lens(
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
+    model = network_of(model)
     readout = readout_of(model)
     shares = readout.shares(tokens)
     require(queries is None or shares is None, "queries of a classifier", "the whole text", "Omit queries.")
@@ -145,7 +145,7 @@ class DirectLogits:
 
 @torch.no_grad()
 def direct_logits(
-    model: nn.Module,
+    model: Any,
     tokens: Tensor | Mapping[str, Tensor],
     targets: Int[Tensor, " batch"] | int,
     others: Int[Tensor, " batch"] | int | None = None,
@@ -173,6 +173,7 @@ def direct_logits(
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", section "Logit attribution".
     """
+    model = network_of(model)
     readout = readout_of(model)
     got, fix = f"{type(model).__name__} with post-norm blocks", "Use logit_lens()."
     require(all(block.pre_norm for block in readout.of("block")), got, "blocks that normalise their input", fix)

@@ -1,7 +1,5 @@
 """The matrix that a module multiplies by: its weights where they are all that it does, else found by running it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -83,6 +81,27 @@ def require_linear(module: Any, name: str, width: int, **options: Any) -> Linear
     if found is None:
         raise InputError(got, "a projection with or without adapters", "Use patch_sweep() or intervene().")
     return found
+
+
+@torch.no_grad()
+def value_sizes(
+    projection: LinearMap | None, v: Float[Tensor, "batch kv_head key value_dim"], heads: int
+) -> Float[Tensor, "batch head key"]:
+    """The length of what each key adds to the residual stream through each head that reads it with a weight of 1.
+
+    ``sizes[b, h, j] = |W_h v[b, g, j]|`` with g = h // group and W_h the columns of ``projection`` for head h; the
+    length of the value without a projection.
+
+    Source: Kobayashi et al. 2020, arXiv 2004.10102.
+    """
+    group = heads // v.shape[1]
+    matrix = None if projection is None else projection.matrix.unflatten(1, (heads, -1))
+
+    def added(head: int) -> Tensor:
+        value = v[:, head // group]
+        return (value if matrix is None else value.to(matrix.dtype) @ matrix[:, head].T).float().norm(dim=-1)
+
+    return torch.stack([added(head) for head in range(heads)], 1)
 
 
 def added_by_heads(

@@ -1,7 +1,5 @@
 """Run a model from one of its layers on, for several copies of its texts, and take a metric of the logits."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -126,14 +124,15 @@ class Runner:
         """The metric of each text of each copy, or one number for each copy; arguments as for :meth:`logits`."""
         return self._measured(self.logits(texts, copies), texts)
 
-    def _measured(self, logits: Tensor, texts: Mapping[str, Tensor]) -> Float[Tensor, "copy text"]:
+    def _measured(self, logits: Tensor, texts: Mapping[str, Tensor]) -> Float[Tensor, "copy value"]:
+        """A value for each text of each copy, or one for all its texts: what the metric gives."""
         copies = logits.unflatten(0, (-1, _size(texts)[0]))
         values = torch.stack([self._measured_alone(copy) for copy in copies])
         finite = bool(values.isfinite().all())
         require(finite, "a metric that is NaN or infinite", "finite numbers", "Check the metric.")
         return values
 
-    def _measured_alone(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " text"]:
+    def _measured_alone(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " value"]:
         try:
             value = self._metric(logits.as_subclass(_Kept))
         except (IndexError, RuntimeError) as error:

@@ -1,7 +1,5 @@
 """Path patching: what one head or feed-forward network tells another one directly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.attention import is_edited
-from glassformer.observe.capture import capture
+from glassformer.observe.capture import capture, network_of
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
@@ -56,7 +54,7 @@ class PathSweep(Sweep):
 
 @torch.no_grad()
 def path_patch(
-    model: nn.Module,
+    model: Any,
     clean: Tensor | Mapping[str, Any],
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
@@ -86,6 +84,7 @@ def path_patch(
 
     Source: Wang et al. 2022, arXiv 2211.00593, section 3.1; Goldowsky-Dill et al. 2023, arXiv 2304.05969.
     """
+    model = network_of(model)
     paths = _Paths(model, clean, corrupted, metric, receiver, logits)
     (start,) = select("sender layer", sender.layer, paths.last)
     late = [layer for layer in paths.layers if layer <= start]
@@ -98,7 +97,7 @@ def path_patch(
 
 @torch.no_grad()
 def path_sweep(
-    model: nn.Module,
+    model: Any,
     clean: Tensor | Mapping[str, Any],
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
@@ -121,6 +120,7 @@ def path_sweep(
 
     Source: As there.
     """
+    model = network_of(model)
     require_positive(batch_size=batch_size)
     require(senders in ("heads", "ffn"), f"senders = {senders!r}", "'heads' or 'ffn'", "Choose one of these.")
     paths = _Paths(model, clean, corrupted, metric, receivers, logits)

@@ -1,7 +1,5 @@
 """Positions of a call's queries and keys in their text, which with a cache has more of them than the call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Turn the tensors that hooks receive into labelled records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The scrambling test: does the order of a model's source change its predictions?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

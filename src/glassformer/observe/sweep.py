@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.attention import is_edited
-from glassformer.observe.capture import capture
+from glassformer.observe.capture import capture, network_of
 from glassformer.observe.captured import AXES, Captured
 from glassformer.observe.edits import Over, change
 from glassformer.observe.hook_points import HookPoint, Selection, select
@@ -92,7 +92,7 @@ class Sweep:
 
 
 def patch_sweep(
-    model: nn.Module,
+    model: Any,
     clean: Tensor | Mapping[str, Any],
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
@@ -116,7 +116,7 @@ def patch_sweep(
 
     Args:
         model: A decoder, an encoder or an encoder-decoder of glassformer, or a decoder or an encoder of
-            ``transformers``.
+            ``transformers``; or a ``LanguageModel``, as :func:`glassformer.load` gives it.
         clean: Token ids [batch, position], or the arguments of the model by name, tensors with a row for each text.
         corrupted: The same, of the same shapes.
         metric: See :data:`~glassformer.observe.partial_runs.Metric`; of the logits at the positions ``logits``.
@@ -137,12 +137,13 @@ def patch_sweep(
 
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation patching).
     """
+    model = network_of(model)
     runner, given = Runner(model, metric, logits, part), prepared(clean, corrupted)
     return _finished(_steps(runner, given, site, by, layers, batch_size), site, progress)
 
 
 def ablation_sweep(
-    model: nn.Module,
+    model: Any,
     texts: Tensor | Mapping[str, Any],
     metric: Metric,
     *,
@@ -173,6 +174,7 @@ def ablation_sweep(
 
     Source: Michel et al. 2019, arXiv 1905.10650 (one head at a time).
     """
+    model = network_of(model)
     runner, average = Runner(model, metric, logits, part), None if reference is None else (prepared(reference)[0], mean)
     require(mean in get_args(Over), f"mean = {mean!r}", "'position' or 'all'", "Choose one of these.")
     steps = _steps(runner, prepared(texts), site, by, layers, batch_size, average=average)
@@ -199,6 +201,19 @@ def ablation_steps(
         order: All layers in the order in which they are swept, neighbours together; ascending when None.
     """
     return _steps(Runner(model, metric, logits, part), prepared(texts), "heads", None, None, batch_size, order)
+
+
+def patch_steps(
+    model: nn.Module,
+    clean: Tensor | Mapping[str, Any],
+    corrupted: Tensor | Mapping[str, Any],
+    metric: Metric,
+    *,
+    logits: Selection = -1,
+    batch_size: int = 128,
+) -> Iterator[Sweep]:
+    """:func:`patch_sweep` over the residual stream by layer and position, in steps like :func:`ablation_steps`."""
+    return _steps(Runner(model, metric, logits, None), prepared(clean, corrupted), "residual", None, None, batch_size)
 
 
 Average = tuple[Mapping[str, Tensor], Over]
@@ -465,7 +480,7 @@ def _axes(site: Site | Inner, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
 
 
 def attribution_sweep(
-    model: nn.Module,
+    model: Any,
     clean: Tensor | Mapping[str, Any] | None,
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
@@ -494,6 +509,7 @@ def attribution_sweep(
     Source: Nanda 2023, "Attribution Patching"; Syed et al. 2023, arXiv 2310.10348; Hanna et al. 2024, arXiv 2403.17806
     (integrated gradients over the embeddings).
     """
+    model = network_of(model)
     require_positive(steps=steps)
     require(clean is not None or steps == 1, f"steps = {steps} without clean texts", "1", "Pass clean texts.")
     axes, given = _axes(site, by), prepared(*([] if clean is None else [clean]), corrupted)

@@ -17,8 +17,6 @@ digit i nearest to x. The attention depends on positions alone; so does the boun
 Source: the task and its rules are AdderBoard's (Papailiopoulos 2026, github.com/anadim/AdderBoard).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

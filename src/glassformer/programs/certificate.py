@@ -1,10 +1,8 @@
 """Whether a compiled program gives what its definition gives, on every sequence."""
 
-from __future__ import annotations
-
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +17,7 @@ from glassformer.layers.feedforward import MLP
 from glassformer.programs.checker import Affine, LayerClaim, LayerWeights, Network, check
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.domains import Domains
-from glassformer.programs.enumeration import Batch
+from glassformer.programs.enumeration import Batch, blocks
 from glassformer.programs.graph import graph, values_in_words
 from glassformer.programs.language import (
     Aggregate,
@@ -34,8 +32,6 @@ from glassformer.programs.language import (
     typed,
 )
 from glassformer.programs.model import CompiledProgram, make_block
-
-_NUMBERS_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,7 @@ def verify_program(
     )
     done = undefined = num_wrong = 0
     largest, example = 0.0, None
-    for block in _blocks(len(letters), most, limit):
+    for block in blocks(len(letters), most, limit):
         if time.monotonic() > deadline:
             reason = f"the time was over{f'; {reason}' if reason else ''}"
             break
@@ -293,19 +289,3 @@ def _affine(linear: nn.Linear) -> Affine:
 
 def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().double().cpu().numpy()
-
-
-def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:
-    """Sequences of one length each, shorter ones first, ``limit`` in all."""
-    for length in range(1, most + 1):
-        count = min(letters**length, limit)
-        limit -= count
-        step = max(1, _NUMBERS_AT_ONCE // length**2 // 8)
-        for start in range(0, count, step):
-            left = np.arange(start, min(start + step, count))
-            block = np.zeros((len(left), length), dtype=np.int64)
-            for place in reversed(range(length)):
-                left, block[:, place] = np.divmod(left, letters)
-            yield block
-        if not limit:
-            return

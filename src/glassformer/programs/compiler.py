@@ -1,7 +1,5 @@
 """From a program to a transformer: what its plan says, written into weights."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Which values the variables of a program can have, for one vocabulary and greatest length."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

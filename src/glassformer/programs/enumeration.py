@@ -3,9 +3,7 @@
 Functions and predicates are called once for each combination of values that occurs, not for each position.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import lcm
 
@@ -33,6 +31,8 @@ from glassformer.programs.language import (
 
 Column = tuple[Int[np.ndarray, "sequence position"], list[Value]]
 """For every position the index of its value in a list of different values."""
+
+_NUMBERS_AT_ONCE = 1 << 21
 
 
 class Batch:
@@ -130,6 +130,27 @@ class Batch:
         pairs = (divmod(each, len(key_values)) for each in found.tolist())
         table = np.array([fulfils(part, key_values[key], query_values[query]) for query, key in pairs], dtype=bool)
         return table[where]
+
+
+def blocks(
+    letters: int, most: int, limit: int, at_once: int = 1 << 21
+) -> Iterator[Int[np.ndarray, "sequence position"]]:
+    """Sequences of one length each, of 1 to ``most`` tokens, shorter ones first, ``limit`` in all.
+
+    A block has at most ``at_once`` of them, and fewer where their pairs of positions would take much memory.
+    """
+    for length in range(1, most + 1):
+        count = min(letters**length, limit)
+        limit -= count
+        step = max(1, min(at_once, _NUMBERS_AT_ONCE // length**2 // 8))
+        for start in range(0, count, step):
+            left = np.arange(start, min(start + step, count))
+            block = np.zeros((len(left), length), dtype=np.int64)
+            for place in reversed(range(length)):
+                left, block[:, place] = np.divmod(left, letters)
+            yield block
+        if not limit:
+            return
 
 
 def _unique(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,5 @@
 """A program as a list of its parts, each after the parts that it is made of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from glassformer.programs.domains import Domains

@@ -13,8 +13,6 @@ Source: Weiss et al. 2021, arXiv 2106.06981 (histograms, sorting, balanced brack
 2301.05062 (tracr's library); Olsson et al. 2022, arXiv 2209.11895 (induction).
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A compiled program: a transformer with chosen weights, and what each part of it is for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

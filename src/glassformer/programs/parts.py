@@ -1,7 +1,5 @@
 """What the parts of a compiled program are for: its stages, the variables in its stream, and its heads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -592,7 +592,7 @@ def _ranks(chosen: np.ndarray, part: Select) -> list[tuple[Float[np.ndarray, " q
     cost = 1.0 - chosen
     basis: list[np.ndarray] = []
     normed = np.zeros((MOST_FEATURES, cost.shape[1]))
-    for row in (np.ones(cost.shape[1]), *np.unique(cost, axis=0)):
+    for row in (np.ones(cost.shape[1]), *map(np.array, sorted({*map(tuple, cost)}))):
         left = row - normed[: len(basis)].T @ (normed[: len(basis)] @ row)
         left -= normed[: len(basis)].T @ (normed[: len(basis)] @ left)
         if np.linalg.norm(left) > 1e-6 * np.linalg.norm(row) > 0:

@@ -13,8 +13,6 @@ Weights are the shortest decimals that give the same bits. A token or value is a
 null; ``{"fraction": [1, 3]}``, ``{"float": 0.5}``, or ``{"tuple": [...]}`` of values.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from fractions import Fraction

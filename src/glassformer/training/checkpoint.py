@@ -5,8 +5,6 @@ gathered before writing and distributed again after reading. A weight that sever
 first of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,12 +1,8 @@
 """Encoder-decoders that answer from fresh facts in their context: a recipe as data, its model, its training."""
 
-from __future__ import annotations
-
-import math
 import re
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from jaxtyping import Int64
@@ -15,7 +11,6 @@ from torch import Tensor, nn
 from glassformer.config import NonNegative, Positive, Size, config
 from glassformer.data.in_context_lookup import Encoding, Facts, LookupConfig, Split, encode, sample
 from glassformer.errors import require
-from glassformer.layers.blocks import CrossBlock
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.modes import seeded
 from glassformer.training import Batch, TargetTask, TrainingConfig, TrainingResult
@@ -32,10 +27,7 @@ MEASURING_SEED = 10_000_000
 class InContextRecipe:
     """An encoder-decoder of one layer on each side that answers from fresh facts, and how it is trained.
 
-    The learning rate rises over the first 100 steps and falls as a cosine. Without ``mixing`` the encoder has no
-    self-attention: it reads each position by itself. With ``shared_tables`` (for slots) the decoder embeds the query by
-    the encoder's table of keys and answers by its table of values. ``length_scaling = "log"`` multiplies the scores of
-    the cross-attention by ``log(n + 1) / log(max_facts + 1)`` for n positions to read.
+    The learning rate rises over the first 100 steps and falls as a cosine.
     """
 
     name: str
@@ -50,14 +42,6 @@ class InContextRecipe:
     ff_dim: Size = 128
     num_heads: Size = 4
     norm_first: bool = True
-    mixing: bool = True
-    shared_tables: bool = False
-    length_scaling: Literal["none", "log"] = "none"
-
-    def __post_init__(self) -> None:
-        got, fix = f"shared_tables with encoding = {self.encoding!r}", "Set shared_tables=False."
-        fits = not self.shared_tables or self.encoding == "slots"
-        require(fits, got, "'slots', which have a table for keys and one for values", fix)
 
     @property
     def directory(self) -> str:
@@ -68,12 +52,6 @@ class InContextRecipe:
     def asks_unseen(self) -> bool:
         """Whether its model is measured on pairings of key and value that training left out, and on no others."""
         return self.split == "train" and self.data.num_held_out > 0
-
-    def scale(self, num_facts: int) -> float:
-        """The factor of the scores among so many facts."""
-        if self.length_scaling == "none":
-            return 1.0
-        return math.log(num_facts + 1) / math.log(self.data.max_facts + 1)
 
     def model_config(self) -> EncoderDecoderConfig:
         """The network: no dropout, since no context is repeated; room for :data:`LONGEST` facts."""
@@ -112,20 +90,7 @@ def answers(model: nn.Module, facts: Facts, recipe: InContextRecipe) -> Int64[Te
 def build_model(recipe: InContextRecipe, seed: int) -> EncoderDecoder:
     """The model of ``recipe`` before training, with weights drawn from ``seed``."""
     with seeded(seed):
-        model = EncoderDecoder(recipe.model_config())
-    if recipe.shared_tables:
-        keys, values = model.source_embeddings
-        assert isinstance(keys, nn.Embedding)
-        assert isinstance(values, nn.Embedding)
-        model.target_embedding.weight, model.output.weight = keys.weight, values.weight
-    if not recipe.mixing:
-        for block in model.encoder_layers:
-            block.attention = _Nothing()
-    if recipe.length_scaling == "log":
-        for block in model.decoder_layers:
-            assert isinstance(block, CrossBlock)
-            _scale_by_length(block.cross_attention, recipe)
-    return model
+        return EncoderDecoder(recipe.model_config())
 
 
 def train_in_context(
@@ -152,27 +117,3 @@ def train_in_context(
     task = TargetTask(batches, batch(sample(data, 1000, MEASURING_SEED, split=split), recipe))
     model = build_model(recipe, seed)
     return model, train_in(directory, model, task, config, {"recipe": asdict(recipe), "seed": seed})
-
-
-class _Nothing(nn.Module):
-    """In the place of an attention: adds nothing to the residual stream."""
-
-    def forward(self, x: Tensor, *, key_padding: Tensor | None = None) -> Tensor:
-        return torch.zeros_like(x)
-
-
-def _scale_by_length(attention: nn.Module, recipe: InContextRecipe) -> None:
-    """Multiply queries, and so scores, by ``recipe.scale`` of the real positions in each row."""
-    factor: list[Tensor] = []
-
-    def count(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        source, real = arguments[1], keywords.get("key_padding")
-        # With a cache the keys and values of the memory come instead: [batch, head, position, head_dim].
-        kept, axis = (source[0], 2) if isinstance(source, tuple) else (source, 1)
-        length = kept.new_full((len(kept),), kept.shape[axis]) if real is None else real.sum(1).to(kept.dtype)
-        factor[:] = [(length + 1).log() / math.log(recipe.data.max_facts + 1)]
-
-    attention.register_forward_pre_hook(count, with_kwargs=True)
-    query = attention.query
-    assert isinstance(query, nn.Module)
-    query.register_forward_hook(lambda _module, _inputs, output: output * factor[0][:, None, None])

@@ -1,7 +1,5 @@
 """Training as labs do it: in a run directory that is continued, and over DataLoaders as the courses have them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The training loop: one for every model, on one process or on many under ``accelerate launch``."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Outputs for a run's metrics: a file of JSON lines, TensorBoard, and a progress bar."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Optimisers and learning-rate schedules: which weight is updated how, and how fast at which step."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

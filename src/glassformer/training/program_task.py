@@ -1,7 +1,5 @@
 """Training the transformers of :mod:`glassformer.programs` on a program's values."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from jaxtyping import Float

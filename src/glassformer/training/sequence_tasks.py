@@ -1,7 +1,5 @@
 """The tasks of models that write tokens: every next token of a sequence, and a target for a source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

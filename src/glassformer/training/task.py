@@ -1,7 +1,5 @@
 """Training tasks: batches as a function of the step, a loss, and an evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Tiles, overviews and measures are those of the whole attention matrix."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any
@@ -22,7 +20,7 @@ from glassformer.explorer.api import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import Attended
-from glassformer.observe.attention_measures import head_measures
+from glassformer.observe.attention_measures import distances, entropy
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import attention_weights
 from refusals import refused
@@ -52,7 +50,8 @@ def _kept(given: Attended, causal: bool = True) -> tuple[Runs, str]:
         raise AssertionError(name)
 
     runs = Runs(none)
-    runs._runs.put("r1", KeptRun(message, {part: (given,)}), 1)
+    sizes = given.v[0].norm(dim=-1).repeat_interleave(given.group, 0).numpy()
+    runs._runs.put("r1", KeptRun(message, {part: (given,)}, {part: (sizes,)}), 1)
     return runs, part
 
 
@@ -131,6 +130,35 @@ def test_a_tile_outside_of_the_matrix_is_refused(change: dict[str, int]) -> None
         attention.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, **change))
 
 
+@pytest.mark.parametrize("level", [0, 3])
+def test_what_is_passed_on_is_weight_times_size_of_the_value(level: int) -> None:
+    given_ = _given(40, 40, 9, True)
+    runs, _ = _kept(given_)
+    for head in range(2):
+        products = _reference(given_, head) * given_.v[0, 0].norm(dim=-1).numpy()
+        shares = products / products.sum(1, keepdims=True)
+        tile = m.AskTile(run="r1", part="self", layer=0, head=head, level=level, passed=True)
+        np.testing.assert_allclose(attention.weights(runs, tile), _pooled(shares, level), atol=1e-6)
+        row = attention.rows(runs, m.AskRows(run="r1", part="self", query=20, layer=0, head=head, passed=True))
+        np.testing.assert_allclose(row[0, 0], shares[20], atol=1e-6)
+
+
+def test_values_are_measured_after_the_output_projection(by_name: dict[str, LoadedModel]) -> None:
+    loaded = by_name["decoder"]
+    runs = Runs(by_name.__getitem__)
+    run = runs.run(m.Ask(model="decoder", text="1 2 3 5 8 1 2 3")).message.run
+    tokens = torch.tensor([[1, 2, 3, 5, 8, 1, 2, 3]])
+    with torch.no_grad(), capture(loaded.model, what=("weights", "v")) as seen:
+        loaded.model(tokens)
+    for layer, (weights, v) in enumerate(zip(seen.weights.values(), seen.last("v").values(), strict=True)):
+        output = loaded.model.layers[layer].attention.output.weight.detach()
+        for head in range(2):
+            added = v[0, head] @ output[:, 8 * head : 8 * (head + 1)].T
+            products = weights[0, head] * added.norm(dim=-1)
+            found = attention.rows(runs, m.AskRows(run=run, part="self", query=7, layer=layer, head=head, passed=True))
+            np.testing.assert_allclose(found[0, 0], products[7] / products[7].sum(), atol=1e-6)
+
+
 def test_neighbours_share_a_band_and_an_overview_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs, _ = _kept(_given(700, 700, None, False))
     computed: list[range] = []
@@ -164,12 +192,20 @@ def test_measures_of_a_decoder(by_name: dict[str, LoadedModel], length: int) -> 
     with torch.no_grad(), capture(loaded.model) as seen:
         loaded.model(torch.tensor([tokens]))
     weights = np.stack([each[0].numpy() for each in seen.weights.values()])
-    wanted = head_measures(weights)
-    np.testing.assert_allclose(found.entropy, wanted.entropy / math.log(2), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.entropy, entropy(weights).mean(-1) / math.log(2), rtol=1e-5, atol=1e-6)
     assert found.distance is not None
-    np.testing.assert_allclose(found.distance, wanted.distance, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.distance, distances(weights).mean(-1), rtol=1e-5, atol=1e-6)
     assert found.sink is not None
-    np.testing.assert_allclose(found.sink, wanted.sink, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.sink, np.maximum(0, 1 - weights.sum(-1)).mean(-1), rtol=1e-5, atol=1e-6)
+    counted = weights[:, :, 1:].mean(2) if length > 1 else np.zeros((2, 2, 1))
+    most = (counted >= counted.max(-1, keepdims=True) - 1e-4).argmax(-1)  # of those about as large the first
+    np.testing.assert_array_equal(found.most_read, most)
+    np.testing.assert_allclose(found.on_one, counted.max(-1), atol=1e-6)
+    shares = np.stack(
+        [attention.rows(runs, m.AskRows(run=run, part="self", query=at, passed=True)) for at in range(length)], 2
+    )
+    passed = shares[:, :, 1:].mean(2) if length > 1 else np.zeros((2, 2, 1))
+    np.testing.assert_allclose(found.passed, np.take_along_axis(passed, most[..., None], -1)[..., 0], atol=1e-6)
     parts = min(length, m.THUMBNAIL)
     edges = [length * part // parts for part in range(parts + 1)]
     for layer in range(2):

@@ -1,7 +1,5 @@
 """The experts of a run are those that the routers chose in a forward pass of one's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

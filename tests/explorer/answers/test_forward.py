@@ -1,7 +1,5 @@
 """A run holds what the model was given, and says what the model makes of it."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """The values of an edited head are the formula's, and the verdict is the prover's."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Compiled programs in the explorer: what is shown is what the program and its transformer compute."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers import programs as answers
 from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.discovery import entries_at, find_models
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.saved_page import page
@@ -59,6 +58,12 @@ def test_parts_have_the_values_of_the_definition(given: tuple[Backend, CompiledP
     assert by_name["place"].domain == "0 to 5"
     assert program.parts[-1].values == program.definition == program.outputs == ["1", "2", "2", "4"]
     assert program.right == [True] * 4
+
+
+def test_a_program_without_attention_is_shown() -> None:
+    program = shown(Backend([wrap_model(compile_program(tokens + 1, (1, 2), 3), [2, 1])]), "given", "21")
+    assert (program.stages, program.heads) == (["embedding", "output"], [])
+    assert program.outputs == program.definition == ["3", "2"]
 
 
 def test_heads_and_stream_are_those_of_the_transformer(given: tuple[Backend, CompiledProgram]) -> None:
@@ -213,3 +218,31 @@ def test_explore_and_a_saved_page_take_a_compiled_program(given: tuple[Backend, 
         explore(given[1], [9])
     bundle: Any = seen._repr_mimebundle_()
     assert "image/png" not in bundle[0]
+
+
+def test_a_written_program_is_compared_with_the_task() -> None:
+    backend = Backend([entry for entry in bundled() if entry.card.name == "program-sort"])
+    card, text = backend.catalogue().models[0], "2412"
+
+    def attempt(program: str, model: str = card.name) -> m.Attempt:
+        return backend.answer("attempt", m.AskAttempt(model=model, program=program, text=text))
+
+    right = attempt(card.blank.replace("___", "select(indices, indices, operator.lt)"))
+    assert (right.verdict, right.num_checked, right.num_possible, right.fault) == ("holds", 1364, 1364, None)
+    assert right.outputs == right.definition == ["1", "2", "2", "4"]
+    assert right.right == [True] * 4
+    wrong = attempt("tokens")
+    assert wrong.verdict == "fails"
+    assert wrong.counterexample == m.ProgramFailure(text="21", position=0, wanted="1", found="2")
+    assert (wrong.outputs, wrong.right) == (["2", "4", "1", "2"], [False] * 4)
+    for program in (card.blank, "", "tokens.x", "pick(everything, tokens)", "(" * 9_000):
+        unread = attempt(program)
+        assert (unread.verdict, unread.outputs, unread.right, unread.counterexample) == ("undecided", None, None, None)
+        assert unread.fault
+    with pytest.raises(InputError):
+        backend.answer("attempt", m.AskAttempt(model=card.name, program="tokens", text="x"))
+    model = compiled("sort")
+    model.program = None
+    without = Backend([wrap_model(model, [2, 4])])
+    with pytest.raises(InputError, match="definition"):
+        without.answer("attempt", m.AskAttempt(model="given", program="tokens", text="24"))

@@ -1,7 +1,5 @@
 """Runs are kept within bounds, and computed again where they had to go."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 

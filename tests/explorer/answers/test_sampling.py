@@ -1,7 +1,5 @@
 """The next token and the ones after it: the rule's own numbers, and draws that do not depend on how they were asked."""
 
-from __future__ import annotations
-
 import math
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Other orders of a source: what a set does not mind, and what an order-minding model does."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

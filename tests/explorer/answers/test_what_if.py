@@ -1,7 +1,5 @@
 """Changes of a model asked for by the page, against plain changes of its weights and masks."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +8,7 @@ from copy import deepcopy
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +22,7 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.observe.capture import capture
 from glassformer.observe.edits import forbid
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
@@ -32,8 +32,10 @@ from refusals import refused
 TEXT = "1 2 3 5 8 1 2 3"
 
 
-def whatif(backend: Backend, text: str = TEXT, model: str = "decoder", **asked: Any) -> m.WhatIf:
-    answer = backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text), **asked))
+def whatif(
+    backend: Backend, text: str = TEXT, model: str = "decoder", changes: m.Changes | None = None, **asked: Any
+) -> m.WhatIf:
+    answer = backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text, changes=changes), **asked))
     return answer
 
 
@@ -82,6 +84,36 @@ def test_a_forbidden_edge_is_a_mask(small_backend: Backend, decoder: Any) -> Non
     with intervene(decoder, forbid(7, (5, 6), layers=1, heads=1)):
         expected = probabilities(decoder)
     torch.testing.assert_close(after(whatif(small_backend, forbidden=some)), expected, rtol=0, atol=1e-6)
+
+
+def test_attention_after_changes(small_backend: Backend, decoder: Any) -> None:
+    removed = [m.RemovedHead(part="self", layer=0, head=1)]
+    forbidden = [m.ForbiddenEdge(part="self", layer=1, head=0, query=7, key=6)]
+    ask = m.Ask(model="decoder", text=TEXT, changes=m.Changes(removed=removed, forbidden=forbidden))
+    run = small_backend.answer("run", ask)
+    decoder.layers[0].attention.output.weight.data[:, 8:] = 0
+    tokens = torch.tensor([[int(each) for each in TEXT.split()]])
+    with torch.no_grad(), intervene(decoder, forbid(7, 6, heads={1: 0})), capture(decoder) as seen:
+        decoder(tokens)
+    for layer in range(2):
+        tile = m.AskTile(run=run.run, part="self", layer=layer, head=0)
+        found = np.frombuffer(small_backend.answer("weights", tile), "<f4").reshape(8, 8)
+        np.testing.assert_allclose(found, list(seen.weights.values())[layer][0, 0], atol=1e-6)
+    assert found[7, 6] == 0
+    plain = small_backend.answer("run", m.Ask(model="decoder", text=TEXT))
+    assert plain.run != run.run
+    with refused("a run with changes"):
+        whatif(small_backend, changes=ask.changes)
+
+
+def test_changes_keep_the_tokens_that_an_encoder_decoder_wrote(small_backend: Backend) -> None:
+    ask = m.Ask(model="lookup", text="4")
+    steer = m.Steering(layer=0, toward=3, away=None, strength=50.0)
+    run, changed = (
+        small_backend.answer("run", ask.model_copy(update={"changes": each})) for each in (None, m.Changes(steer=steer))
+    )
+    assert changed.tokens == run.tokens
+    assert changed.said != run.said
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, -2.0])

@@ -1,7 +1,5 @@
 """The bundled models do what their cards say, and are small."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

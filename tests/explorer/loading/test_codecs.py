@@ -1,7 +1,5 @@
 """Texts become the tokens that a tokenizer makes of them, and come back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

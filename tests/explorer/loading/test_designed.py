@@ -1,7 +1,5 @@
 """The bundled hand-designed heads are proved, and each matrix has a reason."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

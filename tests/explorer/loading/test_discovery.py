@@ -1,7 +1,5 @@
 """Models on disk are found under unique names; damaged ones are reported and skipped."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The logits of a loaded model, and what is refused of one of another kind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

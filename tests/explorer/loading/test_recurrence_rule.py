@@ -1,7 +1,5 @@
 """The rule that numbers follow: found where the numbers tell it, and only there."""
 
-from __future__ import annotations
-
 import tracemalloc
 from itertools import product
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Each kind of run and checkpoint becomes a model that reads."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -65,7 +63,7 @@ def test_a_run_of_train_on_the_recurrence(tmp_path: Path) -> None:
     model = decoder(vocab_size=7, num_layers=1, num_experts=2)
     description = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
     entry = _entry(write_run(tmp_path / "run", model, **description))
-    assert entry.card.views == ["attention", "sampling", "experts", "whatif"]
+    assert entry.card.views == ["attention", "sampling", "experts", "whatif", "patch"]
     loaded = entry.open()
     tokens = loaded.encode("3 2 6 4 5 1 3 2 6 4 5 1 3 2")
     assert loaded.rule(tokens) == "x[t] = 3 x[t-1] mod 7, or x[t-1] + 1"
@@ -166,9 +164,9 @@ def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     decoder(vocab_size=30, num_layers=1).save_pretrained(tmp_path / "dense", layout="glassformer")
     decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
     cards = [_entry(tmp_path / name).card for name in ("dense", "sparse")]
-    assert cards[0].views == ["attention", "sampling", "whatif"]
+    assert cards[0].views == ["attention", "sampling", "whatif", "patch"]
     assert "experts" not in cards[0].about
-    assert cards[1].views == ["attention", "sampling", "experts", "whatif"]
+    assert cards[1].views == ["attention", "sampling", "experts", "whatif", "patch"]
     assert _read(tmp_path / "dense").tokens == ["1", "2", "3"]
 
 

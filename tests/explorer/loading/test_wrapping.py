@@ -1,7 +1,5 @@
 """Models that are handed over from Python become loaded_models that can be read with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -43,7 +41,7 @@ def _encoder(num_classes: int | None = 2) -> Encoder:
 @pytest.mark.parametrize("text", ["3 1 4", [3, 1, 4], torch.tensor([3, 1, 4]), torch.tensor([[3, 1, 4]])])
 def test_a_decoder_of_ours(text: Any) -> None:
     loaded = wrap_model(_decoder(num_experts=3, max_seq_len=8), text)
-    assert loaded.card.views == ["attention", "sampling", "experts", "whatif"]
+    assert loaded.card.views == ["attention", "sampling", "experts", "whatif", "patch"]
     assert loaded.card.text == "3 1 4"
     assert loaded.longest == 8
     run = _read(loaded)
@@ -199,7 +197,7 @@ def test_whatever_has_logits_tells_the_next_token() -> None:
         is_decoder=True,
     )
     loaded = wrap_model(transformers.BertLMHeadModel(config), [1, 2, 3])
-    assert loaded.card.views == ["attention", "sampling", "whatif"]
+    assert loaded.card.views == ["attention", "sampling", "whatif", "patch"]
     assert len(next_token(loaded, m.AskNext(model="given", text="1 2 3")).candidates) == 30
     assert wrap_model(transformers.BertModel(config), [1, 2, 3]).card.views == ["attention"]
     gpt = transformers.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=16)

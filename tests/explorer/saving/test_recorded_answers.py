@@ -54,7 +54,7 @@ def test_experts_are_recorded_where_they_are_shown(by_name: dict[str, LoadedMode
     loaded = by_name["decoder"]
     card = loaded.card.model_copy(update={"views": ["experts"]})
     asked = calls(Backend([replace(loaded, card=card)]), model="decoder", text="1 2")
-    assert set(asked) == {"models", "run", "measures", "experts"}
+    assert set(asked) == {"models", "run", "measures", "detect", "experts"}
 
 
 def test_the_catalogue_names_the_one_model(small_backend: Backend) -> None:

@@ -28,13 +28,17 @@ import { askRun } from "./ask-run";
 import { cardOf, fromWords, resolved, toWords } from "./state";
 import { designed, edited } from "./views/design/weights";
 const calls = {
-  state: (words) => fromWords(words),
+  state(words) {
+    const { tour, step, ...state } = fromWords(words); // a tour is no part of a saved page
+    return state;
+  },
   words: (words) => toWords(fromWords(words)),
   edited: ({ design, cells }) => edited(design, cells).weights,
   ask({ words, cards, head }) {
     const address = fromWords(words);
     const card = cardOf(address, cards);
-    return askRun(card, resolved(address, card), head && edited(designed(head), address.cells));
+    const edits = head && edited(designed(head, address.exercise), address.cells);
+    return askRun(card, resolved(address, card), edits && { ...edits, differs: edits.differs || address.exercise });
   },
 };
 createInterface({ input: process.stdin }).on("line", (line) => {
@@ -171,6 +175,7 @@ asked = st.fixed_dictionaries(
         "view": st.sampled_from(["design", "attention", "nowhere"]),
         "source": st.sampled_from(["[]", '["1","2"]', "null", '["1"', "3"]),
         "order": odd_orders,
+        "exercise": st.sampled_from(["true", "false"]),
         "cells": st.builds(json.dumps, edits),
     },
 )

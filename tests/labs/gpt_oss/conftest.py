@@ -1,7 +1,5 @@
 """A run of the lab small enough for tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ SMALL: dict[str, Any] = {
     "num_train": 40,
     "num_test": 20,
     "num_measured": 30,
-    "removed": "all-together",
-    "num_removed": 10,
     "num_prompts": 6,
     "new_tokens": 12,
     "temperatures": (0.5, 2.0),

@@ -1,7 +1,5 @@
 """The course's layers and model: against the formulas head by head, and against the library."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The course's functions around the model, on models whose behaviour is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Continuations, and what follows a first token: properties that are known, a small run, and the figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +66,10 @@ def test_standard_errors_are_those_over_continuations() -> None:
     assert (found.rule, found.errors["rule"]) == (0.5, pytest.approx(0.5 / 2**0.5))
 
 
-def test_the_most_accurate_unseeing_model_generates_under_every_rule(tiny_run: Path) -> None:
+def test_the_settings_model_generates_under_every_rule(tiny_run: Path) -> None:
     results = read(tiny_run / "results.json", Results)
     found = results.generation
-    unseen = ("base", "all-together", "long-new")
-    assert found.model == max(unseen, key=lambda name: results.models[name][0].accuracy)
+    assert found.model == "base"
     assert list(found.rules) == list(RULES)
     assert [len(row) for row in found.grid] == [2, 2]
     for cell in [found.true, *found.rules.values(), *(cell for row in found.grid for cell in row)]:
@@ -91,6 +88,13 @@ def test_the_next_token_shown_is_one_where_rule_and_increment_differ(tiny_run: P
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     # The optimum knows the generator after forty tokens.
     assert max(range(7), key=shown.optimal.__getitem__) == shown.by_rule
+
+
+def test_the_published_next_token_shows_what_a_nucleus_removes(results: Results) -> None:
+    shown = results.generation.next_token
+    assert shown.model["temperature 1"][shown.by_rule] >= 0.9
+    assert shown.model["top-p 0.9"][shown.by_rule] == pytest.approx(1)
+    assert shown.model["temperature 1"][shown.by_increment] > 0 == shown.model["top-p 0.9"][shown.by_increment]
 
 
 def test_only_sinks_tell_a_token_from_a_run_of_it() -> None:

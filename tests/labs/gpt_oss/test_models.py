@@ -1,7 +1,5 @@
 """The sequences, what differs between the models that are trained on them, and the figures of the trainings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,9 +171,20 @@ def test_accuracy_is_drawn_beside_the_optimum_and_losses_below(results: Results)
 
 def test_training_curves_are_those_that_were_logged(results: Results) -> None:
     panels = LAB.figures["training"](results).axes
-    columns = len(panels) // 2
-    drawn = [line.get_ydata().tolist() for axes in panels[:columns] for line in axes.get_lines()]
-    assert sorted(map(len, drawn)) == sorted(len(seeds[0].losses) for seeds in results.models.values())
-    assert [value for _, value in results.models["course"][0].losses] in drawn
-    assert set(panels[columns].get_lines()[-1].get_ydata()) == {results.optimum.test}
-    assert all(axes.get_xscale() == "linear" for axes in panels)
+    drawn = [line.get_ydata().tolist() for axes in panels for line in axes.get_lines() if line.get_label() != "optimum"]
+    names = ("course", "base", "long-fixed", "long-new", "long-all", "long-sinks")
+    logged = [[value for step, value in each.evaluations if step] for name in names for each in results.models[name]]
+    assert sorted(drawn) == sorted(logged)
+    assert all(set(axes.get_lines()[-1].get_ydata()) == {results.optimum.test} for axes in panels)
+    assert all(axes.get_ylim() == panels[0].get_ylim() and axes.get_xscale() == "linear" for axes in panels)
+    lowest, highest = panels[0].get_ylim()
+    assert lowest < min(row[-1] for row in logged)
+    assert max(map(max, logged)) < highest
+
+
+def test_noise_exceeds_the_bound_of_single_trainings_in_a_twentieth_of_cases() -> None:
+    drawn = np.random.default_rng(0).standard_normal((5, 1_000_000))
+    spread = np.ptp(drawn[:3], axis=0)
+    single, mean = abs(drawn[3] - drawn[4]), abs(drawn[3] - drawn[:3].mean(axis=0))
+    assert np.mean(single > models.SPREADS * spread) == pytest.approx(0.05, abs=0.001)
+    assert np.mean(mean > models.SPREADS * spread) < 0.05

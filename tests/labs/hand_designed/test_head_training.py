@@ -1,7 +1,5 @@
 """Training many heads at once is training each alone, as the course draws sequences; recipes, outcomes, circuits."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

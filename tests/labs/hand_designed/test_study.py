@@ -1,7 +1,5 @@
 """The study: groups of trainings, the stories of failing heads, and what the report says of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 
@@ -78,16 +76,15 @@ def test_a_head_that_solves_the_task_is_left_alone(monkeypatch: pytest.MonkeyPat
 def test_failures_are_reported_by_kind(report: Callable[..., str], stories: list[Story]) -> None:
     text = report(stories=stories)
     assert "Of 4 heads trained by the course's recipe, 3 misread some output" in text
-    assert "1 then solve" in text
+    assert "3 misread some output (75 % ± 44 %, two standard errors)" in text
+    assert "1 of them solve the task (*late*), 2 do not (*stuck*)" in text
     assert "1 of the 1 misread an output at the fourth letter, and 0, 0 and 1 at the first" in text
-    assert "75 % have four letters; of all sequences 68 % have" in text
-    assert "median of 0.40 in the late heads (0.40 to 0.40) and of 0.45" in text
-    assert "The ranges overlap" in text
+    assert "A quarter of the course's sequences have four letters, of the control's 68 %" in text
     assert "+1.50 to +1.50 in the 2 stuck heads, and -1.20 to -1.00 in the other 2" in text
-    assert "does the work of CLS. The first position too" in text
+    assert "does the work of CLS. But a repeated" in text
     assert "0 of the 2 heads solve the task. The others end at losses of 0.25 to 0.35" in text
     assert "for 1 of these 2 no second derivative" in text
-    assert "solve the task for 1 of 2" in text
+    assert "solves the task for 1 of 2" in text
 
 
 def test_claims_turn_with_the_stories(report: Callable[..., str], stories: list[Story]) -> None:
@@ -101,8 +98,6 @@ def test_claims_turn_with_the_stories(report: Callable[..., str], stories: list[
     swapped = told(*stories[:3], dataclasses.replace(stories[2], moments=[replaced]))
     assert "beside it in 1, and instead of it in 1, where the value of CLS is negative" in swapped
     assert "the work of CLS" not in told(stories[0], dataclasses.replace(stories[2], moments=[negative]))
-    apart = dataclasses.replace(stories[0].moments[0], circuit=Circuit(1.0, [0.1] * 4, [3.0, -1.0, -1.0, -1.0, -1.0]))
-    assert "overlap" not in told(dataclasses.replace(stories[0], moments=[apart]), stories[1])
 
 
 def test_the_control_is_judged_by_its_noise(results: Results, report: Callable[..., str]) -> None:

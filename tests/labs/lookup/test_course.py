@@ -1,7 +1,5 @@
 """The seed's data, parts and functions: what np.random draws, the library's network, training, decoding, a heat map."""
 
-from __future__ import annotations
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The course's layers and model: against their formulas, torch's layers and the library's encoder."""
 
-from __future__ import annotations
-
 import math
 import statistics
 
@@ -225,7 +223,7 @@ LONG = torch.ones(1, 13, dtype=torch.long)
         (lambda: PositionalEncoding(8, 0), "max_seq_len = 0"),
         (lambda: LayerNorm(1), "features = 1"),
         (lambda: LayerNorm(4, eps=0), "eps = 0"),
-        (lambda: FeedForward(4, 0), "ff_dim = 0"),
+        (lambda: FeedForward(4, 0), "d_ff = 0"),
         (lambda: MultiHeadAttention(10, 4), "d_model = 10 with num_heads = 4"),
         (lambda: MultiHeadAttention(8, 0), "num_heads = 0"),
         (

@@ -1,7 +1,5 @@
 """The course's tokenizer and data set, its training, its view of attention, and its count of operations."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 
@@ -22,6 +20,7 @@ from glassformer.labs.sentiment.course_training import (
     SimpleTokenizer,
     analyze_complexity,
     draw_attention_grid,
+    overtakes,
     train_transformer,
     visualize_attention,
 )
@@ -61,7 +60,6 @@ def test_the_vocabulary_has_the_most_frequent_words_after_the_special_ones() -> 
     assert len(words.inverse_vocab) == 4
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_the_data_set_feeds_a_data_loader_with_labels_from_any_library() -> None:
     for labels in ([1, 0, 1], np.array([1, 0, 1]), torch.tensor([1, 0, 1])):
         data = SentimentDataset(TEXTS, labels, tokenizer(), max_length=5)
@@ -73,7 +71,6 @@ def test_the_data_set_feeds_a_data_loader_with_labels_from_any_library() -> None
     assert SentimentDataset(TEXTS, [1, 0, 1], tokenizer())[0]["input_ids"].shape == (32,)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_bad_texts_and_labels_are_refused() -> None:
     new = SimpleTokenizer()
     for use in (lambda: new.tokenize("a"), lambda: new.decode([3])):
@@ -320,3 +317,14 @@ def test_odd_texts_have_a_short_title_that_can_be_drawn(
     assert printed.count("\n") == 2
     assert printed.replace("\n", "").isprintable()
     assert max(map(len, printed.splitlines())) <= 110
+
+
+@pytest.mark.parametrize(("d_model", "d_ff"), [(8, 40), (8, 5), (64, 256)])
+@pytest.mark.parametrize("joined", [False, True])
+def test_attention_overtakes_at_the_first_length_at_which_it_takes_more(d_model: int, d_ff: int, joined: bool) -> None:
+    def more(length: int) -> bool:
+        parts = analyze_complexity(d_model, length, 4, d_ff)
+        attention = parts["executed_attention"] + (parts["executed_projections"] if joined else 0)
+        return attention > parts["executed_feedforward"]
+
+    assert overtakes(d_model, d_ff, with_projections=joined) == next(n for n in range(1, 1000) if more(n))

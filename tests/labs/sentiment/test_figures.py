@@ -1,6 +1,4 @@
-"""Figures without results: how words reach each other, positions, the time line, and diagrams of encoders."""
-
-from __future__ import annotations
+"""Figures without results: how words reach each other, the time line, and diagrams of encoders."""
 
 from collections.abc import Callable
 from itertools import product
@@ -14,13 +12,13 @@ from matplotlib.patches import Circle, FancyBboxPatch
 from matplotlib.text import Annotation
 from torch import nn
 
-from glassformer.labs.sentiment.figures import EVENTS, draw_positions, draw_recurrent_and_parallel, draw_timeline
+from glassformer.labs.sentiment.figures import EVENTS, draw_recurrent_and_parallel, draw_timeline
 from glassformer.labs.sentiment.model_diagram import Part, architecture, block, draw, one_block, whole
 from refusals import refused
 from small_models import BERT, encoder
 
 
-@pytest.mark.parametrize("drawing", [draw_recurrent_and_parallel, draw_positions, draw_timeline])
+@pytest.mark.parametrize("drawing", [draw_recurrent_and_parallel, draw_timeline])
 def test_it_can_be_read(drawing: Callable[[], Figure], check_readable: Callable[[Figure], None]) -> None:
     check_readable(drawing())
 
@@ -46,16 +44,6 @@ def test_links_from_the_first_word_to_the_last(count: int) -> None:
 
     with refused("1 words"):
         draw_recurrent_and_parallel("w0")
-
-
-def test_products_of_positions_are_the_sum_of_cosines() -> None:
-    waves, products, _ = draw_positions(40, 12).axes
-    frequencies = 10000.0 ** (-np.arange(6) / 6)
-    expected = np.cos(np.arange(40)[:, None] * frequencies).sum(axis=1)
-    for drawn, start in zip(products.lines, (0, 10, 20), strict=True):
-        np.testing.assert_allclose(np.asarray(drawn.get_ydata(), dtype=float), expected[: 40 - start], atol=1e-5)
-    image = np.asarray(waves.images[0].get_array())
-    np.testing.assert_allclose(image[[0, 1, 6, 7], 7], [np.sin(7), np.cos(7), np.sin(0.07), np.cos(0.07)], atol=1e-6)
 
 
 def test_the_time_line_is_true_to_scale() -> None:
@@ -152,7 +140,6 @@ def test_frames_stand_around_neighbours(check_readable: Callable[[Figure], None]
         check_readable(figure)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_cannot_be_drawn_is_refused() -> None:
     with refused("a Linear"):
         architecture(nn.Linear(2, 2))

@@ -1,14 +1,11 @@
 """The course's model: trained alike from one seed, read exactly, and drawn from what its result holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from glassformer.data.examples import Example, split_by_text
 from glassformer.labs.sentiment.experiments import mini_transformer
@@ -16,17 +13,12 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     SENTENCES,
     CourseResult,
     SeesPadding,
-    draw_attention_example,
-    draw_attention_rows,
-    draw_embeddings,
     draw_heads,
     measure_course,
-    outline,
     plain_reviews,
     train_course,
 )
 from glassformer.labs.sentiment.figures import draw_training_curves
-from glassformer.labs.sentiment.model_diagram import architecture, block
 
 FEW = tuple(
     Example(f"a {word} {thing}", label) for thing in ("film", "book") for word, label in (("good", 1), ("bad", 0))
@@ -35,7 +27,7 @@ FEW = tuple(
 
 @pytest.fixture(scope="module")
 def course() -> CourseResult:
-    return measure_course(0, epochs=1, all_kinds=False)
+    return measure_course(0, epochs=1)
 
 
 def test_the_same_seed_trains_the_same_model_and_leaves_the_generator_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +58,7 @@ def test_ctrl_c_is_no_shorter_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_result_is_that_of_the_trained_model(course: CourseResult) -> None:
     train, held_out = split_by_text(plain_reviews(), (0.8, 0.2), 0)
-    assert (course.plain.num_trained, course.plain.num_validated, course.all_kinds) == (192, 48, None)
+    assert (course.plain.num_trained, course.plain.num_validated) == (192, 48)
     assert not {example.text for example in train} & {example.text for example in held_out}
     model, tokenizer, history = train_course(train, held_out, 0, epochs=1)
     assert course.plain.history == history
@@ -78,34 +70,17 @@ def test_the_result_is_that_of_the_trained_model(course: CourseResult) -> None:
             logits, weights = model(torch.tensor([tokenizer.words.encode(text)]))
         assert logits[0].softmax(-1)[reading.label].item() == pytest.approx(reading.probability, abs=1e-6)
         np.testing.assert_allclose(reading.weights, torch.stack([layer[0] for layer in weights]), atol=6e-5)
-    alone, placed = np.array(course.vectors)
-    np.testing.assert_array_equal(alone[:, 1], alone[:, 5])
-    table = model.embeddings.pos_encoding.pe
-    np.testing.assert_allclose(placed - alone, table[:9, :16].T, atol=2e-4)
-    assert course.distance == pytest.approx(float((table[1] - table[5]).norm()), abs=1e-5)
 
 
 def test_figures_show_what_the_result_holds(course: CourseResult, check_readable: Callable[[Figure], None]) -> None:
     training = draw_training_curves(course.plain.history, "MiniTransformer on plain reviews")
     np.testing.assert_array_equal(training.axes[0].lines[1].get_ydata(), course.plain.history["val_loss"])
-    embeddings = draw_embeddings(course)
-    plain, added, _ = embeddings.axes
-    np.testing.assert_array_equal(plain.images[0].get_array(), course.vectors[0])
-    framed = {patch.get_x() + 0.5 for patch in added.patches if isinstance(patch, Rectangle)}
-    assert framed == {1, 5}
     reading = course.readings["both"]
     heads = draw_heads(reading)
     shown = [np.asarray(ax.images[0].get_array()) for ax in heads.axes[:16]]
-    np.testing.assert_array_equal(shown, np.array(reading.weights).reshape(16, 8, 8))
+    np.testing.assert_array_equal(shown, np.array(reading.weights).reshape(16, 9, 9))
     assert [ax.get_title() for ax in heads.axes[:16]][8] == "Layer 2, head 1"
-    example = draw_attention_example(reading)
-    np.testing.assert_array_equal(example.axes[0].images[0].get_array(), reading.weights[1][0])
-    rows = draw_attention_rows(reading)
-    for figure in (training, embeddings, example, rows):
-        check_readable(figure)
-    parameters = f"{sum(course.parts.values()):,} parameters"
-    assert parameters in architecture(outline(course.config)).axes[0].texts[0].get_text()
-    assert "Block 1 of 2" in block(outline(course.config)).axes[0].texts[0].get_text()
+    check_readable(training)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The leak, counted by hand and on the course's own sentences; padding, with changes recomputed from the model."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """Rankings of words: against rankings by hand, and what the experiment and its figure make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -127,7 +125,7 @@ def test_means_and_errors_over_texts_of_at_least_five_words(model: MiniTransform
 
 
 def test_claims_turn_with_the_numbers(results: Results, report: Callable[..., str]) -> None:
-    assert "So attention does rank words, in each training" in report()
+    assert "So attention ranks words, in each training" in report()
     assert "ranks words the wrong way round" in report()
     networks = {
         name: [replace(each, correlations=dict.fromkeys(each.correlations, each.correlations[ATTENTION]))
@@ -142,7 +140,7 @@ def test_claims_turn_with_the_numbers(results: Results, report: Callable[..., st
         replace(each, correlations={**each.correlations, ATTENTION: weak}) for each in networks["the course's model"]
     ]
     weakly = report(ranking=replace(results.ranking, networks=networks))
-    assert "So attention does rank words" not in weakly
+    assert "So attention ranks words" not in weakly
 
 
 def test_each_training_is_drawn(results: Results) -> None:

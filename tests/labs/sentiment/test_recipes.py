@@ -1,6 +1,4 @@
-"""Classifiers and their rivals: against plain loops; trainings are kept, read again, and refused to others."""
-
-from __future__ import annotations
+"""Classifiers and word counts: against plain loops; trainings are kept, read again, and refused to others."""
 
 import dataclasses
 import math
@@ -10,36 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import minilm
 from glassformer.classifier import load_classifier
 from glassformer.data.examples import Example, SentimentData
 from glassformer.data.sentiment import from_files
-from glassformer.labs.sentiment import rivals
+from glassformer.labs.sentiment import tfidf as counts
 from glassformer.labs.sentiment.experiments.recipes import (
     COURSE_TFIDF,
     FROM_MINILM,
     FROM_SCRATCH,
     FULL_TFIDF,
     PretrainedRecipe,
-    RivalRecipe,
     TrainingRecipe,
     build_classifier,
     train_recipe,
-    train_rival,
 )
-from glassformer.labs.sentiment.rivals import (
-    ConvolutionalClassifier,
-    RecurrentClassifier,
-    TfidfClassifier,
-    TfidfRecipe,
-    fit_counts,
-)
-from glassformer.models.encoder import Encoder
+from glassformer.labs.sentiment.tfidf import TfidfClassifier, TfidfRecipe, fit_counts
 from glassformer.training.classification import ClassificationTask
 from refusals import refused
 
@@ -55,8 +41,6 @@ TINY = dataclasses.replace(
     training=TrainingRecipe(4, 8, 0.01, 0.01, word_dropout=0.1),
     model={**FROM_SCRATCH.model, "num_layers": 1, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "dropout": 0.1},
 )
-NETWORKS = (RecurrentClassifier, ConvolutionalClassifier)
-QUICK = TrainingRecipe(8, 8, 0.01, 0.0, word_dropout=0.1)
 
 
 def test_epochs_become_steps() -> None:
@@ -110,93 +94,6 @@ def test_the_run_of_another_recipe_or_seed_is_refused(tmp_path: Path) -> None:
         train_recipe(TINY, dataclasses.replace(DATA, train=flipped), tmp_path, seed=1)
 
 
-def test_the_recurrent_one_is_a_loop_over_real_tokens() -> None:
-    model = RecurrentClassifier(9, 3, embedding_dim=4, hidden_dim=5).eval()
-    tokens = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
-    real = torch.tensor([[True, True, True, True], [True, False, True, False]])
-    logits = model(tokens, real)
-    cells = []
-    for suffix in ("", "_reverse"):
-        cell = torch.nn.GRUCell(4, 5)
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            setattr(cell, name, torch.nn.Parameter(getattr(model.gru, f"{name}_l0{suffix}").detach()))
-        cells.append(cell)
-    for row, seen, found in zip(tokens, real, logits, strict=True):
-        vectors = model.embedding(row[seen])
-        means = []
-        for cell, order in zip(cells, (1, -1), strict=True):
-            state, states = torch.zeros(5), []
-            for vector in list(vectors)[::order]:
-                state = cell(vector[None], state[None])[0]
-                states.append(state)
-            means.append(torch.stack(states).mean(0))
-        torch.testing.assert_close(found, model.head(torch.cat(means)), atol=1e-6, rtol=1e-5)
-
-
-def test_the_convolutional_one_is_a_loop_over_windows() -> None:
-    model = ConvolutionalClassifier(9, 2, embedding_dim=4, filters=3, widths=(2, 3)).eval()
-    tokens = torch.tensor([[1, 2, 3, 4, 5]])
-    real = torch.tensor([[True, False, True, True, False]])
-    vectors = model.embedding(torch.tensor([1, 3, 4]))
-    responses = []
-    for width, convolution in zip((2, 3), model.convolutions, strict=True):
-        before, behind = (width - 1) // 2, width // 2
-        filled = torch.cat([torch.zeros(before, 4), vectors, torch.zeros(behind, 4)])
-        windows = [
-            torch.einsum("few,we->f", convolution.weight, filled[start : start + width]) + convolution.bias
-            for start in range(3)
-        ]
-        responses.append(torch.stack(windows).relu().amax(0))
-    torch.testing.assert_close(model(tokens, real)[0], model.head(torch.cat(responses)), atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-@given(st.data())
-@settings(max_examples=20, deadline=None)
-def test_padding_and_gaps_change_nothing(network: type[nn.Module], data: st.DataObject) -> None:
-    model = network(11, 2).eval()
-    row = data.draw(st.lists(st.integers(0, 10), min_size=1, max_size=9))
-    alone = model(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.bool))
-    filled, real = [], []
-    for token in row:
-        gap = data.draw(st.integers(0, 2))
-        filled += [*data.draw(st.lists(st.integers(0, 10), min_size=gap, max_size=gap)), token]
-        real += [False] * gap + [True]
-    behind = data.draw(st.integers(0, 5))
-    tokens = torch.tensor([filled + [0] * behind, [3] * (len(filled) + behind)])
-    mask = torch.tensor([real + [False] * behind, [True] * (len(real) + behind)])
-    torch.testing.assert_close(model(tokens, mask)[:1], alone, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_it_answers_without_real_tokens_and_is_about_as_large_as_the_encoder(network: type[nn.Module]) -> None:
-    model = network(8000, 2).eval()
-    logits = model(torch.ones(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.bool))
-    torch.testing.assert_close(logits[0], model.head.bias)
-    encoder = sum(weight.numel() for weight in Encoder(FROM_SCRATCH.encoder_config(8000, 2, 0)).parameters())
-    assert sum(weight.numel() for weight in model.parameters()) == pytest.approx(encoder, rel=0.01)
-
-
-@pytest.mark.parametrize("kind", ["recurrent", "convolutional"])
-def test_it_learns(kind: str) -> None:
-    model, tokenizer, epochs = trained = train_rival(RivalRecipe("a name", kind, QUICK), DATA, None, 1)
-    assert len(epochs) == QUICK.epochs
-    assert epochs[-1].validation_accuracy == 1.0
-    assert not model.training
-    assert tokenizer.pieces(tokenizer.encode("a good dog"))[1:] == ["a", "good", "<UNK>"]
-    likely = trained.probabilities([example.text for example in DATA.test[:2]]).argmax(1)
-    assert likely.tolist() == [example.label for example in DATA.test[:2]]
-
-
-def test_the_seed_decides_and_another_kind_is_refused(tmp_path: Path) -> None:
-    recipe = RivalRecipe("a name", "convolutional", dataclasses.replace(QUICK, epochs=1))
-    trained = [(tmp_path / "run", 1), (tmp_path / "run", 1), (None, 1), (None, 2)]
-    one, again, same, other = (train_rival(recipe, DATA, directory, seed).epochs for directory, seed in trained)
-    assert one == again == same != other
-    with refused("description"):
-        train_rival(dataclasses.replace(recipe, kind="recurrent"), DATA, tmp_path / "run", 1)
-
-
 FIVE = tuple(
     Example(text, label)
     for text, label in [
@@ -248,6 +145,14 @@ def test_the_courses_settings_leave_words_out() -> None:
     assert pairs.num_parameters > whole.num_parameters
 
 
+def test_of_terms_of_equal_frequency_the_first_ones_of_the_alphabet_count() -> None:
+    words = [chr(ord("a") + at) * 2 for at in range(26)]
+    train = [Example(" ".join(words[::-1]), 0), Example(" ".join(words), 1), Example("zz yy", 0)]
+    likely = TfidfClassifier(train, TfidfRecipe("few", max_features=5)).probabilities([*words, "??"])[:, 1]
+    counted = [word for word, each in zip(words, likely, strict=False) if each != likely[-1]]
+    assert counted == ["aa", "bb", "cc", "yy", "zz"]
+
+
 def test_validation_chooses_the_strength(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fake(TfidfClassifier):
         def __init__(self, train: object, recipe: TfidfRecipe, strength: float) -> None:
@@ -257,7 +162,7 @@ def test_validation_chooses_the_strength(monkeypatch: pytest.MonkeyPatch) -> Non
             labels = [example.label for text in texts for example in FIVE if example.text == text]
             return np.eye(2)[[label ^ (self.strength != 3.0) for label in labels]]
 
-    monkeypatch.setattr(rivals, "TfidfClassifier", Fake)
+    monkeypatch.setattr(counts, "TfidfClassifier", Fake)
     assert fit_counts(FULL_TFIDF, FEW)[1] == 3.0
 
 
@@ -280,7 +185,7 @@ def test_what_cannot_be_learned_is_refused(train: tuple[Example, ...], message: 
 def test_sst2_gives_the_known_accuracies(shared_data: Path) -> None:
     data = from_files(*(shared_data / f"sst2_{part}.tsv" for part in ("train", "dev", "test")))
     labels = [example.label for example in data.test]
-    for recipe, expected in ((COURSE_TFIDF, 0.718), (FULL_TFIDF, 0.811)):
+    for recipe, expected in ((COURSE_TFIDF, 0.716), (FULL_TFIDF, 0.811)):
         classifier, _ = fit_counts(recipe, data)
         likely = classifier.probabilities([example.text for example in data.test]).argmax(1)
         assert (likely == labels).mean() == pytest.approx(expected, abs=0.002)

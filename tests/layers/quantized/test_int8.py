@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -129,7 +127,6 @@ def test_moving_a_decoder_to_another_dtype_keeps_its_weights(directory: Path) ->
     torch.testing.assert_close(before, after, rtol=2**-8, atol=0)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(got="int4", expected=r"one of \('int8', 'lossless'\) or None"):
         Decoder.from_pretrained(directory, dense="int4")

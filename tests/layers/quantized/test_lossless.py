@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -125,7 +123,6 @@ def test_gradients_of_the_input_are_the_definitions() -> None:
     torch.testing.assert_close(x.grad, weights.float().sum(0).expand(3, 32))
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_another_width_is_an_error() -> None:
     with pytest.raises(RuntimeError):
         kernel.lossless_linear(torch.randn(2, 32), *encode(torch.randn(8, 48).bfloat16()), 48)
@@ -159,7 +156,6 @@ def test_loading_into_a_decoder_takes_its_number_of_exceptions(directory: Path) 
     torch.testing.assert_close(other.weight, model.output.weight, rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("assign", [False, True])
 def test_a_state_dict_that_would_lead_outside_of_memory_changes_nothing(assign: bool) -> None:
     weights = with_exceptions(8, 64)
@@ -176,7 +172,6 @@ def test_a_state_dict_that_would_lead_outside_of_memory_changes_nothing(assign: 
         assert same_bits(layer.weight, weights)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Decoder.from_pretrained(directory, dense="lossless")
     with refused(got="weights of 8 or 12 bits"):

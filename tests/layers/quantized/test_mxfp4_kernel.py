@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -92,7 +90,6 @@ def test_threads_are_used_where_there_is_work() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_unsupported_tensors_never_reach_the_kernel(library: Library) -> None:
     blocks, scales = random_rows(4, 2)
     x, out = torch.zeros(3, 64), torch.zeros(3, 4)

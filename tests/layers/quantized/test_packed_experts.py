@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -266,7 +264,6 @@ def test_a_backward_pass_is_refused() -> None:
         torch.testing.assert_close(mixture(x), out.detach(), rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_transforms_are_those_of_the_dense_mixture() -> None:
     packed = make(bias=True)
     dense = packed.unpack(torch.float32)

@@ -1,25 +1,46 @@
-// Between text and tokens, as glassformer/explorer/loading/codecs.py and task_models.py do for decoders.
-import { grouped, quoted, refusing, require } from "./refusing";
-import { mayFollow, ruleInWords, type Recurrence } from "./recurrence";
+// Between text and tokens, as glassformer/explorer/loading/codecs.py and task_models.py do.
+import { ruleOf, type Recurrence, type Rule } from "./recurrence";
+import { grouped } from "./formatting";
+import { quoted, refusing, require } from "./refusing";
 
-/** How texts are read, as LoadedDecoder.codec describes it. */
+/** How texts are read, as the codec of a loaded model describes it. */
 export type CodecData =
   | { kind: "numbers"; vocab_size: number; longest: number; recurrence: Recurrence | null }
   | { kind: "letters"; letters: string[]; longest: number; start: string }
-  | { kind: "bytes"; longest: number };
+  | { kind: "bytes"; longest: number }
+  | { kind: "words"; words: string[]; letter: string; invisible: string; longest: number }
+  | Lookup;
 
-export interface Codec {
-  /** The tokens of a text: at least one, and no more than the model reads. */
-  encode(text: string): number[];
-  word(token: number): string;
-  join(tokens: number[]): string;
-  obeys(tokens: number[], candidate: number): boolean | null;
-  rule(tokens: number[]): string | null;
-  /** The largest number of tokens that the model reads. */
-  longest: number;
+/** An encoder-decoder's: a text names some of `asks`, after the word `begin`. */
+interface Lookup {
+  kind: "lookup";
+  words: string[];
+  asks: { what: string; known: string[]; longest: number };
+  begin: string | null;
+  /** The units that are read if none are given. */
+  source: string[];
+  /** A unit is one of `known`, or a fact: a key and a value, which have tables of their own. */
+  units: { known: string[] | null; longest: number };
+  keys: string[];
+  values: string[];
+  /** How many tokens are generated at most, and which one ends them. */
+  most: number;
+  end: number | null;
 }
 
-const NO_RULE = { obeys: () => null, rule: () => null };
+export interface Codec {
+  /** The tokens of a text, no more than the model reads. */
+  encode(text: string): number[];
+  word(token: number): string;
+  /** The largest number of tokens that the model reads. */
+  longest: number;
+  join(tokens: number[]): string;
+  rule(tokens: number[]): Rule | null;
+  /** Of an encoder-decoder. */
+  source: { given: string[]; read(units: string[]): number[][]; most: number; end: number | null } | null;
+}
+
+const PLAIN = { join: () => "", rule: () => null, source: null };
 
 export function codecOf(data: CodecData): Codec {
   switch (data.kind) {
@@ -29,52 +50,60 @@ export function codecOf(data: CodecData): Codec {
       return letters(data.letters, data.longest, data.start);
     case "bytes":
       return bytes(data.longest);
+    case "words":
+      return words(data.words, data.letter, data.invisible, data.longest);
+    case "lookup":
+      return lookup(data);
   }
 }
+
+/** What Python's `str.split` splits at. */
+export const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+export const split = (text: string): string[] => text.split(new RegExp(`[${SPACE}]+`, "u")).filter((word) => word !== "");
 
 /** Numbers between spaces. */
 function numbers(size: number, longest: number, recurrence: Recurrence | null): Codec {
   return {
+    ...PLAIN,
     encode(text) {
-      const words = text.split(SPACES).filter((word) => word !== "");
+      const typed = split(text);
       const expected = `whole numbers from 0 to ${size - 1} between spaces`;
-      words.forEach((word, place) => {
+      typed.forEach((word, place) => {
         const fits = /^[0-9]{1,12}$/.test(word) && Number(word) < size;
         require(fits, `${quoted(word)} at place ${place + 1}`, expected, "Type such numbers.");
       });
-      const fits = 1 <= words.length && words.length <= longest;
-      require(fits, `${grouped(words.length)} numbers`, `1 to ${grouped(longest)}`, "Add or remove some.");
-      return words.map(Number);
+      const fits = 1 <= typed.length && typed.length <= longest;
+      require(fits, `${grouped(typed.length)} numbers`, `1 to ${grouped(longest)}`, "Add or remove some.");
+      return typed.map(Number);
     },
     word: String,
     join: (tokens) => tokens.join(" "),
-    obeys: (tokens, candidate) => recurrence && mayFollow(tokens, candidate, recurrence),
-    rule: (tokens) => recurrence && ruleInWords(tokens, recurrence),
+    rule: (tokens) => recurrence && ruleOf(tokens, recurrence),
     longest,
   };
 }
 
-/** What Python's `str.split` splits at. */
-const SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/u;
+/** The numbers of a text's letters. */
+export function lettersIn(text: string, names: string[], longest: number): number[] {
+  const typed = [...text];
+  const found = typed.map((letter, place) => {
+    const got = () => `the letter ${quoted(letter)} at place ${place + 1} of ${quoted(text, 80)}`;
+    if (!names.includes(letter)) refusing(got(), `letters among ${names.join(" ")}`, "Use the task's letters, with their case.");
+    return names.indexOf(letter);
+  });
+  const fix = typed.length ? "Shorten it, or choose a task with longer sequences." : "Give at least one letter.";
+  require(1 <= typed.length && typed.length <= longest, `a sequence of ${typed.length} letters`, `1 to ${longest} letters`, fix);
+  return found;
+}
 
 /** Letters without spaces, which are read after a start token. */
 function letters(names: string[], longest: number, start: string): Codec {
-  const words = [...names, start];
+  const known = [...names, start];
   return {
-    encode(text) {
-      const typed = [...text];
-      const tokens = typed.map((letter, place) => {
-        const token = names.indexOf(letter);
-        const got = () => `the letter ${quoted(letter)} at place ${place + 1} of ${quoted(text, 80)}`;
-        return token < 0 ? refusing(got(), `letters among ${names.join(" ")}`, "Use the task's letters, with their case.") : token;
-      });
-      const fix = typed.length ? "Shorten it, or choose a task with longer sequences." : "Give at least one letter.";
-      require(1 <= typed.length && typed.length <= longest, `a sequence of ${typed.length} letters`, `1 to ${longest} letters`, fix);
-      return [names.length, ...tokens];
-    },
-    word: (token) => words[token]!,
-    join: (tokens) => tokens.filter((token) => token !== names.length).map((token) => words[token]).join(""),
-    ...NO_RULE,
+    ...PLAIN,
+    encode: (text) => [names.length, ...lettersIn(text, names, longest)],
+    word: (token) => known[token]!,
+    join: (tokens) => tokens.filter((token) => token !== names.length).map((token) => known[token]).join(""),
     longest: longest + 1,
   };
 }
@@ -83,6 +112,7 @@ function letters(names: string[], longest: number, start: string): Codec {
 function bytes(longest: number): Codec {
   const shown: Record<string, string> = { "\n": "\u23CE", "\t": "\u21E5", " ": "\u2423" };
   return {
+    ...PLAIN,
     encode(text) {
       const tokens = [...new TextEncoder().encode(text)];
       const fits = 1 <= tokens.length && tokens.length <= longest;
@@ -94,7 +124,56 @@ function bytes(longest: number): Codec {
       return shown[character] ?? (0x20 < token && token < 0x7f ? character : `\\x${token.toString(16).padStart(2, "0")}`);
     },
     join: (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens)),
-    ...NO_RULE,
     longest,
+  };
+}
+
+/** Words and punctuation marks in lower case, after the token CLS: see glassformer/data/tokenizer.py. */
+function words(known: string[], letter: string, invisible: string, longest: number): Codec {
+  const end = "(?![\\p{L}\\p{N}_])";
+  const forms = [`${letter}+?(?=n't${end})`, `n't${end}`, `'(?:s|re|ve|ll|d|m)${end}`, `${letter}+`, `[^${SPACE}]`];
+  const [word, unseen] = [new RegExp(forms.join("|"), "gu"), new RegExp(invisible, "gu")];
+  const ids = new Map(known.map((each, token) => [each, token]));
+  return {
+    ...PLAIN,
+    encode(text) {
+      const lower = text.replace(unseen, "").normalize("NFKC").toLowerCase();
+      const found = lower.normalize("NFKC").replaceAll("\u2019", "'").match(word) ?? [];
+      return [ids.get("<CLS>")!, ...found.slice(0, longest - 1).map((each) => ids.get(each) ?? ids.get("<UNK>")!)];
+    },
+    word: (token) => known[token]!,
+    longest,
+  };
+}
+
+function lookup({ words: names, asks, begin, source, units, keys, values, most, end }: Lookup): Codec {
+  const listed = (some: string[]) => (some.length <= 14 ? some.join(", ") : `${some.slice(0, 4).join(", ")} ... ${some.at(-1)}`);
+  const reader = (known: string[], what: string) => (word: string) => {
+    require(known.includes(word), `the ${what} ${quoted(word)}`, `a ${what} among ${listed(known)}`, "Use one of these.");
+    return names.lastIndexOf(word);
+  };
+  const fact = (unit: string) => {
+    const [key, ...rest] = unit.split("=").map((each) => each.trim()) as [string, ...string[]];
+    const value = rest.join("=");
+    const fits = keys.includes(key) && values.includes(value);
+    const fix = `Keys are ${listed(keys)}; values are ${listed(values)}.`;
+    require(fits, `the fact ${quoted(unit, 80)}`, `a key and a value, such as ${keys[0]}=${values[0]}`, fix);
+    return [names.lastIndexOf(key), names.length + names.lastIndexOf(value)];
+  };
+  const counted = (some: string[], longest: number) => {
+    require(1 <= some.length && some.length <= longest, `${some.length} words`, `1 to ${longest}`, "Add or remove some.");
+    return some;
+  };
+  const word = reader(units.known ?? [], "word");
+  const read = (some: string[]) => counted(some, units.longest).map((unit) => (units.known ? [word(unit)] : fact(unit)));
+  return {
+    ...PLAIN,
+    encode(text) {
+      const typed = begin === null ? [text.trim()] : [begin, ...split(text)];
+      return counted(typed, asks.longest).map(reader(asks.known, asks.what));
+    },
+    word: (token) => names[token]!,
+    longest: asks.longest,
+    source: { given: source, read, most, end },
   };
 }

@@ -1,6 +1,7 @@
 // The layers between attentions, as in glassformer/layers: norms, activations, feed-forward networks, experts, rotation.
-import type { DecoderConfig } from "./config";
-import { linear, softmax } from "./products";
+import type { ModelConfig } from "./config";
+import { linear, rowsOf, softmax } from "./products";
+import { refusing } from "./refusing";
 import type { Weights } from "./weights";
 
 /** `x / sqrt(mean(x ** 2) + eps) * weight` of each group of as many numbers as `weight` has. */
@@ -18,14 +19,15 @@ export function rmsNorm(x: Float32Array, weight: Float32Array, eps: number): Flo
 /** `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` of each group, whose variance is the mean square around the mean. */
 function layerNorm(x: Float32Array, weight: Float32Array, bias: Float32Array, eps: number): Float32Array {
   const width = weight.length;
-  const means = Array.from({ length: x.length / width }, (_, row) => x.subarray(row * width, (row + 1) * width).reduce((a, b) => a + b, 0) / width);
+  const means = rowsOf(x, width).map((row) => row.reduce((a, b) => a + b, 0) / width);
   const centred = x.map((value, at) => value - means[Math.floor(at / width)]!);
   return rmsNorm(centred, weight, eps).map((value, at) => value + bias[at % width]!);
 }
 
-/** The norm of this name, of either kind. */
-export function norm(x: Float32Array, weights: Weights, name: string, { norm: kind, norm_eps: eps }: DecoderConfig): Float32Array {
-  const weight = weights.of(`${name}.weight`);
+/** The norm of this name, of either kind; x where there is none. */
+export function norm(x: Float32Array, weights: Weights, name: string, { norm: kind, norm_eps: eps }: ModelConfig): Float32Array {
+  const weight = weights.maybe(`${name}.weight`);
+  if (!weight) return x;
   return kind === "rms" ? rmsNorm(x, weight, eps) : layerNorm(x, weight, weights.of(`${name}.bias`), eps);
 }
 
@@ -45,7 +47,7 @@ function erf(x: number): number {
   return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * sum;
 }
 
-const ACTIVATIONS: Record<DecoderConfig["activation"], (x: number) => number> = {
+const ACTIVATIONS: Record<ModelConfig["activation"], (x: number) => number> = {
   silu: (x) => x * sigmoid(x),
   gelu: (x) => (x * (1 + erf(x / Math.SQRT2))) / 2,
   gelu_tanh: (x) => (x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)))) / 2,
@@ -54,7 +56,7 @@ const ACTIVATIONS: Record<DecoderConfig["activation"], (x: number) => number> = 
 };
 
 /** `activation(gate) * up`; with a clamp gpt-oss's `gate sigmoid(alpha gate) (up + 1)` of clamped numbers. */
-function gated(gate: Float32Array, up: Float32Array, { activation, clamp }: DecoderConfig): Float32Array {
+function gated(gate: Float32Array, up: Float32Array, { activation, clamp }: ModelConfig): Float32Array {
   const activate = ACTIVATIONS[activation];
   if (clamp === null) return gate.map((value, at) => activate(value) * up[at]!);
   const { alpha, limit } = clamp;
@@ -74,7 +76,7 @@ export interface Routed {
 }
 
 /** `output = down(activation(gate(x)) * up(x))`, or `down(activation(up(x)))` where it is not gated. */
-export function feedForward(x: Float32Array, weights: Weights, name: string, config: DecoderConfig): Float32Array {
+export function feedForward(x: Float32Array, weights: Weights, name: string, config: ModelConfig): Float32Array {
   const of = (part: string, input: Float32Array, width: number) =>
     linear(input, weights.of(`${name}.${part}.weight`), weights.maybe(`${name}.${part}.bias`), width);
   const { hidden_dim: width, ff_dim: inside } = config;
@@ -83,8 +85,13 @@ export function feedForward(x: Float32Array, weights: Weights, name: string, con
   return of("down", gated(of("gate", x, width), up, config), inside);
 }
 
+/** Sees, and may change, the probabilities of all experts for a token, and what an expert adds to it. */
+type MixtureHook = (site: "router" | "expert", values: Float32Array | Float64Array, token: number, expert: number) => void;
+
 /** `output = sum over chosen experts e of share_e * down_e(silu(gate_e(x)) * up_e(x))` for each token x. */
-export function mixture(x: Float32Array, weights: Weights, name: string, layer: number, config: DecoderConfig): [Float32Array, Routed] {
+export function mixture(
+  x: Float32Array, weights: Weights, name: string, layer: number, config: ModelConfig, hook: MixtureHook,
+): [Float32Array, Routed] {
   const { hidden_dim: width, ff_dim: inside, num_experts, top_k } = config;
   const experts = num_experts as number;
   const scores = linear(x, weights.of(`${name}.router.score.weight`), weights.maybe(`${name}.router.score.bias`), width);
@@ -96,16 +103,23 @@ export function mixture(x: Float32Array, weights: Weights, name: string, layer: 
     return linear(input, weight, bias && bias.subarray(expert * to, (expert + 1) * to), from);
   };
   for (let token = 0; token * width < x.length; token++) {
-    const own = scores.subarray(token * experts, (token + 1) * experts);
-    const chosen = [...own.keys()].sort((a, b) => own[b]! - own[a]!).slice(0, top_k);
-    const shares = softmax(chosen.map((expert) => own[expert]!));
+    const probabilities = softmax(scores.subarray(token * experts, (token + 1) * experts));
+    hook("router", probabilities, token, 0);
+    const chosen = [...probabilities.keys()].sort((a, b) => probabilities[b]! - probabilities[a]!).slice(0, top_k);
+    const total = chosen.reduce((all, expert) => all + probabilities[expert]!, 0);
+    if (total === 0) {
+      const got = `an edit of the router at ${name} that leaves no expert, or a negative probability`;
+      refusing(got, "probabilities of at least 0, one of them above 0", "Leave an expert to choose.");
+    }
     const input = x.subarray(token * width, (token + 1) * width);
+    const shares = Float64Array.from(chosen, (expert) => probabilities[expert]! / total);
     chosen.forEach((expert, at) => {
       const [gate, up] = [part("gate", expert, input, width, inside), part("up", expert, input, width, inside)];
-      const output = part("down", expert, gated(gate, up, config), inside, width);
-      for (let place = 0; place < width; place++) y[token * width + place]! += shares[at]! * output[place]!;
+      const output = part("down", expert, gated(gate, up, config), inside, width).map((value) => shares[at]! * value);
+      hook("expert", output, token, expert);
+      for (let place = 0; place < width; place++) y[token * width + place]! += output[place]!;
     });
-    routed.probabilities.push(softmax(own));
+    routed.probabilities.push(probabilities);
     routed.choices.push(chosen);
     routed.shares.push(shares);
   }
@@ -117,7 +131,7 @@ export function mixture(x: Float32Array, weights: Weights, name: string, layer: 
  * `a' = a cos - b sin` and `b' = b cos + a sin`. Angles are rounded to float32 where Python's are: at late positions the
  * last bit of a frequency is many of an angle.
  */
-export function rotate(x: Float32Array, start: number, width: number, base: number, config: DecoderConfig): void {
+export function rotate(x: Float32Array, start: number, width: number, base: number, config: ModelConfig): void {
   const { head_dim: size, rotary_dim, rope_layout } = config;
   const turned = rotary_dim ?? size;
   const interleaved = rope_layout === "interleaved";

@@ -1,14 +1,13 @@
-// Attention as tiles, rows and measures, computed from the queries and keys of a run, as
-// glassformer/explorer/answers/attention.py does: a matrix at the levels from `COARSE` on is kept, finer ones never.
+// Attention as tiles, rows and measures, as glassformer/explorer/answers/attention.py computes them, from the queries and
+// keys of a run. The matrices that were looked at last are kept.
 import { TILE, type AskRows, type AskTile, type Measures } from "../source";
-import { attendTo, keysOf, queriesOf, type Attended } from "./attention";
+import { attendTo, keysOf, queriesOf, type Attended, type Pause } from "./attention";
+import type { Numbers } from "./products";
 
-/** The finest level of an overview. */
-const COARSE = 2;
 /** Rows and columns of the largest thumbnail. */
 const THUMBNAIL = 32;
-/** Rows that are computed at a time; a multiple of 2 ** COARSE. */
-const FEW = 64;
+/** The most cells that are kept of one stack, apart from the newest matrix. */
+const MOST_CELLS = 1 << 23;
 
 interface Matrix {
   rows: number;
@@ -16,121 +15,162 @@ interface Matrix {
   cells: Float32Array;
 }
 
-interface Overview {
-  /** The matrix at the levels `COARSE`, `COARSE + 1` and so on to a single cell. */
-  levels: Matrix[];
-  /** Null where weights are not finite. */
-  measures: { entropy: number; distance: number; sink: number; thumbnail: number[][] } | null;
-}
-
-type Pause = () => Promise<void>;
-
-/** The attention of a run. */
+/** The attention of a stack. */
 export class Matrices {
-  private readonly overviews = new Map<string, Overview>();
-  /** The rows of tiles that were asked for last, as neighbouring tiles share them. */
-  private readonly bands = new Map<string, Matrix>();
+  private readonly kept = new Map<string, Matrix>();
 
-  constructor(private readonly layers: Attended[]) {}
+  /** @param sizes By how much each head of a layer multiplies a key's weight: the length of its value after the output projection. */
+  constructor(
+    private readonly layers: Attended<Numbers>[],
+    private readonly crosses: boolean,
+    private readonly sizes: (layer: number, head: number) => Numbers,
+  ) {}
 
   /** About how many bytes are kept. */
   get size(): number {
-    const [queries, keys] = [queriesOf(this.layers[0]!), keysOf(this.layers[0]!)];
-    return 4 * this.layers.reduce((sum, { q, k, v }) => sum + q.length + k.length + v.length, 0) + (this.overviews.size * queries * keys) / 3;
+    return 4 * this.layers.reduce((sum, { q, k, v }) => sum + q.length + k.length + v.length, this.cells);
   }
 
-  async tile({ layer, head, level, row, column }: AskTile, pause: Pause): Promise<Float32Array> {
-    if (level >= COARSE) return cut((await this.overview(layer, head, pause)).levels[level - COARSE]!, row * TILE, column * TILE);
-    const call = this.layers[layer]!;
-    const name = `${layer} ${head} ${level} ${row}`;
-    let band = this.bands.get(name);
-    if (!band) {
-      const first = (row * TILE) << level;
-      band = rowsOf(call, head, first, Math.min(queriesOf(call), first + (TILE << level)));
-      for (let each = 0; each < level; each++) band = halved(band);
-      if (this.bands.size >= 4) this.bands.delete(this.bands.keys().next().value as string);
-      this.bands.set(name, band);
+  async tile({ layer, head, level, row, column, passed }: AskTile, pause: Pause): Promise<Float32Array> {
+    const { rows, columns, cells } = await this.matrix(layer, head, level, passed, pause);
+    const [tall, wide] = [Math.min(TILE, rows - row * TILE), Math.min(TILE, columns - column * TILE)];
+    const tile = new Float32Array(tall * wide);
+    for (let at = 0; at < tall; at++) {
+      const first = (row * TILE + at) * columns + column * TILE;
+      tile.set(cells.subarray(first, first + wide), at * wide);
     }
-    return cut(band, 0, column * TILE);
+    return tile;
   }
 
   /** The weights of one query: [layer, head, key]. */
-  rows({ query, layer, head }: AskRows): Float32Array {
+  rows({ query, layer, head, passed }: AskRows): Float32Array {
     const layers = layer === null ? this.layers : [this.layers[layer]!];
     const [count, keys] = [layers[0]!.heads, keysOf(layers[0]!)];
     const heads = head === null ? [...Array(count).keys()] : [head];
-    const found = new Float32Array(layers.length * heads.length * keys);
+    const [found, weights] = [new Float32Array(layers.length * heads.length * keys), new Float64Array(keys)];
     layers.forEach((call, at) =>
-      heads.forEach((each, place) => found.set(rowsOf(call, each, query, query + 1).cells, (at * heads.length + place) * keys)),
+      heads.forEach((each, place) => {
+        const [first, end] = attendTo(call, each, query, weights);
+        const row = found.subarray((at * heads.length + place) * keys);
+        row.set(weights.subarray(first, end), first);
+        if (passed) portion(row.subarray(0, keys), this.sizes(layer ?? at, each));
+      }),
     );
     return found;
   }
 
   async measures(pause: Pause): Promise<Measures> {
-    const found: Overview["measures"][][] = [];
-    for (const [layer, { heads }] of this.layers.entries()) {
-      const of: Overview["measures"][] = [];
-      for (let head = 0; head < heads; head++) of.push((await this.overview(layer, head, pause)).measures);
-      found.push(of);
+    const found: ((Measured & { key: number; share: number; passed: number }) | null)[][] = [];
+    for (const [layer, call] of this.layers.entries()) {
+      found.push([]);
+      for (let head = 0; head < call.heads; head++) {
+        const [weights, passed] = [await this.matrix(layer, head, 0, false, pause), await this.matrix(layer, head, 0, true, pause)];
+        const one = mostRead(call, weights);
+        const all = measured(call, weights);
+        found[layer]!.push(all && { ...all, ...one, passed: means(call, passed)[one.key]! });
+        await pause();
+      }
     }
-    const of = (name: "entropy" | "distance" | "sink") => found.map((heads) => heads.map((each) => each && each[name]));
+    const of = (name: "entropy" | "distance" | "sink" | "share" | "passed") => found.map((heads) => heads.map((each) => each && each[name]));
     return {
       entropy: of("entropy"),
-      distance: of("distance"),
+      distance: this.crosses ? null : of("distance"),
       sink: this.layers.some(({ sinks }) => sinks) ? of("sink") : null,
+      most_read: found.map((heads) => heads.map((each) => each?.key ?? 0)),
+      on_one: of("share"),
+      passed: of("passed"),
       thumbnails: found.map((heads) => heads.map((each) => each?.thumbnail ?? [])),
     };
   }
 
-  private async overview(layer: number, head: number, pause: Pause): Promise<Overview> {
-    const name = `${layer} ${head}`;
-    const known = this.overviews.get(name);
+  private get cells(): number {
+    return [...this.kept.values()].reduce((sum, { cells }) => sum + cells.length, 0);
+  }
+
+  /** A cell at level l is the largest of 2**l x 2**l weights, or shares of what is passed on. */
+  private async matrix(layer: number, head: number, level: number, passed: boolean, pause: Pause): Promise<Matrix> {
+    const name = `${layer} ${head} ${level} ${passed}`;
+    const known = this.kept.get(name);
     if (known) return known;
-    const found = await overviewOf(this.layers[layer]!, head, pause);
-    this.overviews.set(name, found);
+    const found = level
+      ? halved(await this.matrix(layer, head, level - 1, passed, pause))
+      : await whole(this.layers[layer]!, head, passed ? this.sizes(layer, head) : null, pause);
+    this.kept.set(name, found);
+    for (const each of this.kept.keys()) if (this.cells > MOST_CELLS && each !== name) this.kept.delete(each);
     return found;
   }
 }
 
-async function overviewOf(call: Attended, head: number, pause: Pause): Promise<Overview> {
-  const [queries, keys] = [queriesOf(call), keysOf(call)];
-  const [tall, wide] = [Math.min(queries, THUMBNAIL), Math.min(keys, THUMBNAIL)];
-  const thumbnail = Array.from({ length: tall }, () => new Array<number>(wide).fill(0));
-  const [rowOf, columnOf] = [partsOf(queries, tall), partsOf(keys, wide)];
-  const coarse = { rows: Math.ceil(queries / 2 ** COARSE), columns: Math.ceil(keys / 2 ** COARSE) };
-  const levels: Matrix[] = [{ ...coarse, cells: new Float32Array(coarse.rows * coarse.columns) }];
-  let [bits, distance, sink, counted, finite] = [0, 0, 0, 0, true];
-  for (let start = 0; start < queries; start += FEW) {
-    let some = rowsOf(call, head, start, Math.min(queries, start + FEW));
-    for (let row = 0; row < some.rows; row++) {
-      const position = keys - queries + start + row;
-      let [total, apart, plogp] = [0, 0, 0];
-      for (let key = 0; key <= position; key++) {
-        const weight = some.cells[row * keys + key]!;
-        if (weight === 0) continue;
-        total += weight;
-        apart += weight * (position - key);
-        plogp += weight * Math.log2(weight);
-        const line = thumbnail[rowOf[start + row]!]!;
-        if (weight > line[columnOf[key]!]!) line[columnOf[key]!] = weight;
-      }
-      finite &&= Number.isFinite(total);
-      sink += call.sinks ? Math.max(0, 1 - total) : 0;
-      if (total === 0) continue;
-      // Of the shares p = weight / total: -sum p log p.
-      bits += Math.log2(total) - plogp / total;
-      distance += apart / total;
-      counted += 1;
-    }
-    for (let each = 0; each < COARSE; each++) some = halved(some);
-    levels[0]!.cells.set(some.cells, (start / 2 ** COARSE) * some.columns);
-    await pause();
+async function whole(call: Attended<Numbers>, head: number, sizes: Numbers | null, pause: Pause): Promise<Matrix> {
+  const [rows, columns] = [queriesOf(call), keysOf(call)];
+  const [cells, weights] = [new Float32Array(rows * columns), new Float64Array(columns)];
+  for (let query = 0; query < rows; query++) {
+    const [first, end] = attendTo(call, head, query, weights);
+    cells.set(weights.subarray(first, end), query * columns + first);
+    if (sizes) portion(cells.subarray(query * columns, (query + 1) * columns), sizes);
+    if (query % 64 === 63) await pause();
   }
-  for (let last = levels[0]!; Math.max(last.rows, last.columns) > 1; levels.push(last)) last = halved(last);
+  return { rows, columns, cells };
+}
+
+/** The share of each key in the sum of weight times size. */
+function portion(row: Float32Array, sizes: Numbers): void {
+  let total = 0;
+  for (let key = 0; key < row.length; key++) total += row[key]! *= sizes[key]!;
+  if (total !== 0) for (let key = 0; key < row.length; key++) row[key]! /= total;
+}
+
+/** The mean of each column, of the queries that see more than one key. */
+function means({ causal }: Attended<Numbers>, { rows, columns, cells }: Matrix): Float64Array {
+  const sums = new Float64Array(columns);
+  for (let at = Number(causal) * columns; at < cells.length; at++) sums[at % columns]! += cells[at]!;
+  return sums.map((sum) => sum / Math.max(1, rows - Number(causal)));
+}
+
+/** The largest share of the attention that a key gets, and the first key that gets about as much. */
+function mostRead(call: Attended<Numbers>, matrix: Matrix): { key: number; share: number } {
+  const found = means(call, matrix);
+  const share = Math.max(0, ...found);
+  return { key: found.findIndex((each) => each >= share - 1e-4), share };
+}
+
+interface Measured {
+  entropy: number;
+  distance: number;
+  sink: number;
+  thumbnail: number[][];
+}
+
+/** Null where weights are not finite. */
+function measured(call: Attended<Numbers>, { rows, columns, cells }: Matrix): Measured | null {
+  const [tall, wide] = [Math.min(rows, THUMBNAIL), Math.min(columns, THUMBNAIL)];
+  const thumbnail = Array.from({ length: tall }, () => new Array<number>(wide).fill(0));
+  const [rowOf, columnOf] = [partsOf(rows, tall), partsOf(columns, wide)];
+  let [bits, distance, sink, counted] = [0, 0, 0, 0];
+  for (let row = 0; row < rows; row++) {
+    const position = columns - rows + row;
+    let [total, apart, plogp] = [0, 0, 0];
+    const end = call.causal ? position + 1 : columns;
+    for (let key = 0; key < end; key++) {
+      const weight = cells[row * columns + key]!;
+      if (weight === 0) continue;
+      total += weight;
+      apart += weight * Math.abs(position - key);
+      plogp += weight * Math.log2(weight);
+      const line = thumbnail[rowOf[row]!]!;
+      if (weight > line[columnOf[key]!]!) line[columnOf[key]!] = weight;
+    }
+    if (!Number.isFinite(total)) return null;
+    sink += call.sinks ? Math.max(0, 1 - total) : 0;
+    if (total === 0) continue;
+    // Of the shares p = weight / total: -sum p log p.
+    bits += Math.log2(total) - plogp / total;
+    distance += apart / total;
+    counted += 1;
+  }
   const mean = (sum: number) => (counted ? sum / counted : 0);
   const rounded = thumbnail.map((row) => row.map((weight) => Math.round(weight * 1e4) / 1e4));
-  const measures = { entropy: Math.max(0, mean(bits)), distance: mean(distance), sink: sink / queries, thumbnail: rounded };
-  return { levels, measures: finite ? measures : null };
+  return { entropy: Math.max(0, mean(bits)), distance: mean(distance), sink: sink / rows, thumbnail: rounded };
 }
 
 /** The part of each of `count` places that are divided into `parts` of nearly equal size. */
@@ -138,18 +178,6 @@ function partsOf(count: number, parts: number): Uint8Array {
   const found = new Uint8Array(count);
   for (let part = 0; part < parts; part++) found.fill(part, Math.floor((part * count) / parts));
   return found;
-}
-
-/** The weights of some queries of a head on all keys. */
-function rowsOf(call: Attended, head: number, first: number, end: number): Matrix {
-  const columns = keysOf(call);
-  const cells = new Float32Array((end - first) * columns);
-  const weights = new Float64Array(columns);
-  for (let query = first; query < end; query++) {
-    const [seen, last] = attendTo(call, head, query, weights);
-    cells.set(weights.subarray(seen, last), (query - first) * columns + seen);
-  }
-  return { rows: end - first, columns, cells };
 }
 
 /** The next coarser level: the largest of each 2 x 2 cells, or fewer at an odd edge. */
@@ -164,15 +192,4 @@ function halved({ rows: tall, columns: wide, cells: from }: Matrix): Matrix {
     }
   }
   return { rows, columns, cells };
-}
-
-/** A tile whose first cell is this one. */
-function cut({ rows, columns, cells }: Matrix, row: number, column: number): Float32Array {
-  const [tall, wide] = [Math.min(TILE, rows - row), Math.min(TILE, columns - column)];
-  const tile = new Float32Array(tall * wide);
-  for (let at = 0; at < tall; at++) {
-    const first = (row + at) * columns + column;
-    tile.set(cells.subarray(first, first + wide), at * wide);
-  }
-  return tile;
 }

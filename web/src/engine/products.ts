@@ -1,16 +1,22 @@
-// Products of vectors and matrices in float32, summed in float64. Everything that multiplies matrices calls `linear`.
+// Products of vectors and matrices, summed in float64. Everything that multiplies matrices calls `linear`.
+
+/** Of transformers in float32; of programs and single heads in float64. */
+export type Numbers = Float32Array | Float64Array;
+
+/** So many zeros, of the type of `x`. */
+export const zeros = <T extends Numbers>(x: T, count: number): T => new (x.constructor as new (count: number) => T)(count);
 
 /** The product of `width` numbers of `a` and of `b`, from these places on. */
-export function dot(a: Float32Array, atA: number, b: Float32Array, atB: number, width: number): number {
+export function dot(a: Numbers, atA: number, b: Numbers, atB: number, width: number): number {
   let sum = 0;
   for (let at = 0; at < width; at++) sum += a[atA + at]! * b[atB + at]!;
   return sum;
 }
 
 /** `x @ weight.T + bias` for x [row, width] and weight [out, width]. */
-export function linear(x: Float32Array, weight: Float32Array, bias: Float32Array | null, width: number): Float32Array {
+export function linear<T extends Numbers>(x: T, weight: T, bias: T | null, width: number): T {
   const [rows, outs] = [x.length / width, weight.length / width];
-  const y = new Float32Array(rows * outs);
+  const y = zeros(x, rows * outs);
   for (let row = 0; row < rows; row++) {
     const from = row * width;
     const to = row * outs;
@@ -40,14 +46,19 @@ export function linear(x: Float32Array, weight: Float32Array, bias: Float32Array
   return y;
 }
 
+/** The rows of a matrix. */
+export const rowsOf = <T extends Numbers>(x: T, width: number): T[] =>
+  Array.from({ length: x.length / width }, (_, row) => x.subarray(row * width, (row + 1) * width) as T);
+
 /** `x + y`. */
-export const sum = (x: Float32Array, y: Float32Array): Float32Array => x.map((value, at) => value + y[at]!);
+export const sum = <T extends Numbers>(x: T, y: T): T => x.map((value, at) => value + y[at]!) as T;
 
 /** The softmax of some numbers in float64; NaN throughout if one of them is not a number below infinity. */
 export function softmax(scores: ArrayLike<number>, temperature = 1): Float64Array {
-  const wide = Float64Array.from(scores);
-  const most = wide.reduce((a, b) => Math.max(a, b), -Infinity);
-  const shares = wide.map((score) => Math.exp((score - most) / temperature));
-  const total = shares.reduce((all, share) => all + share, 0);
-  return shares.map((share) => share / total);
+  const shares = new Float64Array(scores.length);
+  let [most, total] = [-Infinity, 0];
+  for (let at = 0; at < shares.length; at++) most = Math.max(most, scores[at]!);
+  for (let at = 0; at < shares.length; at++) total += shares[at] = Math.exp((scores[at]! - most) / temperature);
+  for (let at = 0; at < shares.length; at++) shares[at]! /= total;
+  return shares;
 }

@@ -6,6 +6,11 @@ export interface Recurrence {
   next_prob: number;
 }
 
+export interface Rule {
+  words: string;
+  followers: number[];
+}
+
 /** A rule is reported if it and equally good rules with the same continuation are more probable than this. */
 const SURE = 0.95;
 /** The probability of a number that no rule explains. */
@@ -16,68 +21,49 @@ const [MOST_RULES, MOST_COMPARED] = [1 << 14, 1 << 22];
 const continued = (rule: number[], state: number[], size: number): number =>
   rule.reduce((sum, factor, place) => sum + factor * state[place]!, 0) % size;
 
-/** Of the last question: it is asked for every candidate for the next number. */
-let latest: { key: string; found: number[] | null } = { key: "", found: null };
-
 /** The coefficients that most probably generated the numbers; null if that is uncertain. */
-function likelyCoefficients(tokens: number[], config: Recurrence): number[] | null {
-  const key = `${JSON.stringify(config)} ${tokens.join(" ")}`;
-  if (latest.key !== key) latest = { key, found: infer(tokens, config) };
-  return latest.found;
-}
-
-function infer(tokens: number[], { order, vocab_size: size, next_prob }: Recurrence): number[] | null {
-  if (tokens.length <= order) return null;
-  // States repeat, so each distinct step is computed once.
-  const steps = new Map<string, { state: number[]; next: number; times: number }>();
+function likelyRule(tokens: number[], { order, vocab_size: size, next_prob }: Recurrence): number[] | null {
+  // Steps repeat, so each distinct one is computed once.
+  const steps = new Map<string, { step: number[]; times: number }>();
   for (let at = order; at < tokens.length; at++) {
-    const key = tokens.slice(at - order, at + 1).join();
-    const step = steps.get(key) ?? { state: tokens.slice(at - order, at), next: tokens[at]!, times: 0 };
-    step.times += 1;
-    steps.set(key, step);
+    const step = tokens.slice(at - order, at + 1);
+    steps.set(step.join(), { step, times: (steps.get(step.join())?.times ?? 0) + 1 });
   }
   const count = size ** order;
-  if (count > MOST_RULES || count * steps.size > MOST_COMPARED) return null;
+  if (steps.size === 0 || count > MOST_RULES || count * steps.size > MOST_COMPARED) return null;
   const rules = Array.from({ length: count }, (_, rule) =>
     Array.from({ length: order }, (_, place) => Math.floor(rule / size ** (order - 1 - place)) % size),
   );
   const logs = rules.map((rule) => {
     let log = 0;
-    for (const { state, next, times } of steps.values()) {
-      const byRule = Number(continued(rule, state, size) === next);
-      const byIncrement = Number((state[order - 1]! + 1) % size === next);
-      const chance = next_prob * byIncrement + (1 - next_prob) * byRule;
-      log += times * Math.log((1 - SLIP) * chance + SLIP / size);
+    for (const { step, times } of steps.values()) {
+      const byRule = Number(continued(rule, step, size) === step[order]);
+      const byIncrement = Number((step[order - 1]! + 1) % size === step[order]);
+      log += times * Math.log((1 - SLIP) * (next_prob * byIncrement + (1 - next_prob) * byRule) + SLIP / size);
     }
     return log;
   });
   const most = logs.reduce((a, b) => Math.max(a, b));
   const posterior = logs.map((log) => Math.exp(log - most));
   const best = rules.filter((_, rule) => posterior[rule]! > 0.5);
-  const share = posterior.reduce((sum, each) => sum + (each > 0.5 ? each : 0), 0) / posterior.reduce((sum, each) => sum + each, 0);
+  const sum = (shares: number[]) => shares.reduce((all, share) => all + share, 0);
   const following = new Set(best.map((rule) => continued(rule, tokens.slice(-order), size)));
-  if (share <= SURE || following.size > 1) return null;
+  if (sum(posterior.filter((share) => share > 0.5)) / sum(posterior) <= SURE || following.size > 1) return null;
   // The fewest terms; of equally many the first, as rules are in order.
   const terms = (rule: number[]) => rule.filter((factor) => factor !== 0).length;
   return best.reduce((least, rule) => (terms(rule) < terms(least) ? rule : least));
 }
 
-/** The rule as "x[t] = 3 x[t-1] + 2 x[t-2] mod 7, or x[t-1] + 1"; null if it is uncertain. */
-export function ruleInWords(tokens: number[], config: Recurrence): string | null {
-  const coefficients = likelyCoefficients(tokens, config);
-  if (coefficients === null) return null;
-  const terms = coefficients
-    .slice()
-    .reverse()
-    .flatMap((factor, at) => (factor === 0 ? [] : [factor === 1 ? `x[t-${at + 1}]` : `${factor} x[t-${at + 1}]`]));
-  return `x[t] = ${terms.join(" + ") || "0"} mod ${config.vocab_size}${config.next_prob > 0 ? ", or x[t-1] + 1" : ""}`;
-}
-
-/** Whether a number may come next: by the rule, or as the last one plus 1; null if the rule is uncertain. */
-export function mayFollow(tokens: number[], candidate: number, config: Recurrence): boolean | null {
-  const coefficients = likelyCoefficients(tokens, config);
-  if (coefficients === null) return null;
-  const [state, size] = [tokens.slice(-config.order), config.vocab_size];
-  const byIncrement = (state[state.length - 1]! + 1) % size;
-  return candidate === continued(coefficients, state, size) || (config.next_prob > 0 && candidate === byIncrement);
+/** The rule as "x[t] = 3 x[t-1] + 2 x[t-2] mod 7, or x[t-1] + 1", and the numbers that may come next. */
+export function ruleOf(tokens: number[], config: Recurrence): Rule | null {
+  const rule = likelyRule(tokens, config);
+  if (rule === null) return null;
+  const { order, vocab_size: size, next_prob } = config;
+  const terms = [...rule].reverse().map((factor, at) => [factor === 1 ? "" : `${factor} `, `x[t-${at + 1}]`, factor] as const);
+  const sum = terms.flatMap(([times, place, factor]) => (factor === 0 ? [] : [times + place])).join(" + ");
+  const byRule = continued(rule, tokens.slice(-order), size);
+  return {
+    words: `x[t] = ${sum || "0"} mod ${size}${next_prob > 0 ? ", or x[t-1] + 1" : ""}`,
+    followers: next_prob > 0 ? [byRule, (tokens.at(-1)! + 1) % size] : [byRule],
+  };
 }

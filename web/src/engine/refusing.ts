@@ -9,9 +9,6 @@ export function require(holds: boolean, got: string, expected: string, fix: stri
   if (!holds) refusing(got, expected, fix);
 }
 
-/** A number with commas between thousands. */
-export const grouped = (value: number): string => value.toLocaleString("en");
-
 /** A text of at most so many characters in quotes, as Python's `repr` writes it. */
 export function quoted(text: string, most = 40): string {
   const some = [...text].slice(0, most).join("");
@@ -19,3 +16,10 @@ export function quoted(text: string, most = 40): string {
   const escaped = some.replaceAll("\\", "\\\\").replaceAll(mark, `\\${mark}`);
   return mark + escaped.replaceAll("\n", "\\n").replaceAll("\t", "\\t").replaceAll("\r", "\\r") + mark;
 }
+
+/** A text as Python's `ascii` writes it, on one line and not long. */
+export const ascii = (text: string): string =>
+  quoted([...text].length > 60 ? `${[...text].slice(0, 57).join("")}...` : text, 60).replace(/[^\x00-\x7f]/gu, (letter) => {
+    const [code, hex] = [letter.codePointAt(0)!, (length: number) => letter.codePointAt(0)!.toString(16).padStart(length, "0")];
+    return code < 0x100 ? `\\x${hex(2)}` : code < 0x10000 ? `\\u${hex(4)}` : `\\U${hex(8)}`;
+  });

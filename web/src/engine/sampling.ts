@@ -13,7 +13,7 @@ const ROUNDING = 1e-11;
 export const isGreedy = ({ temperature, top_k, top_p }: SamplingRule): boolean => temperature === 0 || top_p === 0 || top_k === 1;
 
 /** Tokens, the likeliest first; equally likely ones by their number. */
-export const ranked = (logits: Float32Array): number[] => [...logits.keys()].sort((a, b) => logits[b]! - logits[a]!);
+export const ranked = (logits: Float32Array | Float64Array): number[] => [...logits.keys()].sort((a, b) => logits[b]! - logits[a]!);
 
 /**
  *     p = softmax(logits / temperature)
@@ -52,8 +52,8 @@ export function choose(logits: Float32Array, rule: SamplingRule, seed: number, p
 /** The number below 1 that numpy's SeedSequence(seed, spawn_key=(position,)) and torch's generator draw. */
 export function uniform(seed: number, position: number): number {
   const [low, high] = seedSequence(seed, position);
-  const [first, second] = mersenneTwister(((low >>> 1) | (high << 31)) >>> 0);
-  return ((first & 0x1fffff) * 2 ** 32 + second) * 2 ** -53;
+  const words = mersenneTwister(((low >>> 1) | (high << 31)) >>> 0);
+  return ((words.next().value & 0x1fffff) * 2 ** 32 + words.next().value) * 2 ** -53;
 }
 
 /** Two words of numpy's SeedSequence (O'Neill 2015, "Developing a seed_seq alternative"). */
@@ -82,21 +82,20 @@ function seedSequence(seed: number, position: number): [low: number, high: numbe
   return [output(pool[0]!) >>> 0, output(pool[1]!) >>> 0];
 }
 
-/** The first two words of MT19937 (Matsumoto and Nishimura 1998) after a seed of one word. */
-function mersenneTwister(seed: number): [number, number] {
-  const state = new Uint32Array(399);
+/** The words of MT19937 (Matsumoto and Nishimura 1998) after a seed of one word: torch's generator. */
+export function* mersenneTwister(seed: number): Generator<number, never> {
+  const state = new Uint32Array(624);
   state[0] = seed;
   for (let at = 1; at < state.length; at++) {
     const before = state[at - 1]!;
     state[at] = Math.imul(1812433253, before ^ (before >>> 30)) + at;
   }
-  const word = (at: number) => {
-    const joined = (state[at]! & 0x80000000) | (state[at + 1]! & 0x7fffffff);
-    let y = state[at + 397]! ^ (joined >>> 1) ^ (joined & 1 ? 0x9908b0df : 0);
+  for (let at = 0; ; at = (at + 1) % 624) {
+    const joined = (state[at]! & 0x80000000) | (state[(at + 1) % 624]! & 0x7fffffff);
+    let y = (state[at] = state[(at + 397) % 624]! ^ (joined >>> 1) ^ (joined & 1 ? 0x9908b0df : 0));
     y ^= y >>> 11;
     y ^= (y << 7) & 0x9d2c5680;
     y ^= (y << 15) & 0xefc60000;
-    return (y ^ (y >>> 18)) >>> 0;
-  };
-  return [word(0), word(1)];
+    yield (y ^ (y >>> 18)) >>> 0;
+  }
 }

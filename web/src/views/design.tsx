@@ -16,11 +16,11 @@ const TYPING = 60;
 
 export function DesignView(props: ViewProps) {
   const { answer, refusal } = useAsk(props.source, "head", { model: props.card.name });
-  const design = useMemo(() => (answer ? designed(answer) : null), [answer]);
+  const design = useMemo(() => (answer ? designed(answer, props.state.exercise) : null), [answer, props.state.exercise]);
   if (refusal) return <Fault refusal={refusal} />;
   // The answer is still another model's.
   if (!answer || !design || !props.edits) return <p class="quiet">Reading the design{"\u2026"}</p>;
-  return <Design key={props.card.name} {...props} edits={props.edits} head={answer} design={design} />;
+  return <Design key={props.card.name} {...props} edits={props.edits} head={props.state.exercise ? { ...answer, why: {} } : answer} design={design} />;
 }
 
 type DesignProps = ViewProps & { edits: Edited; head: Head; design: Weights };
@@ -77,6 +77,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
         resized={edits.resized}
         faults={edits.faults.size}
         live={can}
+        exercise={state.exercise ? card.name : null}
         refuse={setRefused}
       />
       {check && (

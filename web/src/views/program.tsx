@@ -2,12 +2,13 @@
 import { useMemo, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
-import { Awaited, Fault, Mark, Positions } from "../parts";
+import { Awaited, Fault } from "../parts";
 import type { Program, Run } from "../source";
+import { Exercise } from "./program/exercise";
 import { Graph } from "./program/graph";
 import { Heads } from "./program/heads";
 import { laidOut } from "./program/layout";
-import type { PartProps } from "./program/part";
+import { Outputs } from "./program/outputs";
 import { Proof } from "./program/proof";
 import { Coordinates, Variables } from "./program/stream";
 import "./program.css";
@@ -16,7 +17,8 @@ import "./program.css";
 const NARROW = 640;
 
 export function ProgramView(props: ViewProps) {
-  return <Shown key={props.card.name} {...props} />;
+  const Of = props.state.exercise ? Exercise : Shown;
+  return <Of key={props.card.name} {...props} />;
 }
 
 function Shown({ source, store, state, card, run, busy }: ViewProps) {
@@ -52,33 +54,5 @@ function Shown({ source, store, state, card, run, busy }: ViewProps) {
       </div>
       <Coordinates {...shared} />
     </div>
-  );
-}
-
-/** The tokens with the transformer's outputs. */
-function Outputs({ program, tokens, followed, choose }: PartProps) {
-  return (
-    <Positions>
-      {tokens.map((token, position) => {
-        const right = program.right?.[position];
-        const defined = `defined as ${program.definition?.[position]}`;
-        const verdict = right === undefined ? "" : right ? ", as defined" : `, ${defined}`;
-        return (
-          <button
-            type="button"
-            aria-pressed={position === followed}
-            aria-label={`${token} at ${position}: ${program.outputs[position]}${verdict}`}
-            title={right === false ? defined : undefined}
-            onClick={() => choose(position)}
-          >
-            <small>{position}</small>
-            <span class="word">{token}</span>
-            <span aria-hidden="true">{"\u2192"}</span>
-            <b class="word">{program.outputs[position]}</b>
-            {right !== undefined && <Mark right={right} />}
-          </button>
-        );
-      })}
-    </Positions>
   );
 }

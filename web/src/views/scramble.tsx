@@ -22,10 +22,10 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const reordered = asStored(settledOrder) !== null;
   const ask = { model: card.name, text: state.text, source: units };
 
-  const given = useAsk(source, "run", { ...ask, order: null, weights: null }, TYPING);
+  const given = useAsk(source, "run", { ...ask, order: null, weights: null, changes: null }, TYPING);
   const can = source.answers("scramble");
   const edited = state.source !== null && can;
-  const original = useAsk(source, "run", edited ? { ...ask, source: own, order: null, weights: null } : null, TYPING);
+  const original = useAsk(source, "run", edited ? { ...ask, source: own, order: null, weights: null, changes: null } : null, TYPING);
   const one = useAsk(source, "scramble", reordered ? { ...ask, order: settledOrder } : null, TYPING);
   const [tried, setTried] = useState("");
   const trying = tried === JSON.stringify(ask);

@@ -9,11 +9,12 @@ import { UNCHANGED } from "../state";
 import "./what-if.css";
 import { PlaceFields } from "./attention/controls";
 import { panelWidth } from "./attention/head-cells";
+import { signed } from "./attention/reading";
 import { chosenStack, named, shown, within, wordsOf } from "./attention/stack";
 import { headTiles } from "./attention/tiles";
 import { ContributionBars } from "./what-if/contributions";
 import { Edges } from "./what-if/edges";
-import { answering, changesOf, type Change, type Edits } from "./what-if/edits";
+import { answering, changesOf, headOf, isRemoved, toggleHead, type Change, type Edits } from "./what-if/edits";
 import { ExpertSwaps } from "./what-if/expert-swaps";
 import { Heads } from "./what-if/heads";
 import { LensTable } from "./what-if/lens";
@@ -41,7 +42,7 @@ function Asked(props: Shown) {
   const { source, store, state, run, stack } = props;
   const { removed, forbidden, steer, swaps, place, target, other } = state;
   const edits: Edits = { removed, forbidden, steer, swaps };
-  const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other, ...edits });
+  const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other, ...edits, patch: null });
   const { answer } = what;
   // An answer about another text keeps its place, so that nothing jumps, but is not shown beside this text.
   const foreign = JSON.stringify(what.of?.ask) !== JSON.stringify(run.ask);
@@ -58,8 +59,8 @@ function Asked(props: Shown) {
   const layers = answer?.offers.includes("lens") ?? false;
   // Large, and the same under every change: drawn again only with another answer.
   const lens = useMemo(
-    () => layers && <LensPanel {...{ source, store, run, place, target }} at={answer?.place ?? null} />,
-    [source, store, run, place, target, layers, answer?.place],
+    () => layers && <LensPanel {...{ source, store, run, place, target, other }} at={answer?.place ?? null} />,
+    [source, store, run, place, target, other, layers, answer?.place],
   );
   return (
     <div class="what-if">
@@ -115,13 +116,17 @@ interface Answered extends Shown {
   answer: WhatIf;
 }
 
-function Controls({ source, store, state, run, stack, edits, answer }: Answered & { edits: Edits }) {
+function Controls({ source, store, state, card, run, stack, edits, answer }: Answered & { edits: Edits }) {
   const place = within({ layer: state.layer, head: state.head }, stack);
   const words = useMemo(() => wordsOf(run, stack), [run, stack]);
   const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
   const fits = measured.of?.run === run.run && measured.of.part === stack.part;
   const measures = fits ? measured.answer : null;
-  const tiles = headTiles(source, run.run, stack, place);
+  const detected = useAsk(source, "detect", card.kind === "decoder" ? { model: card.name } : null).answer;
+  const before = headTiles(source, run.run, stack, place);
+  const changed = JSON.stringify(edits) !== JSON.stringify(UNCHANGED) && source.answers("run");
+  const again = useAskInTurn(source, "run", changed ? { ...run.ask, changes: { ...edits, patch: null } } : null);
+  const after = changed && again.answer && again.answer.ask.text === run.ask.text ? headTiles(source, again.answer.run, stack, place) : null;
   const thumbnail = measures?.thumbnails[place.layer]?.[place.head];
   const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
   const experts = useAsk(source, "experts", offers("experts") ? { run: run.run } : null);
@@ -144,7 +149,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
               <h2>Remove heads</h2>
               <p class="quiet">Rows are layers, columns are heads.{can && " A click removes one."}</p>
             </div>
-            <Heads {...{ store, edits, stack, measures, place, can }} />
+            <Heads {...{ store, edits, stack, measures, detected, place, can }} />
           </section>
           {offers("steer") && blocks && (
             <section class="panel" aria-label="Steer">
@@ -152,7 +157,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
                 <h2>Steer</h2>
                 <p class="quiet">Adds a direction of the output to the residual stream of every token.</p>
               </div>
-              <Steering {...{ source, store, edits, answer, can }} model={run.ask.model} layers={blocks.layers} />
+              <Steering {...{ source, store, edits, answer, can }} typed={isTyped(card)} model={run.ask.model} layers={blocks.layers} />
             </section>
           )}
           {offers("experts") && experts.answer && (
@@ -168,10 +173,15 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
         <section class="panel" aria-label="Forbid edges">
           <div class="title row">
             <h2>Forbid edges of {named(place)}</h2>
+            {can && (
+              <button type="button" aria-pressed={isRemoved(edits, headOf(stack.part, place))} onClick={() => store.set(toggleHead(edits, headOf(stack.part, place)), true)}>
+                Remove this head
+              </button>
+            )}
             <PlaceFields name="" {...{ stack, place }} choose={(next) => store.set({ part: stack.part, ...next }, true)} />
           </div>
           <Edges
-            {...{ store, state, edits, tiles, words, can }}
+            {...{ store, state, edits, before, after, words, can }}
             largest={Math.max(0, ...(thumbnail?.flat() ?? [])) || 1}
           />
         </section>
@@ -180,7 +190,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
   );
 }
 
-function Prediction({ source, store, run, state, answer, busy }: Answered) {
+function Prediction({ source, store, card, run, state, answer, busy }: Answered) {
   const top = (when: "before" | "after") => answer.outcomes.reduce((best, each) => (each[when] > best[when] ? each : best));
   const [before, after] = [top("before"), top("after")];
   const last = run.tokens.length - 1;
@@ -221,18 +231,59 @@ function Prediction({ source, store, run, state, answer, busy }: Answered) {
           </Field>
         )}
       </div>
-      {answer.kind === "token" && source.answers("whatif") && (
-        <TokenField label="Any token" {...{ source }} model={run.ask.model} choose={(target) => store.set({ target }, true)} />
-      )}
+      <About {...{ source, store, state, card, run, answer }} />
       <Outcomes {...{ answer, busy }} choose={source.answers("whatif") ? (target) => store.set({ target }, true) : null} />
     </section>
+  );
+}
+
+/** Whether any token can be typed: texts of other models than decoders do not consist of what these generate. */
+const isTyped = ({ kind }: ViewProps["card"]): boolean => kind === "decoder";
+
+/** What all panels are about: a token or class, and the one that it is compared with. */
+export function About({ source, store, state: { other }, card, run, answer, quiet = false }: Pick<Answered, "source" | "store" | "state" | "card" | "run" | "answer"> & { quiet?: boolean }) {
+  const can = source.answers("whatif");
+  const typed = isTyped(card) && can;
+  const [one, versus] = [answer.target, other].map((id) => answer.outcomes.find((each) => each.id === id));
+  const over = (when: "before" | "after") => Math.log((one?.[when] ?? 0) / (versus?.[when] ?? 0));
+  const model = run.ask.model;
+  return (
+    <>
+      <div class="about-fields">
+        {typed && <TokenField label="Any token" {...{ source, model }} choose={(target) => store.set({ target }, true)} />}
+        <Field label="Minus">
+          <select
+            class="word"
+            disabled={!can}
+            value={other ?? ""}
+            onChange={(event) => store.set({ other: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) }, true)}
+          >
+            <option value="" selected={other === null}>nothing</option>
+            {answer.outcomes
+              .filter(({ id }) => id !== answer.target)
+              .map(({ id, name }) => (
+                <option value={id} selected={id === other}>
+                  {visible(name)}
+                </option>
+              ))}
+          </select>
+        </Field>
+        {typed && <TokenField label="Minus any token" {...{ source, model }} choose={(other) => store.set({ other }, true)} />}
+      </div>
+      {!quiet && one && versus && one !== versus && (
+        <p class="over">
+          <span class="word">{visible(one.name)}</span> over <span class="word">{visible(versus.name)}</span>, log-odds:{" "}
+          <span class="number">{signed(over("before"))}</span> before, <strong class="number">{signed(over("after"))}</strong> after
+        </p>
+      )}
+    </>
   );
 }
 
 function Explained({ source, store, state, run, stack, answer }: Answered) {
   const { place, target, other } = state;
   const asked = { ask: run.ask, place, target };
-  const sweep = useSweep(source, answer.offers.includes("sweep") ? { ...asked, other: other === answer.target ? null : other } : null);
+  const sweep = useSweep(source, "sweep", answer.offers.includes("sweep") ? { ...asked, other: other === answer.target ? null : other } : null);
   const over = sweep.answer?.other_name ?? null;
   const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? { ...asked, other } : null);
   const own = answer.outcomes.find(({ id }) => id === answer.target);
@@ -259,29 +310,10 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
             <div>
               <h2>
                 What adds to <span class="word">{visible(own?.name ?? "")}</span>
+                {parts.answer?.other_name != null && <> minus <span class="word">{visible(parts.answer.other_name)}</span></>}
               </h2>
               <p class="quiet">The parts of the unchanged model, which sum to its logit.</p>
             </div>
-            <Field label="Minus">
-              <select
-                class="word"
-                disabled={!source.answers("whatif")}
-                value={other ?? ""}
-                onChange={(event) => store.set({ other: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) }, true)}
-              >
-                <option value="" selected={other === null}>nothing</option>
-                {answer.outcomes
-                  .filter(({ id }) => id !== answer.target)
-                  .map(({ id, name }) => (
-                    <option value={id} selected={id === other}>
-                      {visible(name)}
-                    </option>
-                  ))}
-              </select>
-            </Field>
-            {source.answers("whatif") && own && answer.kind === "token" && (
-              <TokenField label="Or any token" {...{ source }} model={run.ask.model} choose={(other) => store.set({ other }, true)} />
-            )}
           </div>
           {parts.answer && <ContributionBars contributions={parts.answer} />}
           {!parts.answer && parts.busy && <Awaited busy />}
@@ -299,12 +331,13 @@ function Progress({ sweep: { done, total, stacks } }: { sweep: HeadSweep }) {
   const made = done - begun.current.done;
   const left = made > 0 ? ((performance.now() - begun.current.at) / 1000 / made) * (total - done) : null;
   const guessed = stacks.flatMap(({ exact }) => exact.flat()).filter((sure) => !sure).length;
+  const estimated = stacks.every(({ after }) => after.flat().every((value) => value !== null));
   if (done >= total && guessed === 0) return null;
   if (done >= total) return <p class="quiet">{`${guessed} heads, in the layers that seem to matter least, are estimated: the text is long.`}</p>;
   return (
     <p class="quiet sweeping">
       <progress max={total} value={done} aria-label="Heads removed so far" />
-      {` Estimated; removed so far: ${done} of ${total}${left === null ? "" : `, about ${Math.ceil(left)} s left`}.`}
+      {` ${estimated ? "Estimated; removed" : "Removed"} so far: ${done} of ${total}${left === null ? "" : `, about ${Math.ceil(left)} s left`}.`}
     </p>
   );
 }
@@ -315,17 +348,20 @@ function Refused({ source, refusal }: { source: Source; refusal: Refusal | null 
   return source.answers("whatif") ? <Fault refusal={refusal} /> : <p class="quiet">Not in this file: it was saved while another text, view or part was shown.</p>;
 }
 
-interface LensPanelProps extends Pick<Shown, "source" | "store" | "run">, Pick<ViewProps["state"], "place" | "target"> {
+interface LensPanelProps extends Pick<Shown, "source" | "store" | "run">, Pick<ViewProps["state"], "place" | "target" | "other"> {
   /** The position of the answer; null for a classifier. */
   at: number | null;
 }
 
-function LensPanel({ source, store, run, place, target, at }: LensPanelProps) {
+function LensPanel({ source, store, run, place, target, other, at }: LensPanelProps) {
   const [turned, setFirst] = useState<number | null>(null);
   const own = LENS_POSITIONS * Math.floor((at ?? 0) / LENS_POSITIONS);
   const first = turned !== null && turned < run.tokens.length ? turned : own;
   const asked = useAsk(source, "lens", { ask: run.ask, place, target, first });
   const lens = asked.answer;
+  // A saved file may not hold it.
+  const second = useAsk(source, "lens", other === null ? null : { ask: run.ask, place, target: other, first });
+  const versus = other !== null && !second.busy && second.answer && lens && other !== lens.target && second.answer.first === lens.first ? second.answer : null;
   const many = run.tokens.length > LENS_POSITIONS && lens && lens.positions.length > 1;
   return (
     <section class="panel" aria-label="The logit lens" data-busy={asked.busy} data-foreign={asked.busy && JSON.stringify(asked.of?.ask) !== JSON.stringify(run.ask)}>
@@ -344,7 +380,7 @@ function LensPanel({ source, store, run, place, target, at }: LensPanelProps) {
           </div>
         )}
       </div>
-      {lens && <LensTable lens={lens} place={at} choose={source.answers("whatif") && at !== null ? (place) => store.set({ place }, true) : null} />}
+      {lens && <LensTable lens={lens} versus={versus} place={at} choose={source.answers("whatif") && at !== null ? (place) => store.set({ place }, true) : null} />}
       {!lens && !asked.refusal && <Awaited busy />}
       <Refused {...{ source }} refusal={asked.refusal} />
     </section>

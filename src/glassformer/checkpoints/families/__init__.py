@@ -1,7 +1,5 @@
 """Families of decoders: one row of a table each, in the file of the family that it resembles most."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

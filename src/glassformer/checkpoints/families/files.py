@@ -1,7 +1,5 @@
 """A family's directories: all tensors are checked, each is read when it is asked for, and written in its names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

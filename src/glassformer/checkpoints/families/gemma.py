@@ -5,8 +5,6 @@ Gemma 3's text models have norms of queries and keys, and another rotation in wi
 Source: Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Source: llama.cpp's ``gguf-py/gguf/constants.py`` for the keys, its converter for what they mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

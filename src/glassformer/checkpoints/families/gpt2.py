@@ -1,7 +1,5 @@
 """GPT-2, GPT-Neo, GPT-NeoX and nanochat."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -7,8 +7,6 @@ key and value in one tensor, and a ``config.json`` with words of its own.
 Source: OpenAI 2025, gpt-oss model card, and ``gpt_oss/torch``; llama.cpp, ``conversion/gpt_oss.py``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

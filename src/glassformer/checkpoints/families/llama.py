@@ -1,7 +1,5 @@
 """Llama and the families that are it with few changes: Mistral, Mixtral, Qwen, SmolLM3, Phi-3 and OLMo."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rotation in a ``config.json``, in the words of transformers 4 (``rope_scaling``) and 5 (``rope_parameters``)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A family adds no code to the network. Its row says what its fields are called, w
 :class:`~glassformer.models.DecoderConfig` it always has, and what its tensors are called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal

@@ -5,8 +5,6 @@ Several of our modules with one foreign name are packed in one tensor, by rows, 
 so that they apply to biases and to packed rows of bytes as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """``glassformer capture``: what a language model computes while it reads a text, as a table or a file of arrays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``glassformer chat``: talk with a language model, in a terminal or one message at a time."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import difflib

@@ -1,7 +1,5 @@
 """``glassformer classify``: the class of texts, how sure the model is, and which tokens mattered."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

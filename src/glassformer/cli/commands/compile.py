@@ -1,7 +1,5 @@
 """``glassformer compile``: a program as a transformer, with what each part is for and the proof."""
 
-from __future__ import annotations
-
 import math
 
 import torch

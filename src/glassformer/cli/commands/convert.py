@@ -1,7 +1,5 @@
 """``glassformer convert``: weights in one layout to another that computes the same logits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

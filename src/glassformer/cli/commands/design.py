@@ -1,7 +1,5 @@
 """``glassformer design``: the weights of a head that solves a task, built from its description, proved and written."""
 
-from __future__ import annotations
-
 from glassformer.cli.commands.verify import built_in
 from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say

@@ -1,7 +1,5 @@
 """``glassformer explore``: the page on which one looks inside models, served on this machine or written to one file."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +13,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.codecs import halves
 from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.saving.saved_page import save
+from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import from_words
 from glassformer.files import require_absent
 from glassformer.text import short, shown
@@ -27,6 +25,9 @@ def run(flags: ExploreFlags) -> None:
     got = f"--text of {len(text):,} characters"
     require(len(text) <= m.MOST_CHARACTERS, got, f"at most {m.MOST_CHARACTERS:,}", "Shorten it.")
     require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")
+    if flags.all:
+        _save_all(flags)
+        return
     if flags.save is not None:
         require_absent(flags.save, flags.overwrite)
     else:
@@ -44,6 +45,16 @@ def run(flags: ExploreFlags) -> None:
     # All that is loaded now is kept until the end; frozen, it is not scanned again by the garbage collector at exit.
     gc.freeze()
     server.serve(backend, listener, address, browser=flags.browser)
+
+
+def _save_all(flags: ExploreFlags) -> None:
+    alone = flags.run is flags.text is flags.view is None
+    require(alone, "--all with a model, a text or a view", "--save DIR --all alone", "Leave them out.")
+    if flags.save is None:
+        raise InputError("--all without --save", "--save DIR --all", "Name the directory.")
+    for name in save_all(Backend(list_models(runs=None)), flags.save):
+        say(f"page of {name} ...")
+    say(f"pages: {shown(flags.save / 'index.html')}")
 
 
 def main(flags: ExploreFlags) -> int:

@@ -1,7 +1,5 @@
 """``glassformer generate``: continue a prompt with the model of a run or of a directory."""
 
-from __future__ import annotations
-
 import codecs
 import functools
 import sys

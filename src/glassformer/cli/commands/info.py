@@ -1,7 +1,5 @@
 """``glassformer info``: what a directory of weights contains and whether this machine can load it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import dataclass

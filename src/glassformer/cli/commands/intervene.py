@@ -1,7 +1,5 @@
 """``glassformer intervene``: what a language model says next, as it is and with parts of it changed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

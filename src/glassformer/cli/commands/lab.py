@@ -1,7 +1,5 @@
 """``glassformer lab NAME``: run one lab from start to end; it leaves a directory with report, figures and numbers."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``glassformer run-program``: the outputs of a compiled program beside those of its definition."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from glassformer.cli.flags import RunProgramFlags

@@ -1,7 +1,5 @@
 """``glassformer train``: train a decoder on a text or on the recurrence, in a directory that can be continued."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

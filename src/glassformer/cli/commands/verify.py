@@ -1,7 +1,5 @@
 """``glassformer verify``: does a head in a file solve a task? The proof, or the first sequence on which it does not."""
 
-from __future__ import annotations
-
 import json
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ No matrix is ever held whole: it is computed in *bands* of rows. Of each head an
 head. Finer tiles are cut from bands, the last few of which are cached, since neighbouring tiles share them.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.api import UnknownName, require_waiting
@@ -46,6 +44,10 @@ class Overview(NamedTuple):
     distance: float
     """Mean distance from a query to its keys, by weight."""
     sink: float
+    shares: Float[np.ndarray, " key"]
+    """The mean weight of each key, of the queries that see more than one."""
+    passed: Float[np.ndarray, " key"] | None
+    """The mean share of what is passed on; None where it is unknown."""
     finite: bool
 
 
@@ -68,14 +70,15 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     )
     across = slice(ask.column * TILE, (ask.column + 1) * TILE)
     if ask.level >= COARSE:
-        (overview,) = _overviews(runs, kept, ask.run, ask.part, ask.layer, [ask.head])
+        (overview,) = _overviews(runs, kept, ask, [ask.head])
         return overview.levels[ask.level - COARSE][ask.row * TILE : (ask.row + 1) * TILE, across]
-    name = ("band", ask.run, kept.stamp, ask.part, ask.layer, ask.head, ask.level, ask.row)
+    name = ("band", kept.stamp, ask.model_copy(update={"column": 0}))
     band = runs.derived.get(name)
     if band is None:
         first = ask.row * TILE << ask.level
         some = range(first, min(queries, first + (TILE << ask.level)))
-        band = np.concatenate([whole[0] for *_, whole in _few_rows(given, [ask.head], some)])
+        sizes = _sizes(kept, ask.part, ask.layer) if ask.passed else None
+        band = np.concatenate([whole[0] for *_, whole in _few_rows(given, [ask.head], some, sizes)])
         for _ in range(ask.level):
             band = halved(band)
         runs.derived.put(name, band, band.nbytes)
@@ -84,32 +87,47 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
 
 def rows(runs: Runs, ask: AskRows) -> Float[np.ndarray, "layer head key"]:
     """The attention weights of one query in all layers and heads, unless ``ask`` names one, in float32."""
-    stack = runs.of(ask.run).layers(ask.part)
+    kept = runs.of(ask.run)
+    stack = kept.layers(ask.part)
     _require_index("query", ask.query, stack[0].q.shape[2])
     layers = range(len(stack)) if ask.layer is None else [_require_index("layer", ask.layer, len(stack))]
     count = stack[0].q.shape[1]
     heads = range(count) if ask.head is None else [_require_index("head", ask.head, count)]
     found = np.zeros((len(layers), len(heads), stack[0].k.shape[2]), np.float32)
     for place, layer in enumerate(layers):
-        row = exact_rows(stack[layer], heads, [ask.query], ["weights"])
-        assert row.weights is not None
-        read = row.weights[0, :, 0].float().cpu().numpy()
-        found[place, :, row.first : row.first + read.shape[1]] = read
+        some = range(ask.query, ask.query + 1)
+        sizes = _sizes(kept, ask.part, layer) if ask.passed else None
+        ((*_, whole),) = _few_rows(stack[layer], heads, some, sizes)
+        found[place] = whole[:, 0]
     return found
 
 
-def _overviews(runs: Runs, kept: KeptRun, run: str, part: Part, layer: int, heads: Sequence[int]) -> list[Overview]:
+def _sizes(kept: KeptRun, part: Part, layer: int) -> Float[np.ndarray, "head key"]:
+    found = kept.sizes[part][layer]
+    if found is None:
+        got = f"sizes of the values of {kept.message.ask.model!r}, whose output projection is not linear"
+        raise InputError(got, "a linear projection", "Ask for weights.")
+    return found
+
+
+def _overviews(runs: Runs, kept: KeptRun, ask: AskTile, heads: Sequence[int]) -> list[Overview]:
     """The overviews of some heads of a layer, from one pass over those that are not cached."""
-    names = {head: ("overview", run, kept.stamp, part, layer, head) for head in heads}
+    names = {head: ("overview", ask.run, kept.stamp, ask.part, ask.layer, head, ask.passed) for head in heads}
     with _passing:
         require_waiting()
         found: dict[int, Any] = {head: runs.derived.get(name) for head, name in names.items()}
         missing = [head for head in heads if found[head] is None]
         if missing:
-            found |= zip(missing, _pass(kept.layers(part)[layer], missing, part == "cross"), strict=True)
+            given, sizes = kept.layers(ask.part)[ask.layer], kept.sizes[ask.part][ask.layer]
+            if ask.passed:
+                sizes = _sizes(kept, ask.part, ask.layer)
+            causal = given.pattern.causal or any(
+                each.causal for each in kept.message.attentions if each.part == ask.part
+            )
+            found |= zip(missing, _pass(given, missing, ask, causal, sizes), strict=True)
             for head in missing:
                 size = sum(level.nbytes for level in found[head].levels) + found[head].thumbnail.nbytes
-                runs.derived.put(names[head], found[head], size)
+                runs.derived.put(names[head], found[head], size + 2 * found[head].shares.nbytes)
     return [found[head] for head in heads]
 
 
@@ -123,12 +141,27 @@ def halved(matrix: Float[np.ndarray, "*head row column"]) -> Float[np.ndarray, "
     return np.maximum(tall[..., 0::2], tall[..., 1::2])
 
 
-def _pass(given: Attended, heads: Sequence[int], cross: bool) -> list[Overview]:
+def _pass(
+    given: Attended,
+    heads: Sequence[int],
+    ask: AskTile,
+    causal: bool,
+    sizes: Float[np.ndarray, "all_heads key"] | None,
+) -> list[Overview]:
+    cross = ask.part == "cross"
     queries, keys = given.q.shape[2], given.k.shape[2]
     row_edges, column_edges = _edges(queries), _edges(keys)
     thumbnails = np.zeros((len(heads), len(row_edges), len(column_edges)), np.float32)
     coarse, entropies, spans, sinks = [], [], [], []
+    alone = int(causal)  # the first query sees one key
+    sums = np.zeros((2, len(heads), keys))
     for some, first, seen, whole in _few_rows(given, heads, range(queries)):
+        several = slice(max(0, alone - some.start), None)
+        sums[0] += whole[:, several].sum(1, dtype=np.float64)
+        if sizes is not None:
+            portions = _portions(whole, sizes[list(heads)])
+            sums[1] += portions[:, several].sum(1, dtype=np.float64)
+            whole = portions if ask.passed else whole
         entropies.append(entropy(seen))
         if not cross:
             spans.append(distances(seen, np.arange(some.start, some.stop) - first))
@@ -151,6 +184,8 @@ def _pass(given: Attended, heads: Sequence[int], cross: bool) -> list[Overview]:
             _mean(bits[at]),
             0.0 if cross else _mean(np.concatenate([each[at] for each in spans])),
             _mean(shares[at]) if given.sinks is not None else 0.0,
+            sums[0, at] / max(1, queries - alone),
+            None if sizes is None else sums[1, at] / max(1, queries - alone),
             bool(np.isfinite(levels[-1][at]).all()),
         )
         for at in range(len(heads))
@@ -158,9 +193,15 @@ def _pass(given: Attended, heads: Sequence[int], cross: bool) -> list[Overview]:
 
 
 def _few_rows(
-    given: Attended, heads: Sequence[int], queries: range
+    given: Attended,
+    heads: Sequence[int],
+    queries: range,
+    sizes: Float[np.ndarray, "all_heads key"] | None = None,
 ) -> Iterator[tuple[range, int, Float[np.ndarray, "head query seen"], Float[np.ndarray, "head query key"]]]:
-    """Rows, ``_FEW`` at a time: the first key that they may see, their weights from there, and for all keys."""
+    """Rows, ``_FEW`` at a time: the first key that they may see, their weights from there, and for all keys.
+
+    With ``sizes``, the last are the shares of the products of weights and sizes.
+    """
     for start in range(queries.start, queries.stop, _FEW):
         some = range(start, min(queries.stop, start + _FEW))
         found = exact_rows(given, heads, some, ["weights"])
@@ -168,13 +209,32 @@ def _few_rows(
         seen = found.weights[0].float().cpu().numpy()
         whole = np.zeros((len(heads), len(some), given.k.shape[2]), np.float32)
         whole[..., found.first : found.first + seen.shape[2]] = seen
-        yield some, found.first, seen, whole
+        yield some, found.first, seen, whole if sizes is None else _portions(whole, sizes[list(heads)])
+
+
+def _portions(
+    weights: Float[np.ndarray, "head query key"], sizes: Float[np.ndarray, "head key"]
+) -> Float[np.ndarray, "head query key"]:
+    """The share of each key in the sum over keys of weight times size; 0 where the sum is."""
+    products = weights * sizes[:, None]
+    sums = products.sum(-1, keepdims=True)
+    return np.divide(products, sums, out=np.zeros_like(products), where=sums != 0)
 
 
 def _edges(count: int) -> np.ndarray:
     """The starts of at most ``THUMBNAIL`` parts of nearly equal size."""
     parts = min(count, THUMBNAIL)
     return np.arange(parts) * count // parts
+
+
+def _most_read(of: Overview) -> int:
+    return int((of.shares >= of.shares.max() - 1e-4).argmax())  # of those about as large the first
+
+
+def _passed(of: Overview) -> float | None:
+    assert of.passed is not None
+    share = float(of.passed[_most_read(of)])
+    return share if math.isfinite(share) else None
 
 
 def _mean(values: Float[np.ndarray, " query"]) -> float:
@@ -189,7 +249,8 @@ def _require_index(name: str, index: int, count: int) -> int:
 
 
 def measures(runs: Runs, ask: AskMeasures) -> Measures:
-    """Mean entropy, distance and sink weight of every head, and its thumbnail, from one pass over each head.
+    """Mean entropy, distance and sink weight of every head, the key that most of its attention rests on, and its
+    thumbnail, from one pass over each head.
 
     Entropy and distance are those of :mod:`glassformer.observe.attention_measures`: of each row divided by its sum, so
     that the sink is excluded. A head whose queries see no key has 0 in all, one with weights that are not finite None
@@ -198,11 +259,11 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
     run = runs.of(ask.run)
     stack = run.layers(ask.part)
     heads = range(stack[0].q.shape[1])
-    lock, found = runs.model(run.message.ask.model).lock, []
+    lock, found = runs.model(run.message.ask.model).lock, list[list[Overview]]()
     for layer in range(len(stack)):
         with lock:  # what a reader waits for computes first
             pass
-        found.append(_overviews(runs, run, ask.run, ask.part, layer, heads))
+        found.append(_overviews(runs, run, AskTile(run=ask.run, part=ask.part, layer=layer, head=0), heads))
 
     def where_finite(value: Callable[[Overview], Any], otherwise: Any = None) -> list[list[Any]]:
         return [[value(each) if each.finite else otherwise for each in row] for row in found]
@@ -211,6 +272,9 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
         entropy=where_finite(lambda each: each.entropy / math.log(2)),
         distance=None if ask.part == "cross" else where_finite(lambda each: each.distance),
         sink=where_finite(lambda each: each.sink) if any(given.sinks is not None for given in stack) else None,
+        most_read=where_finite(lambda each: _most_read(each), 0),
+        on_one=where_finite(lambda each: float(each.shares.max())),
+        passed=None if any(each.passed is None for row in found for each in row) else where_finite(_passed),
         # A thumbnail's colours resolve fewer than four digits.
         thumbnails=where_finite(lambda each: each.thumbnail.round(4).tolist(), []),
     )

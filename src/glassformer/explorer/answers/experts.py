@@ -1,7 +1,5 @@
 """The experts that every token of a run was routed to."""
 
-from __future__ import annotations
-
 from glassformer.errors import require
 from glassformer.explorer.answers.forward import Routed
 from glassformer.explorer.answers.runs import Runs

@@ -4,8 +4,6 @@ The size of queries and keys grows with the length of the text, that of a matrix
 matrices are computed from them on demand.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -39,6 +37,10 @@ from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
+from glassformer.observe.edits import Edit
+from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.intervene import intervene
+from glassformer.observe.linear_maps import linear_map, value_sizes
 from glassformer.programs.graph import value_in_words
 from glassformer.programs.library import tokens_in
 
@@ -72,6 +74,8 @@ class KeptRun:
     Args:
         message: The answer to the call ``run``.
         stacks: The inputs of each layer's attention, by the part of the model; each a batch of one.
+        sizes: Of each layer of a part, the lengths of the values after the output projection; None where that is no
+            linear map.
         routed: The output of each router; empty in a model without experts.
         inputs: The arguments of the model; empty for a hand-designed head.
         place: The position whose logits ``message.said`` reports; None for a classifier or a head.
@@ -81,6 +85,7 @@ class KeptRun:
 
     message: m.Run
     stacks: Mapping[m.Part, Sequence[Attended]]
+    sizes: Mapping[m.Part, Sequence[Float[np.ndarray, "head key"] | None]]
     routed: Sequence[Routed] = ()
     inputs: tuple[Tensor, ...] = ()
     place: int | None = None
@@ -97,6 +102,7 @@ class KeptRun:
                     held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         routed = (tensor for each in self.routed for tensor in each[1:])
         more = sum(tensor.nbytes for tensor in (*routed, *self.inputs, *([] if self.logits is None else [self.logits])))
+        more += sum(size.nbytes for stack in self.sizes.values() for size in stack if size is not None)
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
         return sum(held.values()) + more + words + size_of_ask(self.message.ask)
 
@@ -156,8 +162,20 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
             logits = None if found is None else found[0]
     said = _said("next: " if decodes else "", logits, name_of(loaded))
     words = [loaded.word(token) for token in tokens]
-    kept = _kept(ask, words, None, seen, said, decodes)
+    kept = _kept(loaded.model, ask, words, None, seen, said, decodes)
     return replace(kept, inputs=(row,), logits=logits, place=len(tokens) - 1 if decodes else None)
+
+
+@torch.no_grad()
+def read_changed(loaded: LoadedModel, ask: m.Ask, before: KeptRun, edits: Sequence[Edit]) -> KeptRun:
+    """Read the tokens of a run again, with edits of the model. Hold ``loaded.lock``."""
+    assert not isinstance(loaded, LoadedHead | LoadedProgram)
+    with evaluating(loaded.model), intervene(loaded.model, *edits), _watched(loaded.model) as seen:
+        found = logits_of(loaded, before.inputs, -1 if before.place is None else before.place)
+    logits, message = None if found is None else found[0], before.message
+    said = _said("" if before.place is None else "next: ", logits, name_of(loaded))
+    kept = _kept(loaded.model, ask, message.tokens, message.source, seen, said, before.place is not None)
+    return replace(kept, inputs=before.inputs, place=before.place, logits=logits)
 
 
 def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) -> Float[Tensor, "batch class"] | None:
@@ -211,7 +229,7 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         headline = f"{' '.join(shown) or words[0]}, {share}"
         said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
     tokens = [loaded.word(token) for token in read[0].tolist()]
-    kept = _kept(ask, tokens, units, seen, said, True)
+    kept = _kept(model, ask, tokens, units, seen, said, True)
     return replace(kept, inputs=(source, read, source_real), logits=first, place=place)
 
 
@@ -228,7 +246,7 @@ def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
     outputs = NumpyHead(weights).trace(cases.inputs[0]).output
     says = [reading(row, task) for row in outputs[cases.counted[0]]]
     words = [space.token_names[token] for token in cases.block.tokens[0]]
-    return _kept(ask, words, None, seen, m.Said(headline=" ".join(says), words=says), False)
+    return _kept(head, ask, words, None, seen, m.Said(headline=" ".join(says), words=says), False)
 
 
 def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
@@ -245,25 +263,35 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
         said = m.Said(headline="outputs that are not finite")
     tokens = [visible(str(token)) for token in given]
     return KeptRun(
-        m.Run(run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said), {}, inputs=(ids,)
+        m.Run(run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said), {}, {}, inputs=(ids,)
     )
 
 
 def _watched(model: nn.Module) -> Any:
     routes = any(point.role == "experts" for point in find_hook_points(model))
-    return capture(model, what=("inputs", "router", "choices", "shares") if routes else "inputs")
+    return capture(model, what=("inputs", "v", *(("router", "choices", "shares") if routes else ())))
 
 
 def _kept(
-    ask: m.Ask, tokens: Sequence[str], source: Sequence[str] | None, seen: Captured, said: m.Said, causal: bool
+    model: nn.Module,
+    ask: m.Ask,
+    tokens: Sequence[str],
+    source: Sequence[str] | None,
+    seen: Captured,
+    said: m.Said,
+    causal: bool,
 ) -> KeptRun:
+    points = {point.name: point for point in find_hook_points(model) if point.role == "attention"}
+    values = {record.name: record.values for record in seen.records if record.what == "v"}
     stacks: dict[m.Part, list[Attended]] = {}
+    sizes: dict[m.Part, list[Float[np.ndarray, "head key"] | None]] = {}
     for each in seen.inputs:
         own: m.Part = "self" if source is None else "encoder" if each.source else "decoder"
         part: m.Part = "cross" if each.cross else own
         stacks.setdefault(part, []).append(each.inputs)
+        sizes.setdefault(part, []).append(_sizes(points[each.name], values[each.name]))
     routers: dict[tuple[str, int], dict[str, Tensor]] = {}
-    for record in seen.records:
+    for record in (each for each in seen.records if each.what != "v"):
         routers.setdefault((record.name, record.layer), {})[record.what] = record.values[0].cpu()
     routed = [
         Routed(layer, each["router"].float(), each["choices"], each["shares"].float())
@@ -292,7 +320,16 @@ def _kept(
     words = [visible(word) for word in tokens]
     units = None if source is None else [visible(word) for word in source]
     message = m.Run(run=run_name(ask), ask=ask, tokens=words, source=units, attentions=attentions, said=said)
-    return KeptRun(message, stacks, routed)
+    return KeptRun(message, stacks, sizes, routed)
+
+
+def _sizes(point: HookPoint, v: Float[Tensor, "one kv_head key dim"]) -> Float[np.ndarray, "head key"] | None:
+    projection = None
+    if not isinstance(point.module, SingleHead):
+        projection = None if point.out_proj is None else linear_map(point.out_proj, point.heads * v.shape[3])
+        if projection is None:
+            return None
+    return value_sizes(projection, v, point.heads)[0].cpu().numpy()
 
 
 def _classify(loaded: LoadedEncoder, rows: Tensor) -> Tensor | None:

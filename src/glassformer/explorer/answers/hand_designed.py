@@ -1,7 +1,5 @@
 """A hand-designed head while its weights are edited: all intermediate values, and the proof or counterexample."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 

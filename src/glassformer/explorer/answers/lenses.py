@@ -1,7 +1,5 @@
 """What the residual stream predicts after each layer, and what each part of a model adds to a logit."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, cast
 

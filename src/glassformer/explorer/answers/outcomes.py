@@ -1,7 +1,5 @@
 """A model's output for a run, with and without changes of the model: the next token at one position, or the class."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -131,6 +129,15 @@ class Outcomes:
         require(asked < len(before), f"{name} = {asked}", known, "Name one of the outcomes of the call 'whatif'.")
         return asked
 
+    def other_text(self, runs: Runs, text: str) -> KeptRun:
+        """The run of a text with as many tokens."""
+        if isinstance(self.loaded, LoadedEncoderDecoder):
+            raise InputError("two texts of an encoder-decoder", "a decoder or a classifier", "Choose another model.")
+        found = runs.run(m.Ask(model=self.loaded.card.name, text=text))
+        one, other = len(self.run.message.tokens), len(found.message.tokens)
+        require(one == other, f"texts of {one} and {other} tokens", "as many in both", "Change words one for one.")
+        return found
+
     @property
     def own_part(self) -> m.Part:
         """The part of the attentions whose queries and keys are tokens."""
@@ -166,6 +173,8 @@ def outcomes_of(runs: Runs, ask: m.Ask, place: int | None) -> Outcomes:
     loaded = runs.model(ask.model)
     if isinstance(loaded, LoadedHead | LoadedProgram):
         raise InputError(f"{loaded.card.name!r}, a {loaded.card.kind}", "a model that predicts", "Choose another one.")
+    fix = "Name the changes in the request itself."
+    require(ask.changes is None, "a run with changes", "one without, to which they are compared", fix)
     run = runs.run(ask)
     if isinstance(loaded, LoadedEncoder):
         require(place is None, f"place = {place} of a classifier", "none, as it judges the whole text", "Omit it.")

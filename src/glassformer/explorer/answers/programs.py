@@ -1,11 +1,10 @@
 """A compiled program on a text: its parts, its heads, its residual stream by variables, and its proof."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,14 +14,17 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import visible
 from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.api import refusal_of
 from glassformer.explorer.loading.loaded_model import LoadedProgram, of_kind, weights_stamp
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture
 from glassformer.programs.certificate import ProgramCertificate, verify_program
 from glassformer.programs.graph import graph, value_in_words, values_in_words
-from glassformer.programs.language import Interpreter, Selector, Value
+from glassformer.programs.language import Interpreter, Selector, Value, typed
+from glassformer.programs.library import tokens_in
 from glassformer.programs.model import CompiledProgram
 from glassformer.programs.parts import agree, stages, stream_variables, written_by
+from glassformer.programs.written import Comparison, compare, read_written
 from glassformer.text import one_line
 
 QUICKLY_RUN, MOST_RUN = 5_000, 100_000
@@ -43,12 +45,15 @@ def program(runs: Runs, ask: m.AskProgram) -> m.Program:
     most = m.MOST_PROGRAM_NUMBERS
     require(numbers <= most, f"{length} tokens, with {numbers:,} numbers", f"at most {most:,}", "Shorten the text.")
     sinks = ["sinks"] if any(block.attention.sinks is not None for block in model.blocks) else []
-    watched = capture(model, what=["weights", "embedding", "residual_between", "residual", *sinks])
+    watched: AbstractContextManager[Any] = nullcontext()
+    if len(model.layers) > 0:
+        watched = capture(model, what=["weights", "residual_between", "residual", *sinks])
     with loaded.lock, torch.no_grad(), evaluating(model), watched as seen:
         output = model(ids)[0].double()
-    found = {(each.what, each.layer): each.values[0].double() for each in seen.records}
+        embedding = (model.embedding(ids)[0] + model.positions.weight[:length]).double()
+    found = {(each.what, each.layer): each.values[0].double() for each in (seen.records if seen else ())}
     inner = [found[what, layer] for layer in range(len(model.layers)) for what in ("residual_between", "residual")]
-    stream: Float[Tensor, "stage position coordinate"] = torch.stack([found["embedding", 0], *inner])
+    stream: Float[Tensor, "stage position coordinate"] = torch.stack([embedding, *inner])
     finite = bool(output.isfinite().all()) and bool(stream.isfinite().all())
     require(finite, "numbers that are not finite", "finite weights", "Compile the program again.")
     given = [model.domains.vocabulary[number] for number in ids[0].tolist()]
@@ -66,8 +71,8 @@ def program(runs: Runs, ask: m.AskProgram) -> m.Program:
         heads=_heads(model, found),
         variables=_variables(model, stream),
         stream=stream.tolist(),
-        outputs=_words(outputs),
-        definition=None if definition is None else _words(definition),
+        outputs=words_of(outputs),
+        definition=None if definition is None else words_of(definition),
         right=right,
         num_parameters=model.num_parameters,
     )
@@ -93,11 +98,8 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
     failure = None
     if certificate.counterexample is not None:
         sequence, position, wanted, number = certificate.counterexample
-        words = [str(token) for token in model.domains.vocabulary]
-        between = "" if all(len(word) == 1 for word in words) else " "
         found = value_in_words(number) if math.isfinite(number) else "not finite"
-        text = visible(between.join(map(str, sequence)))
-        failure = m.ProgramFailure(text=text, position=position, wanted=_words([wanted])[0], found=found)
+        failure = _failure(model, sequence, position, wanted, found)
 
     def finite(number: float) -> float | None:
         return number if math.isfinite(number) else None
@@ -117,6 +119,51 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
     )
 
 
+def attempt(runs: Runs, ask: m.AskAttempt) -> m.Attempt:
+    """What a written program gives on a text, and whether it gives what a compiled one is defined to give."""
+    model = of_kind(LoadedProgram, runs.model(ask.model), "attempt", _EXPECTED).model
+    task, domains = model.program, model.domains
+    if task is None:
+        raise InputError("a model without its definition", "a program with it", "Choose one of the library.")
+    given = tokens_in(ask.text, domains.vocabulary)
+    model.encode(given)
+    fault = outputs = definition = right = failure = None
+    compared = Comparison("undecided", 0, 0)
+    with suppress(InputError):
+        definition = task(given, causal=domains.causal)
+    try:
+        written = read_written(ask.program, domains.vocabulary)
+        compared = compare(written, task, domains)
+        outputs = written(given, causal=domains.causal)
+    except InputError as error:
+        fault = refusal_of(error)
+    if outputs is not None and definition is not None:
+        right = [typed(one) == typed(other) for one, other in zip(outputs, definition, strict=True)]
+    if compared.counterexample is not None:
+        sequence, position, wanted, value = compared.counterexample
+        failure = _failure(model, sequence, position, wanted, words_of([value])[0])
+    return m.Attempt(
+        tokens=[visible(str(token)) for token in given],
+        outputs=outputs and words_of(outputs),
+        definition=definition and words_of(definition),
+        right=right,
+        verdict=compared.verdict,
+        rests_on="every sequence" if compared.verdict == "holds" else "samples",
+        num_checked=compared.num_run,
+        num_possible=compared.num_possible,
+        counterexample=failure,
+        fault=fault,
+    )
+
+
+def _failure(
+    model: CompiledProgram, sequence: Sequence[Value], position: int, wanted: Value, found: str
+) -> m.ProgramFailure:
+    between = "" if all(len(str(token)) == 1 for token in model.domains.vocabulary) else " "
+    text = visible(between.join(map(str, sequence)))
+    return m.ProgramFailure(text=text, position=position, wanted=words_of([wanted])[0], found=found)
+
+
 def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart]:
     if model.program is None:
         return []
@@ -128,9 +175,9 @@ def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart
                 chosen = interpreter.selected(node.part)
                 values = [" ".join(str(key) for key, one in enumerate(row) if one) for row in chosen]
             else:
-                values = _words(interpreter.values(node.part))
+                values = words_of(interpreter.values(node.part))
         domain = "" if isinstance(node.part, Selector) else values_in_words(model.domains.of(node.part))
-        name, kind, sources = _name(node.part), node.part.kind, list(node.sources)
+        name, kind, sources = name_of(node.part), node.part.kind, list(node.sources)
         made.append(m.ProgramPart(name=name, kind=kind, sources=sources, domain=domain, values=values))
     return made
 
@@ -144,8 +191,8 @@ def _heads(model: CompiledProgram, found: dict[tuple[str, int], Tensor]) -> list
                 m.ProgramHead(
                     layer=layer,
                     head=head,
-                    select=_name(name),
-                    writes=[_name(each) for each in written_by(model, layer, head)],
+                    select=name_of(name),
+                    writes=[name_of(each) for each in written_by(model, layer, head)],
                     weights=found["weights", layer][head].tolist(),
                     sink=None if sinks is None else sinks[head].tolist(),
                 )
@@ -160,13 +207,13 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
         rows = stream[min(variable.born, len(stream) - 1)][:, places].tolist()
         values = []
         for row in rows:
-            alike = _words(variable.decode(row))
+            alike = words_of(variable.decode(row))
             several = f"one of {len(alike)} values" if len(alike) > _MOST_ALIKE else " or ".join(alike)
             # What attention leaves of 0 is 0.
             values.append(several or ("0" if abs(row[0]) < 1e-9 else f"{row[0]:.3g}"))
         made.append(
             m.ProgramVariable(
-                name=_name(variable.name),
+                name=name_of(variable.name),
                 born=variable.born,
                 read=variable.read,
                 coordinates=places,
@@ -176,9 +223,11 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
     return made
 
 
-def _words(values: Sequence[Value]) -> list[str]:
+def words_of(values: Sequence[Value]) -> list[str]:
+    """Each value on one line."""
     return [visible(value_in_words(value)) for value in values]
 
 
-def _name(part: object) -> str:
+def name_of(part: object) -> str:
+    """The name of a part on one line of limited length."""
     return visible(one_line(str(part), _LONGEST_NAME))

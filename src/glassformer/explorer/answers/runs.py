@@ -1,18 +1,17 @@
 """Runs of models on texts: cached within bounds, and recomputed after eviction."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from cachetools import LRUCache
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.forward import KeptRun, read, run_name, size_of_ask
+from glassformer.explorer.answers.forward import KeptRun, read, read_changed, run_name, size_of_ask
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedModel, weights_stamp
+from glassformer.observe.edits import Edit
 
 RUN_BYTES = 512 * 2**20
 """Largest size of all cached runs, in bytes."""
@@ -44,11 +43,17 @@ class SizedCache:
 class Runs:
     """All requested runs. Safe for threads; one model reads one text at a time.
 
-    Cached runs take at most ``most_bytes``; evicted ones are recomputed on request.
+    Cached runs take at most ``most_bytes``; evicted ones are recomputed on request. ``edits`` gives the edits of a
+    request with changes.
     """
 
-    def __init__(self, model: Callable[[str], LoadedModel], most_bytes: int = RUN_BYTES) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Callable[[str], LoadedModel],
+        most_bytes: int = RUN_BYTES,
+        edits: Callable[["Runs", m.Ask], Sequence[Edit]] | None = None,
+    ) -> None:
+        self.model, self._edits = model, edits
         self._runs, self._asks = SizedCache(most_bytes), SizedCache(ASK_BYTES)
         self.derived = SizedCache(most_bytes // 2)
         """A cache for results computed from runs."""
@@ -59,11 +64,16 @@ class Runs:
         name = run_name(ask)
         found = self._current(name, loaded)
         if found is None:
+            changed = None
+            if ask.changes is not None:
+                assert self._edits is not None
+                changed = self.run(ask.model_copy(update={"changes": None})), self._edits(self, ask)
             with loaded.lock:
                 found = self._current(name, loaded)  # another thread may have asked the same
                 if found is None:
                     stamp = weights_stamp(loaded)
-                    found = replace(read(loaded, ask), stamp=stamp)
+                    found = read(loaded, ask) if changed is None else read_changed(loaded, ask, *changed)
+                    found = replace(found, stamp=stamp)
                     self._runs.put(name, found, found.size)
         self._asks.put(name, found.message.ask, size_of_ask(found.message.ask))
         return found

@@ -1,7 +1,5 @@
 """The next-token distribution of a decoder before and after a sampling rule, and continuations of texts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

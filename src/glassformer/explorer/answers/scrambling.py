@@ -1,7 +1,5 @@
 """The effect of the source's order on the logits of an encoder-decoder."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor

@@ -1,9 +1,8 @@
 """What removing each head alone does to an outcome: estimated at once, then computed in slices between other calls."""
 
-from __future__ import annotations
-
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,16 +15,19 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
+from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.api import require_waiting
 from glassformer.generation.language_model import count_weights
-from glassformer.observe.sweep import ablation_steps, attribution_sweep
+from glassformer.observe.sweep import Sweep, ablation_steps, attribution_sweep, patch_steps
 
 SLICE = 1.0
 """Seconds after which a call returns what there is; it ends the forward pass that is under way."""
 MOST_SWEPT = 1.6e13
 """Largest product of weights of blocks, tokens and heads that are removed exactly: a few minutes on two cores."""
+MOST_PATCHED = 6e13
+"""The same for the places of a second text, of which a pass computes the later layers and positions alone."""
 MOST_HELD = 2e9
 """Largest size of what a backward pass holds, in bytes; without an estimate the last layers are swept first."""
 
@@ -46,30 +48,67 @@ class _Stack:
 
 
 @dataclass(eq=False)
-class Sweeping:
+class InSlices(ABC):
     """A sweep under way; what asks for it takes it further."""
 
     outcomes: Outcomes
     target: int
     other: int | None
-    stacks: list[_Stack] = field(default_factory=list)
     before: float | None = None
+    """The log-odds of the run that is changed; None before the first step."""
     total: int = 0
     lock: Any = field(default_factory=threading.Lock)
+    _steps: Iterator[None] | None = None
 
     def __post_init__(self) -> None:
+        self.tokens = max(each.shape[1] for each in self.outcomes.run.inputs)
+        self.weights = sum(count_weights(point.module) for point in self.outcomes.points if point.role == "block")
+        self._steps = self._all_steps()
+
+    @abstractmethod
+    def _all_steps(self) -> Iterator[None]: ...
+
+    @property
+    @abstractmethod
+    def done(self) -> int:
+        """How much is exact."""
+
+    @property
+    def names(self) -> tuple[str, str | None]:
+        """Of the target and of the other outcome."""
+        return self.outcomes.name(self.target), None if self.other is None else self.outcomes.name(self.other)
+
+    def advance(self, known: int | None) -> None:
+        """Compute for a moment, and until more than ``known`` is done; None: until the first step."""
+        begun = time.monotonic()
+        with self.lock:
+            while self._steps is not None:
+                more = self.before is not None if known is None else self.done > known
+                if more and (known is None or time.monotonic() >= begun + SLICE):
+                    break
+                require_waiting()
+                with self.outcomes.at_leisure(self.before is None):
+                    if next(self._steps, self) is self:
+                        self._steps = None
+
+
+@dataclass(eq=False)
+class Sweeping(InSlices):
+    """A sweep over all heads."""
+
+    stacks: list[_Stack] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         run = self.outcomes.run
         for told in run.message.attentions:
             shape, q = (told.layers, told.heads), run.layers(told.part)[0].q
             values, exact = torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)
             self.stacks.append(_Stack(told, q.shape[1] * q.shape[3], values, exact))
         heads = sum(stack.exact.numel() for stack in self.stacks)
-        self.tokens = max(each.shape[1] for each in run.inputs)
-        weights = sum(count_weights(point.module) for point in self.outcomes.points if point.role == "block")
-        share = min(1.0, MOST_SWEPT / (weights * self.tokens * heads))
+        share = min(1.0, MOST_SWEPT / (self.weights * self.tokens * heads))
         self.layers = [max(1, int(share * stack.told.layers)) for stack in self.stacks]
         self.total = sum(most * stack.told.heads for most, stack in zip(self.layers, self.stacks, strict=True))
-        self._steps: Iterator[None] | None = self._all_steps()
 
     @property
     def done(self) -> int:
@@ -82,28 +121,15 @@ class Sweeping:
         held = sum(stack.told.layers * stack.width for stack in self.stacks)
         return (0 if self._steps is None else 32 * self.tokens * held) + 10_000
 
-    def advance(self, known: int | None) -> None:
-        """Compute for a moment, and until more than ``known`` heads are done; None: until there is an estimate."""
-        begun = time.monotonic()
-        with self.lock:
-            while self._steps is not None:
-                more = self.before is not None if known is None else self.done > known
-                if more and (known is None or time.monotonic() >= begun + SLICE):
-                    break
-                require_waiting()
-                with self.outcomes.at_leisure(self.before is None):
-                    if next(self._steps, self) is self:
-                        self._steps = None
-
     def message(self) -> m.HeadSweep:
         """What is known."""
         assert self.before is not None
-        names = [None if each is None else self.outcomes.name(each) for each in (self.target, self.other)]
+        name, other_name = self.names
         return m.HeadSweep(
             target=self.target,
-            name=names[0] or "",
+            name=name,
             other=self.other,
-            other_name=names[1],
+            other_name=other_name,
             before=self.before,
             stacks=[
                 m.SweptStack(
@@ -146,16 +172,77 @@ class Sweeping:
                     break
 
 
+@dataclass(eq=False)
+class Patching(InSlices):
+    """A sweep over layers and positions of a second text, with what the first has there."""
+
+    second: KeptRun | None = None
+    found: Sweep | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = sum(point.role == "block" for point in self.outcomes.points)
+        self.total = layers * self.tokens
+        asked, fix = self.weights * self.tokens * self.total, "Shorten the texts."
+        require(asked <= MOST_PATCHED, f"{self.tokens} tokens", "texts whose places can be swept in minutes", fix)
+
+    @property
+    def done(self) -> int:
+        """The number of places whose effect is known."""
+        return 0 if self.found is None else int(self.found.values.isfinite().sum())
+
+    def message(self) -> m.Patches:
+        """What is known."""
+        found, second = self.found, self.second
+        assert found is not None
+        assert found.corrupted is not None
+        assert second is not None
+        name, other_name = self.names
+        return m.Patches(
+            target=self.target,
+            name=name,
+            other=self.other,
+            other_name=other_name,
+            tokens=self.outcomes.run.message.tokens,
+            second_tokens=second.message.tokens,
+            first=found.clean,
+            second=found.corrupted,
+            patched=[[each if each == each else None for each in row] for row in found.values.tolist()],
+            done=self.total if self._steps is None else self.done,
+            total=self.total,
+        )
+
+    def _all_steps(self) -> Iterator[None]:
+        assert self.second is not None
+        outcomes, metric = self.outcomes, partial(_preference, self.target, self.other)
+        options: dict[str, Any] = {"logits": -1 if outcomes.place is None else outcomes.place}
+        options["batch_size"] = max(1, _TOKENS_AT_ONCE // self.tokens)
+        for found in patch_steps(outcomes.model, outcomes.texts, self.second.inputs[0], metric, **options):
+            self.found, self.before = found, found.corrupted
+            yield
+
+
+def patches(runs: Runs, ask: m.AskPatches) -> m.Patches:
+    """The log-odds after a second text, with each place of the residual stream as in the first; see :func:`sweep`."""
+    outcomes, target, other = _asked(runs, ask)
+    second = outcomes.other_text(runs, ask.second)
+    run = outcomes.run
+    name: Hashable = ("patches", run.message.run, second.message.run, run.stamp, outcomes.place, target, other)
+    found: Patching | None = runs.derived.get(name)
+    if found is None:
+        found = Patching(outcomes, target, other, second=second)
+    found.advance(ask.done)
+    runs.derived.put(name, found, 100_000 + 16 * found.total)
+    return found.message()
+
+
 def sweep(runs: Runs, ask: m.AskSweep) -> m.HeadSweep:
     """The log-odds of the target, or of it over the other outcome, without each head, as far as they are known.
 
     The first call gives an estimate from one gradient where that fits into memory, and each further one computes for
     a moment, the layers of the largest estimates first. Nothing is computed between the calls.
     """
-    outcomes = outcomes_of(runs, ask.ask, ask.place)
-    target = outcomes.chosen(ask.target)
-    other = None if ask.other is None else outcomes.chosen(ask.other, "other")
-    require(target != other, f"target = other = {target}", "two outcomes", "Change one.")
+    outcomes, target, other = _asked(runs, ask)
     name: Hashable = ("sweep", outcomes.run.message.run, outcomes.run.stamp, outcomes.place, target, other)
     found: Sweeping | None = runs.derived.get(name)
     if found is None:
@@ -163,6 +250,14 @@ def sweep(runs: Runs, ask: m.AskSweep) -> m.HeadSweep:
     found.advance(ask.done)
     runs.derived.put(name, found, found.size)
     return found.message()
+
+
+def _asked(runs: Runs, ask: m.AskSweep | m.AskPatches) -> tuple[Outcomes, int, int | None]:
+    outcomes = outcomes_of(runs, ask.ask, ask.place)
+    target = outcomes.chosen(ask.target)
+    other = None if ask.other is None else outcomes.chosen(ask.other, "other")
+    require(target != other, f"target = other = {target}", "two outcomes", "Change one.")
+    return outcomes, target, other
 
 
 def _preference(target: int, other: int | None, logits: Float[Tensor, "one position outcome"]) -> Tensor:

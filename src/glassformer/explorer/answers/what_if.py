@@ -1,9 +1,8 @@
 """The output of a model with heads removed, edges of attention forbidden, the stream steered, or experts replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,9 +10,12 @@ from torch import Tensor
 
 from glassformer.errors import require
 from glassformer.explorer import messages as m
+from glassformer.explorer.answers.forward import logits_of
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
-from glassformer.observe.edits import Edit, Labels, change, zero
+from glassformer.modes import evaluating
+from glassformer.observe.capture import capture
+from glassformer.observe.edits import Edit, Labels, change, patch, zero
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.lens import Readout
 
@@ -31,7 +33,7 @@ def whatif(runs: Runs, ask: m.AskWhatIf) -> m.WhatIf:
     """The output of a run with and without the changes of ``ask``."""
     outcomes = outcomes_of(runs, ask.ask, ask.place)
     before, target = outcomes.before().softmax(-1), outcomes.chosen(ask.target)
-    changes = list(_changes(outcomes, ask))
+    changes = list(_changes(runs, outcomes, ask))
     after = outcomes.after([edit for edits, _ in changes for edit in edits]).softmax(-1) if changes else before
     named = [target, *([] if ask.other is None else [outcomes.chosen(ask.other, "other")])]
     if ask.steer is not None:
@@ -57,6 +59,13 @@ def whatif(runs: Runs, ask: m.AskWhatIf) -> m.WhatIf:
     )
 
 
+def edits_of(runs: Runs, ask: m.Ask) -> list[Edit]:
+    """The edits of a run's changes."""
+    assert ask.changes is not None
+    outcomes = outcomes_of(runs, ask.model_copy(update={"changes": None}), None)
+    return [edit for edits, _ in _changes(runs, outcomes, ask.changes) for edit in edits]
+
+
 def _offers(outcomes: Outcomes) -> list[m.Offer]:
     read = outcomes.readout is not None
     pre_norm = all(point.pre_norm for point in outcomes.points if point.role == "block")
@@ -72,7 +81,7 @@ def _offers(outcomes: Outcomes) -> list[m.Offer]:
     return [offer for offer, exists in there.items() if exists]
 
 
-def _changes(outcomes: Outcomes, ask: m.AskWhatIf) -> Iterator[tuple[list[Edit], list[str]]]:
+def _changes(runs: Runs, outcomes: Outcomes, ask: m.Changes) -> Iterator[tuple[list[Edit], list[str]]]:
     """The edits of each kind of change, and the changes in words."""
     for head in ask.removed:
         yield _removed(outcomes, head)
@@ -82,6 +91,8 @@ def _changes(outcomes: Outcomes, ask: m.AskWhatIf) -> Iterator[tuple[list[Edit],
         yield _steered(outcomes, ask.steer)
     for swap in ask.swaps:
         yield _replaced(outcomes, swap)
+    if ask.patch is not None:
+        yield _patched(runs, outcomes, ask.patch)
 
 
 def _removed(outcomes: Outcomes, asked: m.RemovedHead) -> tuple[list[Edit], list[str]]:
@@ -180,6 +191,19 @@ def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[list[Edit], 
         return replaced
 
     return [change("router", redirected, modules=[point.name])], [f"{words} replaced by {asked.instead}"]
+
+
+def _patched(runs: Runs, outcomes: Outcomes, asked: m.PatchedPlace) -> tuple[list[Edit], list[str]]:
+    other = outcomes.other_text(runs, asked.text)
+    blocks = [point for point in outcomes.points if point.role == "block"]
+    _require_below("a patch: layer", asked.layer, len(blocks))
+    _require_below("a patch: position", asked.position, len(other.message.tokens))
+    where: dict[str, Any] = {"modules": [blocks[asked.layer].name]}
+    with outcomes.loaded.lock, evaluating(outcomes.model), capture(outcomes.model, what="residual", **where) as seen:
+        logits_of(outcomes.loaded, other.inputs)
+    words = f"after layer {asked.layer} at {outcomes.run.message.tokens[asked.position]} ({asked.position}): "
+    words += f"as for {other.message.tokens[asked.position]} in the other text"
+    return [patch("residual", seen, queries=asked.position, **where)], [words]
 
 
 def _require_below(name: str, index: int, count: int) -> None:

@@ -3,8 +3,6 @@
 ``tools/train_bundled_models.py`` writes them to ``bundled/``, one directory for each model.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace

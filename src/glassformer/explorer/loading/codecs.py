@@ -1,7 +1,5 @@
 """Text and tokens: by a tokenizer, as bytes, or as numbers; and inputs passed from Python, such as arrays, as text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,6 +121,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
             lambda token: _plain(tokenizer.pieces([token])[0], False),
             (tokenizer.decode,),
             " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
+            tokenizer.described(longest) if isinstance(tokenizer, WordTokenizer) else None,
         )
     if isinstance(tokenizer, ReleasedTokenizer):
         return _released(tokenizer, vocab_size, longest)

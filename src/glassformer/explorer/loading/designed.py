@@ -1,7 +1,5 @@
 """Hand-designed heads and compiled programs as loaded models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -71,7 +69,7 @@ def fitting_task(weights: HeadWeights) -> Task:
 
 
 def library_entry(name: str, texts: Mapping[str, Any]) -> ModelEntry:
-    """A program of the library, compiled when it is opened; ``texts`` are its ``text`` and ``samples``, if any."""
+    """A program of the library, compiled when it is opened; ``texts`` are fields of its card."""
     example = PROGRAMS[name]
     title = name.replace("-", " ").capitalize()
     about = f"{one_line(example.about).capitalize()}: a program compiled into a transformer. No weight was trained."
@@ -103,6 +101,7 @@ def _program_card(
     origin: Origin,
     text: str | None = None,
     samples: Sequence[str] = (),
+    blank: str = "",
 ) -> ModelCard:
     """Without a text, it begins with the vocabulary's tokens in their order."""
     words = [str(token) for token in domains.vocabulary]
@@ -119,5 +118,6 @@ def _program_card(
         samples=list(samples),
         input_help=f"1 to {domains.max_len} of the tokens {listed}{between and ', between spaces'}",
         words=words,
+        blank=blank,
         origin=origin,
     )

@@ -1,7 +1,5 @@
 """Discovery of models on disk: training runs, checkpoints, and the weights of hand-designed heads."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -13,7 +11,7 @@ from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.stored_models import Place, language_model, stored_entry
+from glassformer.explorer.loading.stored_models import Place, installed_models, language_model, stored_entry
 from glassformer.generation.language_model import KNOWN
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
@@ -35,7 +33,7 @@ _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:.+)?")
 
 
 def list_models(named: Path | str | None = None, runs: Path | str | None = "runs") -> list[ModelEntry]:
-    """The named model, the bundled models, and those in a directory of runs.
+    """The named model, the bundled models, language models from installed packages, and those in a directory of runs.
 
     Args:
         named: The name of a bundled model, which is then listed first; or what :func:`entries_at` takes.
@@ -48,6 +46,8 @@ def list_models(named: Path | str | None = None, runs: Path | str | None = "runs
         named = None
     first = [] if named is None else entries_at(Path(named), taken)
     taken |= {entry.card.name for entry in first}
+    listed += [entry for entry in installed_models() if entry.card.name not in taken]
+    taken |= {entry.card.name for entry in listed}
     found = [] if runs is None else find_models(Path(runs), taken, None if named is None else Path(named))
     return [*first, *listed, *found]
 

@@ -105,6 +105,8 @@ class LoadedEncoder:
     """The name of a single token."""
     classes: tuple[str, ...] = ()
     """Their names; empty without a head."""
+    codec: Mapping[str, Any] | None = None
+    """As of a :class:`LoadedDecoder`."""
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
@@ -118,6 +120,7 @@ class LoadedEncoderDecoder:
         word: The name of a token of the target.
         max_new_tokens: Largest number of tokens to generate.
         end: The token that ends generation; None: ``max_new_tokens`` are generated.
+        codec: As of a :class:`LoadedDecoder`.
     """
 
     card: ModelCard
@@ -127,6 +130,7 @@ class LoadedEncoderDecoder:
     word: Callable[[int], str]
     max_new_tokens: int = 1
     end: int | None = None
+    codec: Mapping[str, Any] | None = None
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 

@@ -1,7 +1,5 @@
 """Inference of the rule that a text of a recurrence decoder follows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from threading import Lock
 

@@ -4,11 +4,11 @@ The kind of a directory follows from its files and its ``config.json``, which ar
 weights are read when the model is opened. Nothing is allocated before the stored tensors are known to fit the model.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import Model, course_model, facts_model, load_exact, recurrence_model
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
-from glassformer.generation.language_model import find_model, require_tokenizer
+from glassformer.generation.language_model import KNOWN, find_model, require_tokenizer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -145,7 +145,7 @@ def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
     if is_classifier:
         about = "A text classifier. Look for heads that attend to the words that decide."
         help_text = "a text in the language of the training texts"
-        card = _card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
+        card = _card(place, "encoder", about, ["attention", "whatif", "patch"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if not is_decoder:
         has_tokenizer = _has_tokenizer(path)
@@ -185,6 +185,22 @@ def language_model(source: str, name: str) -> ModelEntry:
     return ModelEntry(card, lambda: replace(wrap_model(found.load(), OPENING, tokenizer), card=card))
 
 
+def installed_models() -> list[ModelEntry]:
+    """The language models of :data:`KNOWN` that packages hold; no file is read before one is opened."""
+    entries = []
+    for name, known in KNOWN.items():
+        if known.packages and all(find_spec(package) is not None for package, _ in known.packages):
+            place = Place(Path(known.file or name), name, name)
+            about = f"A language model of {(known.nbytes or 0) >> 20} MiB. Licence: {known.licence}."
+            card = _decoder_card(place, False, about, OPENING, f"any text of up to {MOST_TOKENS:,} tokens")
+            entries.append(ModelEntry(card, partial(_released, card)))
+    return entries
+
+
+def _released(card: ModelCard) -> LoadedModel:
+    return replace(language_model(card.name, card.name).open(), card=card)
+
+
 def _own_tokenizer(path: Path) -> SubwordTokenizer | ReleasedTokenizer | None:
     """Of a decoder in our own layout: one that was trained here, or the one of the model that it was converted from."""
     try:
@@ -206,9 +222,9 @@ def _card(place: Place, kind: Kind, about: str, views: list[View], text: str, he
 
 
 def _decoder_card(place: Place, experts: bool, about: str, text: str, help_text: str) -> ModelCard:
-    views: list[View] = (
-        ["attention", "sampling", "experts", "whatif"] if experts else ["attention", "sampling", "whatif"]
-    )
+    views: list[View] = ["attention", "sampling", "whatif", "patch"]
+    if experts:
+        views.insert(2, "experts")
     return _card(place, "decoder", about, views, text, help_text)
 
 

@@ -1,7 +1,5 @@
 """Models of the built-in data sets, lookups and recurrences; their inputs are written as words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -28,7 +26,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:
     """A model of the lookup course: it reads words, and generates a value and ``[EOS]``."""
-    read, config = _reader(lookup.VOCAB), model.config
+    read, config, words = _reader(lookup.VOCAB), model.config, list(lookup.VOCAB)
     return LoadedEncoderDecoder(
         card,
         model.eval(),
@@ -37,6 +35,11 @@ def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder
         lookup.ID_TO_TOKEN.__getitem__,
         max_new_tokens=2,
         end=lookup.EOS,
+        codec={
+            **{"kind": "lookup", "words": words, "source": card.source, "keys": [], "values": []},
+            **{"asks": {"what": "word", "known": words, "longest": config.max_target_len}, "begin": "[SOS]"},
+            **{"units": {"known": words, "longest": config.max_source_len}, "most": 2, "end": lookup.EOS},
+        },
     )
 
 
@@ -70,6 +73,11 @@ def facts_model(
         lambda units: _tokens(units, read, longest),
         lambda text: _tokens([text.strip()], _reader(key_tokens, "key"), 1),
         words.__getitem__,
+        codec={
+            **{"kind": "lookup", "words": words, "source": card.source, "keys": keys, "values": values},
+            **{"asks": {"what": "key", "known": keys, "longest": 1}, "begin": None},
+            **{"units": {"known": None if slots else [*keys, *values], "longest": longest}, "most": 1, "end": None},
+        },
     )
 
 

@@ -1,7 +1,5 @@
 """A model that is passed from Python, ours or one of transformers, as a loaded model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -127,13 +125,13 @@ def _one_stack(
         views.append("experts")
     classes = classes or _classes(model)
     if "sampling" in views or (classes and not causal):
-        views.append("whatif")
+        views += ["whatif", "patch"]
     input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
     card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
         parts = codec.encode, codec.word, codec.joins[-1]
         return LoadedDecoder(card, model, *parts, longest=longest, codec=codec.data)
-    return LoadedEncoder(card, model, codec.encode, codec.word, classes)
+    return LoadedEncoder(card, model, codec.encode, codec.word, classes, codec.data)
 
 
 def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: Any) -> LoadedEncoderDecoder:

@@ -1,12 +1,12 @@
 """A page's state together with the model that it shows; the requests that such a page makes, and their answers."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
@@ -61,17 +61,22 @@ class Recorded:
 def asks_of(backend: Answering, shown: PageState) -> list[m.Ask]:
     """The request for the run that is shown, and for a reordered source also for the one in its own order."""
     design = _design(backend, shown)
-    weights = design and edited(design, shown.state.cells)
-    weights = None if weights == design else weights
+    weights = design and edited(_start(design, shown), shown.state.cells)
+    weights = None if weights == design and not shown.state.exercise else weights
     return [
         m.Ask(model=shown.card.name, text=shown.text, source=shown.source, order=order, weights=weights)
         for order in _orders(shown)
     ]
 
 
+def listed(backend: Answering, cards: Sequence[m.ModelCard]) -> Recorded:
+    """The answer that names these models alone."""
+    return Recorded("models", m.Nothing(), backend.catalogue().model_copy(update={"models": [*cards]}))
+
+
 def recorded_answers(backend: Answering, shown: PageState) -> list[Recorded]:
     """All answers in JSON that the page may need. Attention weights are not among them."""
-    recorded = [Recorded("models", m.Nothing(), backend.catalogue().model_copy(update={"models": [shown.card]}))]
+    recorded = [listed(backend, [shown.card])]
     for ask in asks_of(backend, shown):
         recorded.append(_recorded(backend, "run", ask))
         answer = recorded[-1].answer
@@ -91,14 +96,19 @@ def _requests(backend: Answering, shown: PageState, runs: list[m.Run]) -> Iterat
             yield "experts", m.AskExperts(run=run.run)
         if "program" in views:
             yield "program", m.AskProgram(run=run.run)
+    if shown.card.kind == "decoder":
+        yield "detect", m.AskDetect(model=model)
     if "program" in views:
         yield "proof", m.AskProof(model=model)
+        if rule.exercise:
+            program = shown.card.blank if rule.attempt is None else rule.attempt
+            yield "attempt", m.AskAttempt(model=model, program=program, text=text)
     if "whatif" in views and runs:
         yield from _what_if(backend, rule, runs[0].ask)
     design = _design(backend, shown)
     if design is not None:
         yield "head", m.AskHead(model=model)
-        yield "check", m.AskCheck(model=model, weights=edited(design, shown.state.cells), text=text)
+        yield "check", m.AskCheck(model=model, weights=edited(_start(design, shown), shown.state.cells), text=text)
     if "scramble" in views and shown.source is not None:
         for order in _orders(shown):
             yield "scramble", m.AskScramble(model=model, text=text, source=shown.source, order=order)
@@ -138,6 +148,14 @@ def _design(backend: Answering, shown: PageState) -> m.HeadWeightsMessage | None
         return None
     head: m.Head = backend.answer("head", m.AskHead(model=shown.card.name))
     return head.weights
+
+
+def _start(design: m.HeadWeightsMessage, shown: PageState) -> m.HeadWeightsMessage:
+    """The matrices before the edits: the design, or zeros in an exercise."""
+    if not shown.state.exercise:
+        return design
+    sizes = {name: np.zeros_like(matrix).tolist() for name, matrix in design.model_dump(exclude_none=True).items()}
+    return m.HeadWeightsMessage(**sizes)
 
 
 def whole_sweep(backend: Answering, ask: m.AskSweep, within: float = 60.0) -> m.HeadSweep:

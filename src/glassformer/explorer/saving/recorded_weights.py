@@ -4,8 +4,6 @@ First every head is held at one level, as fine as there is room for. The remaini
 heads that are shown, then of the other heads of their layer, then of the rest.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib
@@ -123,7 +121,8 @@ def recorded_weights(backend: Answering, shown: PageState, runs: list[m.Run], ro
 
 
 def _heads(shown: PageState, runs: list[m.Run]) -> Iterator[_Head]:
-    places = (HeadPlace(layer=shown.state.layer, head=shown.state.head), shown.state.versus)
+    state = shown.state
+    places = (HeadPlace(layer=state.layer, head=state.head), state.versus, *state.pinned)
     for run in runs:
         for stack in run.attentions:
             chosen = run is runs[0] and stack is shown.stack(run)

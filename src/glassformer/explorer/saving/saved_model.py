@@ -1,59 +1,167 @@
 """A model inside a saved page, which the page's engine (``web/src/engine``) runs on other texts."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
-import hashlib
+import zlib
 from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
+from glassformer.explorer.loading.loaded_model import (
+    LoadedDecoder,
+    LoadedEncoder,
+    LoadedEncoderDecoder,
+    LoadedHead,
+    LoadedModel,
+    LoadedProgram,
+)
+from glassformer.explorer.saving.saved_head import saved_head
+from glassformer.explorer.saving.saved_program import saved_program
+from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder import Encoder, EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder
 
 MOST_MODEL_BYTES = 1_500_000
 """The largest weights that a page holds, in bytes."""
+_NAMES = {
+    "encoder_layers.": "encoder.layers.",
+    "encoder_norm.": "encoder.final_norm.",
+    "decoder_layers.": "decoder.layers.",
+    "decoder_norm.": "decoder.final_norm.",
+    "target_embedding.": "decoder.embedding.",
+    "classifier.": "output.",
+}
+"""How the names of tensors begin in a model, and for the engine, for which all stacks are alike."""
 
 
 def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
     """The model as the page's engine reads it, and the sentences with which the page says what it lacks.
 
-    None, and no sentence, for a model that the engine does not compute: other kinds than our decoders in float32, a
-    tokenizer that :attr:`~LoadedDecoder.codec` does not describe, stretched rotations, packed experts, modules that
-    :class:`Decoder` does not make, hooks.
+    None, and no sentence, for a model that the engine does not compute: others than our decoders, classifiers and
+    encoder-decoders in float32, single heads and compiled programs; texts that ``loaded.codec`` does not describe,
+    stretched rotations, packed experts, modules that the model's class does not make, hooks; tasks of too many
+    sequences; programs in another dtype or with values that are not listed.
     """
-    if not isinstance(loaded, LoadedDecoder) or loaded.codec is None or type(loaded.model) is not Decoder:
+    if isinstance(loaded, LoadedHead):
+        found = saved_head(loaded)
+    elif isinstance(loaded, LoadedProgram):
+        found = saved_program(loaded)
+    else:
+        found = _transformer(loaded)
+    if found is None:
         return None, []
-    config, tensors = loaded.model.config, dict(loaded.model.named_parameters())
-    in_float32 = all(each.dtype == torch.float32 for each in tensors.values())
-    if not in_float32 or config.rope_scaling is not None or config.expert_format != "dense":
-        return None, []
-    with torch.device("meta"):
-        plain = Decoder(config)
-    modules = list(loaded.model.modules())
-    if [type(each) for each in modules] != [type(each) for each in plain.modules()]:
-        return None, []
-    if any(each._forward_hooks or each._forward_pre_hooks for each in modules):
-        return None, []
-    stored = save({name: _smallest(tensor.detach().cpu()).contiguous() for name, tensor in tensors.items()})
+    data, tensors = found
+    stored = save({name: _smallest(tensor.cpu()).contiguous() for name, tensor in tensors.items()})
     if len(stored) > MOST_MODEL_BYTES:
         size = f"{len(stored):,} bytes, more than {MOST_MODEL_BYTES:,}"
         return None, [f"The model is left out: its weights take {size}."]
-    model = {
-        "config": dataclasses.asdict(config),
-        "codec": dict(loaded.codec),
-        "weights": base64.b64encode(stored).decode(),
-        "sha256": hashlib.sha256(stored).hexdigest(),
-    }
-    return model, []
+    return data | {"weights": base64.b64encode(stored).decode(), "crc32": zlib.crc32(stored)}, []
+
+
+def _transformer(
+    loaded: LoadedDecoder | LoadedEncoder | LoadedEncoderDecoder,
+) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    model = loaded.model
+    if loaded.codec is None or type(model) not in (Decoder, Encoder, EncoderDecoder) or not _is_plain(model):
+        return None
+    config = _config(model.config)
+    if config is None or len(loaded.codec.get("words", range(config["vocab_size"]))) != config["vocab_size"]:
+        return None
+    config |= {"classes": loaded.classes if isinstance(loaded, LoadedEncoder) else ()}
+    return {"kind": "transformer", "config": config, "codec": dict(loaded.codec)}, _tensors(model)
+
+
+def _is_plain(model: Any) -> bool:
+    """Whether a model consists of the modules that its class makes, in float32, and nothing watches them."""
+    with torch.device("meta"):
+        plain = type(model)(model.config)
+    modules = list(model.modules())
+    return (
+        [type(each) for each in modules] == [type(each) for each in plain.modules()]
+        and all(each.dtype == torch.float32 for each in model.parameters())
+        and not any(each._forward_hooks or each._forward_pre_hooks for each in modules)
+    )
+
+
+def _config(config: Any) -> dict[str, Any] | None:
+    """The configuration of a decoder with the same blocks, and how the model differs from a decoder."""
+    if isinstance(config, DecoderConfig):
+        if config.rope_scaling is not None or config.expert_format != "dense":
+            return None
+        stacks = [{"part": "self", "prefix": "", "layers": config.num_layers, "causal": True}]
+        return dataclasses.asdict(config) | {"kind": "decoder", "stacks": stacks, "pooling": None, "pad_id": None}
+    blocks = DecoderConfig(
+        vocab_size=config.vocab_size,
+        num_layers=1,
+        hidden_dim=config.hidden_dim,
+        ff_dim=config.ff_dim,
+        num_heads=config.num_heads,
+        head_dim=config.hidden_dim // config.num_heads,
+        learned_positions=True,
+        norm="layer",
+        norm_eps=config.norm_eps,
+        activation=config.activation,
+        gated=False,
+        embedding_scale=config.hidden_dim**0.5 if config.scale_embeddings else 1.0,
+    )
+    found = dataclasses.asdict(blocks)
+    found |= {"norm_place": "before" if config.norm_first else "sum", "pad_id": config.pad_id, "pooling": None}
+    if isinstance(config, EncoderConfig):
+        stacks = [{"part": "self", "prefix": "", "layers": config.num_layers, "causal": False}]
+        return found | {"kind": "encoder", "stacks": stacks, "pooling": config.pooling}
+    layers = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+    stacks = [
+        {"part": part, "prefix": f"{part}.", "layers": layers[part], "causal": part == "decoder"} for part in layers
+    ]
+    return found | {"kind": "encoder_decoder", "stacks": stacks}
+
+
+def _tensors(model: Any) -> dict[str, Tensor]:
+    """The weights by the engine's names. Segments are added to positions, and tables of fields are one."""
+    tensors = {_renamed(name): tensor.detach() for name, tensor in model.named_parameters()}
+    if isinstance(model, Encoder):
+        segments = tensors.pop("token_types.weight", None)
+        table = _table(model.positions)
+        if segments is not None:
+            table = segments[:1].expand(model.config.max_seq_len, -1) if table is None else table + segments[0]
+        if table is not None:
+            tensors["positions.weight"] = table
+    if isinstance(model, EncoderDecoder):
+        fields = range(model.config.fields_per_slot)
+        tensors["encoder.embedding.weight"] = torch.cat(
+            [tensors.pop(f"source_embeddings.{each}.weight") for each in fields]
+        )
+        for part, positions in (("encoder", model.source_positions), ("decoder", model.target_positions)):
+            tensors.pop(f"{'source' if part == 'encoder' else 'target'}_positions.weight", None)
+            table = _table(positions)
+            if table is not None:
+                tensors[f"{part}.positions.weight"] = table
+    return tensors
+
+
+def _renamed(name: str) -> str:
+    for old, new in _NAMES.items():
+        if name.startswith(old):
+            return new + name.removeprefix(old).replace("self_attention", "attention")
+    return name
+
+
+def _table(positions: nn.Module | None) -> Tensor | None:
+    """What is added to the embedding of each position."""
+    if positions is None:
+        return None
+    found = positions.table if isinstance(positions, SinusoidalPositions) else positions.weight
+    assert isinstance(found, Tensor)
+    return found.detach()
 
 
 def _smallest(tensor: Tensor) -> Tensor:
     """The same numbers in 16 bits where they are exact there, as those of models that were stored so."""
-    for dtype in (torch.float16, torch.bfloat16):
-        if torch.equal(tensor.to(dtype).float(), tensor):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        if torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
             return tensor.to(dtype)
     return tensor

@@ -5,12 +5,11 @@ fits and the other heads in overview (:mod:`glassformer.explorer.saving.recorded
 same state of the same models gives the same file.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.api import Answering, refusal_of
-from glassformer.explorer.saving.recorded_answers import Recorded, page_state, recorded_answers
+from glassformer.explorer.saving.recorded_answers import Recorded, listed, page_state, recorded_answers
 from glassformer.explorer.saving.recorded_weights import recorded_weights
 from glassformer.explorer.saving.saved_model import saved_model
-from glassformer.explorer.state import State, to_words
-from glassformer.files import write_text
+from glassformer.explorer.state import State, changed, to_words
+from glassformer.files import new_directory, write_text
 from glassformer.text import shown as safe
 
 MOST_BYTES = 24_000_000
@@ -46,14 +45,44 @@ def save(backend: Answering, state: State, path: str | Path) -> Path:
     return path
 
 
-def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
+def save_all(backend: Answering, folder: Path) -> Iterator[str]:
+    """Write a page for each bundled model, and an index of them, into one directory, for any host of static files.
+
+    Args:
+        backend: Where the models are.
+        folder: The directory, which appears when all is written; there is none yet.
+
+    Yields:
+        The name of each model before its page is written.
+    """
+    catalogue = backend.catalogue()
+    cards = [card for card in catalogue.models if card.origin == "shipped"]
+    with new_directory(folder) as draft:
+        for card in cards:
+            yield card.name
+            write_text(draft / f"{card.name}.html", page(backend, State(model=card.name), pages=cards))
+        models = _json(listed(backend, cards))
+        empty: dict[str, Any] = {"rows": [], "matrices": [], "left_out": [], "model": None}
+        names = [card.name for card in cards]
+        saved = {"version": catalogue.version, "state": {}, "answers": [models], "pages": names, **empty}
+        write_text(draft / "index.html", _document("Start", saved))
+
+
+def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES, pages: Sequence[m.ModelCard] = ()) -> str:
     """The page in HTML, with the answers to everything that can be asked of it.
+
+    ``pages`` are the models that have pages beside it, and are opened there.
 
     Where the other answers take more than half of ``most_bytes``, the routers' probabilities are left out. Attention
     weights that do not fit are left out, and the page reports which. All else is held.
     """
     shown = page_state(state, backend.catalogue().models)
     answers = recorded_answers(backend, shown)
+    model, left_out = saved_model(backend.model(shown.card.name))
+    if pages:
+        answers[0] = listed(backend, pages)
+        for step in _steps(shown.card.name) if model is None else ():
+            answers += recorded_answers(backend, page_state(step, pages))[1:]
     saved: dict[str, Any] = {
         "version": backend.catalogue().version,
         "state": to_words(shown.state),
@@ -61,8 +90,9 @@ def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
         "rows": [],
         "matrices": [],
         "left_out": [],
+        "pages": [card.name for card in pages],
     }
-    saved["model"], left_out = saved_model(backend.model(shown.card.name))
+    saved["model"] = model
     room = most_bytes - len(_document(shown.card.title, saved).encode())
     if room < most_bytes / 2 and any(isinstance(each.answer, m.Experts) for each in answers):
         saved["answers"] = [_json(each, probabilities=False) for each in answers]
@@ -72,6 +102,14 @@ def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
     saved.update(recorded_weights(backend, shown, runs, room))
     saved["left_out"] = left_out + saved["left_out"]
     return _document(shown.card.title, saved)
+
+
+def _steps(model: str) -> Iterator[State]:
+    """The states in which the steps of tours begin and end that are about a model."""
+    for tour in json.loads((PAGE.parent / "tours.json").read_text(encoding="utf-8")):
+        for step in tour["steps"]:
+            if step["state"]["model"] == model:
+                yield from (changed(State(), step["state"]), changed(State(), step["state"] | step["then"]))
 
 
 def _json(recorded: Recorded, *, probabilities: bool = True) -> dict[str, Any]:

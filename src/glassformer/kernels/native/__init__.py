@@ -9,8 +9,6 @@ Not by torch.utils.cpp_extension: it needs ninja, loads from a folder that other
 that was killed waits for its lock forever.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib
@@ -26,7 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,6 +66,8 @@ def best_level() -> int:
 
 COMPILED: tuple[int, ...] = (best_level(),)
 """The levels that are compiled."""
+PREBUILT = FOLDER / "prebuilt.so"
+"""The library in a wheel, with every level of its platform: see :func:`prebuild`."""
 
 
 class Function(NamedTuple):
@@ -185,9 +185,10 @@ class Library:
 def library() -> Library | None:
     """The library, compiled on first use; None if it is disabled, or cannot be compiled or loaded. Warns once why.
 
-    The library is cached in the folder ``glassformer`` of ``$TORCH_EXTENSIONS_DIR``, otherwise of the user's cache.
-    Compiling takes some seconds and needs a C++ compiler: ``$CXX``, otherwise ``c++``, ``g++`` or ``clang++``. Machines
-    with other instruction sets, which may share the folder, compile a library of their own.
+    A wheel of this platform brings it along. Otherwise it is compiled, and cached in the folder ``glassformer`` of
+    ``$TORCH_EXTENSIONS_DIR`` or of the user's cache. Compiling takes some seconds and needs a C++ compiler: ``$CXX``,
+    otherwise ``c++``, ``g++`` or ``clang++``. Machines with other instruction sets, which may share the folder, compile
+    a library of their own.
 
     A library runs with the rights of its user. Therefore it is loaded only from a folder that belongs to this user and
     is closed to others, and only if the hash in its name is that of its content. If there is no such folder, each
@@ -210,6 +211,12 @@ def look() -> tuple[Library | None, str]:
 def _built() -> tuple[Library | None, str]:
     if os.name == "nt":
         return None, _slow("there is none for Windows", "Use Linux or macOS.")
+    if PREBUILT.exists():
+        with suppress(OSError):  # a C library that is too old, or a torch without this OpenMP: compile one here
+            folder = Path(torch.__file__).parent
+            for openmp in (*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")):
+                ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)  # torch's own, so that there is one in the process
+            return _load(PREBUILT), ""
     problem, stem = "", _stem()
     with ExitStack() as stack:
         try:
@@ -290,13 +297,12 @@ def _compile(folder: Path, stem: str) -> Path:
 
 
 def _compile_silently(folder: Path, stem: str) -> Path:
-    compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, _COMPILERS), _COMPILERS[0])]
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-", ignore_cleanup_errors=True) as build:
         draft = Path(build, "library.so")
         problem = RuntimeError()
         for threading in _THREADING:
             try:
-                _run_compiler([*compiler, *threading], draft)
+                _run_compiler(draft, COMPILED, threading, threading)
             except RuntimeError as error:
                 problem = error
             else:
@@ -306,16 +312,23 @@ def _compile_silently(folder: Path, stem: str) -> Path:
     raise problem
 
 
-def _run_compiler(compiler: list[str], library: Path) -> None:
+def prebuild(library: Path) -> None:
+    """Compile what a wheel brings along: every level of this platform, with OpenMP left to torch."""
+    _run_compiler(library, range(len(_LEVEL_FLAGS)), _THREADING[0], ())
+
+
+def _run_compiler(library: Path, levels: Iterable[int], threading: Sequence[str], linking: Sequence[str]) -> None:
     """Every source at its levels, as many at a time as there are processors; then the library of all."""
+    compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, _COMPILERS), _COMPILERS[0])]
     commands = []
     for source in sorted(FOLDER.glob("*.cpp")):
-        for level in COMPILED:
+        for level in levels:
             output = ["-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
-            commands.append([*compiler, *_FLAGS, *_LEVEL_FLAGS[level], f"-DLEVEL={level}", *output])
+            flags = (*threading, *_FLAGS, *_LEVEL_FLAGS[level], f"-DLEVEL={level}")
+            commands.append([*compiler, *flags, *output])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_run, commands))
-    _run([*compiler, "-shared", *(command[-1] for command in commands), "-o", str(library)])
+    _run([*compiler, *linking, "-shared", *(command[-1] for command in commands), "-o", str(library)])
 
 
 def _run(command: list[str]) -> None:

@@ -266,7 +266,7 @@ struct Mxfp4 {
   }
 };
 
-// bfloat16 in 12 bits, as kernels/lossless.py describes it and docs/architecture.md draws it. A group of 64 weights is 64
+// bfloat16 in 12 bits, as kernels/lossless.py describes it and docs/concepts/fast-forms.md draws it. A group of 64 weights is 64
 // lower bytes, and 32 bytes of two codes for upper bytes. A 16-byte table of the row turns codes into upper bytes (one
 // shuffle); interleaving lower and upper bytes within lanes of 128 bits gives pairs of bfloat16 numbers in 32 bits. Shifted
 // up, and masked, each pair is two float32 numbers. The lower bytes are stored in the order for which the four vectors that

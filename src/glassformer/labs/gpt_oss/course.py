@@ -4,8 +4,6 @@ Attention is computed by hand here, as the course demands. The library's :func:`
 computes the same with PyTorch's fused kernel and a cache; :meth:`Transformer.decoder` is the model that uses it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

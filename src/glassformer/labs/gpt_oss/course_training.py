@@ -1,7 +1,5 @@
 """The course's functions around the model, under its names: training, evaluation, greedy and nucleus generation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np

@@ -3,8 +3,6 @@
 :mod:`glassformer.handcraft.single_head` computes the heads and :mod:`glassformer.handcraft` designs them.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

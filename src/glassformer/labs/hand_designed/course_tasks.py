@@ -4,8 +4,6 @@ Random numbers come from the global generators of Python and NumPy, as in the co
 :func:`~glassformer.labs.hand_designed.course.set_random_seed` gives the course's own sequences.
 """
 
-from __future__ import annotations
-
 import inspect
 import random
 import time

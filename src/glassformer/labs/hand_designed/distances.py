@@ -1,7 +1,5 @@
 """Distances between two heads: of their attention, their outputs and their circuits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

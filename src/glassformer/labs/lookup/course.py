@@ -1,7 +1,5 @@
 """The seed's hyperparameters, data, training, decoding and heat map, under the seed's names."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

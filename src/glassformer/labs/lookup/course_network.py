@@ -3,8 +3,6 @@
 The seed marks padding with True, the library marks what is real; masks are inverted where they enter.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ The attention is written out, since its weights are returned. The layers are tho
 same logits with the fused kernel, and is what is trained, stored and measured.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -15,7 +13,7 @@ from glassformer.errors import require, require_above_zero, require_heads, requi
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import EncoderBlock
 from glassformer.layers.embedding import check_tokens, look_up
-from glassformer.layers.feedforward import MLP
+from glassformer.layers.feedforward import MLP, Linear
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder, EncoderConfig
@@ -136,21 +134,19 @@ class LayerNorm(nn.Module):
         return self.gamma * (x - mean) / (std + self.eps) + self.beta
 
 
-class FeedForward(MLP):
-    """``linear2(dropout(relu(linear1(x))))``, see :class:`~glassformer.layers.feedforward.MLP`."""
+class FeedForward(nn.Module):
+    """``linear2(dropout(relu(linear1(x))))``, the same at every position."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1) -> None:
-        super().__init__(d_model, d_ff, "relu", dropout)
+        super().__init__()
+        require_positive(d_model=d_model, d_ff=d_ff)
+        self.linear1 = Linear(d_model, d_ff)
+        self.linear2 = Linear(d_ff, d_model)
+        self.dropout = nn.Dropout(dropout)
 
-    @property
-    def linear1(self) -> nn.Linear:
-        """The first layer."""
-        return self.up
-
-    @property
-    def linear2(self) -> nn.Linear:
-        """The second layer."""
-        return self.down
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Apply the network to every position on its own."""
+        return self.linear2(self.dropout(self.linear1(x).relu()))
 
 
 class TransformerBlock(nn.Module):
@@ -183,8 +179,11 @@ class TransformerBlock(nn.Module):
             attention = GroupedQueryAttention(
                 width, ours.num_heads, ours.d_k, causal=False, bias=True, dropout=ours.dropout.p
             )
-            layer = EncoderBlock(attention, self.feed_forward, width, self.norm1.eps, dropout=dropout)
+            inside = self.feed_forward.linear1.out_features
+            ffn = MLP(width, inside, "relu", self.feed_forward.dropout.p)
+            layer = EncoderBlock(attention, ffn, width, self.norm1.eps, dropout=dropout)
         attention.query, attention.key, attention.value, attention.output = ours.W_q, ours.W_k, ours.W_v, ours.W_o
+        ffn.up, ffn.down = self.feed_forward.linear1, self.feed_forward.linear2
         layer.attention_norm, layer.ffn_norm = self.norm1, self.norm2
         return layer.train(self.training)
 

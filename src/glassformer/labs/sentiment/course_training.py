@@ -1,7 +1,5 @@
 """The course's tokenizer and data set, its training, its view of attention, and its count of operations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from operator import index
 

@@ -1,7 +1,5 @@
 """Figures of how words reach each other, of positions, of publications, and of trainings; no model is needed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -13,9 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.errors import require
-from glassformer.figures.heat_maps import panel
 from glassformer.figures.style import BLACK, LINES, RED, in_style, line, new_figure
-from glassformer.layers.positions import SinusoidalPositions
 
 
 @in_style
@@ -47,24 +43,6 @@ def draw_recurrent_and_parallel(sentence: str = "The cat sat on the mat") -> Fig
         after = f"{count} steps, one after another" if links is recurrence else "1 step for all"
         steps = len(path) - 1
         ax.set_title(f"{name}: {after}\nfrom the first word to the last: {steps} link{'s' * (steps > 1)}")
-    return figure
-
-
-@in_style
-def draw_positions(num_positions: int = 50, hidden_dim: int = 64) -> Figure:
-    """The sinusoidal positions, and the products of two of them by distance: sums of cosines, wherever one starts."""
-    table = SinusoidalPositions(hidden_dim, num_positions).table.double().numpy()
-    figure, (waves, products) = new_figure(11, 4.6, columns=2)
-    image = panel(waves, table.T, "", "position", "coordinate", limits=(-1, 1), colormap="cividis")
-    waves.set_title(f"What is added to each of {num_positions} positions", loc="left")
-    waves.set(xticks=range(0, num_positions, 10), yticks=range(0, hidden_dim, max(1, hidden_dim // 8)))
-    waves.set_box_aspect(None)
-    figure.colorbar(image, ax=waves, label="value")
-    for series, start in enumerate((0, num_positions // 4, num_positions // 2)):
-        reached = table[start:] @ table[start]
-        products.plot(reached, **line(series, len(reached)), label=f"from position {start}")
-    products.set(xlabel="distance", ylabel="product of two encodings", title="A product depends on the distance alone")
-    products.legend()
     return figure
 
 
@@ -132,6 +110,6 @@ def draw_training_curves(history: Mapping[str, Sequence[float]], title: str = ""
         ax.axvline(best, color=BLACK, lw=0.9, ls=":", label=f"lowest validation loss, epoch {best}")
         ax.set(xlabel="epoch", ylabel=unit)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes[1].legend(loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(title, fontsize=11, fontweight="bold")
     return figure

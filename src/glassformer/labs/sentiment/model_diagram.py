@@ -1,7 +1,5 @@
 """Diagrams of an encoder, or of one of its blocks with its residual paths."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Where the lab's labelled texts come from: the bundled reviews, files, or the hub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

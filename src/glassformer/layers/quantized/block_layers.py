@@ -1,7 +1,5 @@
 """Layers that hold GGUF's blocks of packed weights, as they are in the file."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """8-bit integers with a scale for each 32 weights of a row: encoding, decoding, and a linear layer that holds them."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int8
 from torch import Tensor, nn

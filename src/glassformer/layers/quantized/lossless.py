@@ -1,7 +1,5 @@
 """bfloat16 weights of 12 bits each, without loss: encoding, decoding, and a linear layer that holds them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

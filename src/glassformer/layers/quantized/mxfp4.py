@@ -1,7 +1,5 @@
 """MXFP4: groups of 32 four-bit numbers that share a power of two; exact decoding and correctly rounded encoding."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

@@ -2,7 +2,8 @@
 import { Choice, Field, capital } from "../../parts";
 import type { Attention, Run } from "../../source";
 import type { Place, State, Store } from "../../state";
-import { shown, type Words } from "./stack";
+import contract from "../../contract.json";
+import { samePlace, shown, type Words } from "./stack";
 
 interface ControlsProps {
   store: Store;
@@ -15,8 +16,13 @@ interface ControlsProps {
   root: boolean;
   pin: number | null;
   setPin: (pin: number | null) => void;
+  /** Whether the size of values is known, and whether it counts. */
+  passes: boolean;
+  passed: boolean;
+  unpin: (place: Place) => void;
 }
 
+const MOST_PINNED = contract.State.properties.pinned.maxItems;
 const SHAPES: { name: State["shape"]; title: string; hint: string }[] = [
   { name: "matrix", title: "Matrix", hint: "Every query by every key" },
   { name: "lines", title: "Lines", hint: "Lines between tokens" },
@@ -25,8 +31,9 @@ const SHAPES: { name: State["shape"]; title: string; hint: string }[] = [
   { name: "heads", title: "Heads", hint: "Every head in small" },
 ];
 
-export function Controls({ store, state, run, stack, place, versus, words, root, pin, setPin }: ControlsProps) {
+export function Controls({ store, state, run, stack, place, versus, words, root, pin, setPin, passes, passed, unpin }: ControlsProps) {
   const shapes = SHAPES.filter(({ name }) => name !== "heads" || stack.layers * stack.heads > 1);
+  const isPinned = state.pinned.some((each) => samePlace(each, place));
   const compares = state.shape === "matrix" || state.shape === "lines" || state.shape === "words";
   return (
     <div class="bar controls">
@@ -36,7 +43,7 @@ export function Controls({ store, state, run, stack, place, versus, words, root,
           label="Stack"
           chosen={stack.part}
           options={run.attentions.map(({ part, label }) => ({ name: part, title: capital(label) }))}
-          choose={(part) => store.set({ part, layer: 0, head: 0, versus: null, window: null, pin: null }, true)}
+          choose={(part) => store.set({ part, layer: 0, head: 0, versus: null, pinned: [], window: null, pin: null }, true)}
         />
       )}
       <PlaceFields name="" place={place} stack={stack} choose={(next) => store.set(next, true)} />
@@ -55,9 +62,23 @@ export function Controls({ store, state, run, stack, place, versus, words, root,
               </button>
             </>
           )}
+          <button
+            type="button"
+            title="Keeps this head beside those that are chosen next"
+            disabled={!isPinned && state.pinned.length >= MOST_PINNED}
+            onClick={() => (isPinned ? unpin(place) : store.set({ pinned: [...state.pinned, place] }, true))}
+          >
+            {isPinned ? "Unpin this head" : "Pin this head"}
+          </button>
         </div>
       )}
       {state.shape !== "heads" && <Query {...{ words, pin, setPin }} />}
+      {passes && (
+        <label class="tick" hidden={state.shape === "heads"}>
+          <input type="checkbox" checked={passed} onChange={(event) => store.set({ passed: event.currentTarget.checked }, true)} />
+          <span title="Each key's share of weight times size of its value, after the output projection">{"Weight \u00D7 value"}</span>
+        </label>
+      )}
       <label class="tick" hidden={state.shape === "heads"}>
         <input type="checkbox" checked={root} onChange={(event) => store.set({ root: event.currentTarget.checked })} />
         <span title="Colours follow the square root of the weight">Enhance small weights</span>

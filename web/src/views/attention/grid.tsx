@@ -1,19 +1,50 @@
 // A thumbnail of every head, layer by layer. Clicking or the arrow keys choose one.
 import { useCallback } from "preact/hooks";
 import { short } from "../../parts";
-import type { Attention, Measures } from "../../source";
+import type { Attention, Detected, Measures } from "../../source";
 import type { Place, State, Store } from "../../state";
 import { letterOn, share, stepOf, table, type Paint } from "./colours";
 import { HeadCells, type Ground } from "./head-cells";
 import { hatching } from "./paint";
 import { named, samePlace, seen } from "./stack";
 
+/** What the grid may show: the unit, and the letter that marks heads of a kind. Most heads read the first token: no mark. */
 export const MEASURES = {
   pictures: { title: "Pictures", unit: "" },
   entropy: { title: "Entropy", unit: "bits" },
   distance: { title: "Distance", unit: "tokens" },
   sink: { title: "Sink", unit: "%" },
-} as const;
+  on_one: { title: "On one token", unit: "%" },
+  previous: { title: "Previous token", unit: "%", mark: "P" },
+  first: { title: "First token", unit: "%", mark: "" },
+  duplicate: { title: "Same token before", unit: "%", mark: "D" },
+  induction: { title: "Induction", unit: "%", mark: "I" },
+} as const satisfies Record<State["measure"], { title: string; unit: string; mark?: string }>;
+
+export const DETECTED = ["previous", "first", "duplicate", "induction"] as const;
+/** The mean weight from which the one token that gets it is named. */
+export const RESTING = 0.5;
+/** The mean weight from which a head is called by what it looks for. */
+const MARKED = 0.4;
+
+/** What a head is called; null: none of these. */
+export function labelOf(detected: Detected | null, { layer, head }: Place): { name: (typeof DETECTED)[number]; score: number } | null {
+  if (!detected) return null;
+  const scores = DETECTED.map((name) => ({ name, score: detected[name][layer]?.[head] ?? 0 }));
+  const best = scores.reduce((most, each) => (each.score > most.score ? each : most));
+  return best.score < MARKED ? null : best;
+}
+
+/** The values of a measure; null while they are awaited, and where there are none. */
+export function valuesOf(name: State["measure"], measures: Measures | null, detected: Detected | null): (number | null)[][] | null {
+  if (name === "pictures") return null;
+  if (name === "entropy" || name === "distance" || name === "sink" || name === "on_one") return measures?.[name] ?? null;
+  return detected?.[name] ?? null;
+}
+
+/** A value in the unit of its measure. */
+export const valued = (name: State["measure"], value: number): string =>
+  MEASURES[name].unit === "%" ? `${(100 * value).toFixed(0)} %` : short(value);
 
 interface GridProps {
   store: Store;
@@ -21,6 +52,8 @@ interface GridProps {
   stack: Attention;
   /** Null while they are awaited; heads can be chosen before. */
   measures: Measures | null;
+  /** Null while it is awaited, and for what is no decoder. */
+  detected: Detected | null;
   place: Place;
   /** The largest side of a thumbnail. */
   most: number;
@@ -29,14 +62,16 @@ interface GridProps {
 /** The largest side on a narrow screen. */
 const NARROW = 48;
 
-export function HeadGrid({ store, state, stack, measures, place, most }: GridProps) {
-  const chosen = !measures || measures[state.measure === "pictures" ? "entropy" : state.measure] === null ? "pictures" : state.measure;
+export function HeadGrid({ store, state, stack, measures, detected, place, most }: GridProps) {
+  const { measure } = state;
+  const values = valuesOf(measure, measures, detected);
   const draw = useCallback(
     ({ context, side, paint }: Ground, { layer, head }: Place) => {
-      if (!measures || chosen === "pictures") drawHead({ context, side, paint }, stack, layer, measures?.thumbnails[layer]?.[head] ?? null);
-      else figure(context, measures[chosen] ?? [], layer, head, side, paint, chosen === "sink");
+      if (values) return figure(context, values, layer, head, side, paint, MEASURES[measure].unit === "%");
+      drawHead({ context, side, paint }, stack, layer, measures?.thumbnails[layer]?.[head] ?? null);
+      drawLabel({ context, side, paint }, labelOf(detected, { layer, head }));
     },
-    [measures, chosen, stack],
+    [measures, values, detected, measure, stack],
   );
   const choose = (next: Place, event: MouseEvent) => {
     if (event.shiftKey) store.set({ versus: samePlace(state.versus, next) || samePlace(place, next) ? null : next }, true);
@@ -53,7 +88,7 @@ export function HeadGrid({ store, state, stack, measures, place, most }: GridPro
       cell={(here) => ({
         role: "radio",
         "aria-checked": samePlace(place, here),
-        "aria-label": measures ? `${named(here)}: ${inWords(measures, here)}` : named(here),
+        "aria-label": measures ? `${named(here)}: ${inWords(measures, detected, here)}` : named(here),
         "data-versus": samePlace(state.versus, here),
       })}
     />
@@ -68,17 +103,32 @@ function empty(context: CanvasRenderingContext2D, side: number, paint: Paint): v
 const isNumber = (value: number | null | undefined): value is number => typeof value === "number";
 
 /** A head's measures in words. */
-export function inWords(measures: Measures, { layer, head }: Place): string {
+export function inWords(measures: Measures, detected: Detected | null, { layer, head }: Place): string {
   const of = (values: (number | null)[][] | null) => values?.[layer]?.[head];
   if (of(measures.entropy) === null) return "weights that are no numbers";
-  const [entropy, distance, sink] = [of(measures.entropy), of(measures.distance), of(measures.sink)];
+  const label = labelOf(detected, { layer, head });
+  const [entropy, distance, sink, one] = [of(measures.entropy), of(measures.distance), of(measures.sink), of(measures.on_one)];
   return [
+    label && `${MEASURES[label.name].title.toLowerCase()} ${valued(label.name, label.score)}`,
     isNumber(entropy) && `entropy ${short(entropy)} bits`,
     isNumber(distance) && `distance ${short(distance)} tokens`,
     isNumber(sink) && `${short(100 * sink)} % to the sink`,
+    isNumber(one) && one >= RESTING && `${valued("on_one", one)} on one token`,
   ]
     .filter(Boolean)
     .join(", ");
+}
+
+/** Draw the letter of what a head is called. */
+export function drawLabel({ context, side, paint }: Ground, label: ReturnType<typeof labelOf>): void {
+  if (!label || label.name === "first" || side < 24) return;
+  context.fillStyle = paint.second;
+  context.fillRect(side - 13, 0, 13, 14);
+  context.font = `bold 11px ${paint.mono}`;
+  context.fillStyle = paint.panel;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(MEASURES[label.name].mark, side - 6.5, 7.5);
 }
 
 /** Draw a head's thumbnail, or an empty square. */

@@ -1,7 +1,7 @@
 // A grid of all heads, layer by layer: pictures on one canvas below one button for each head.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { blank, screenDensity, useWidth } from "../../measuring";
+import { blank, screenDensity, scrollAcross, useWidth } from "../../measuring";
 import type { Place } from "../../state";
 import { usePaint, type Paint } from "./colours";
 import { samePlace } from "./stack";
@@ -31,7 +31,8 @@ interface HeadCellsProps {
   choose: (place: Place, event: MouseEvent) => void;
 }
 
-const LEAST = 20;
+/** The least side for a pointer, and for a finger. */
+const LEAST = { fine: 20, coarse: 36 };
 const GAP = 4;
 const LABEL = 22;
 
@@ -43,7 +44,8 @@ export function HeadCells({ stack, label, role, place, most, narrow, draw, cell,
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(frame);
   const paint = usePaint(frame);
-  const side = Math.max(LEAST, Math.min(width < 400 ? narrow : most, Math.floor((width - LABEL - 2) / stack.heads) - GAP));
+  const least = globalThis.matchMedia?.("(pointer: coarse)").matches ? LEAST.coarse : LEAST.fine;
+  const side = Math.max(least, Math.min(width < 400 ? narrow : most, Math.floor((width - LABEL - 2) / stack.heads) - GAP));
   const step = side + GAP;
   const size = { width: stack.heads * step, height: stack.layers * step };
   const density = screenDensity();
@@ -64,6 +66,7 @@ export function HeadCells({ stack, label, role, place, most, narrow, draw, cell,
   useEffect(() => {
     const [scroller, chosen] = [frame.current, frame.current?.querySelector<HTMLElement>('[tabindex="0"]')];
     if (!scroller || !chosen) return;
+    scrollAcross(scroller, chosen, LABEL);
     const above = chosen.getBoundingClientRect().top - scroller.getBoundingClientRect().top;
     if (above < 0 || above + step > scroller.clientHeight) scroller.scrollTop += above - scroller.clientHeight / 2;
   }, [place.layer, place.head, step, width === 0]);

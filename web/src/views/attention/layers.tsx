@@ -23,6 +23,8 @@ interface LayersProps {
   place: Place;
   words: Words;
   root: boolean;
+  /** Whether these are shares of what is passed on, not weights. */
+  passed: boolean;
   selection: Signal<Selection | null>;
   pin: number | null;
   setPin: (pin: number | null) => void;
@@ -32,7 +34,7 @@ const ROW = 28;
 /** Milliseconds that a token must be hovered. */
 const REST_MS = 80;
 
-export function Layers({ source, store, state, run, stack, place, words, root, selection, pin, setPin }: LayersProps) {
+export function Layers({ source, store, state, run, stack, place, words, root, passed, selection, pin, setPin }: LayersProps) {
   const frame = useRef<HTMLDivElement>(null);
   const room = useRef<HTMLDivElement>(null);
   const width = useWidth(room);
@@ -40,7 +42,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, s
   const [spot, setSpot] = useState<(Spot & { head: number }) | null>(null);
   const now = selectionOf(selection.value, pin);
   const query = now?.side === "query" ? now.place : Math.max(0, stack.queries - 1);
-  const asked = { run: run.run, part: stack.part, query, layer: null, head: null };
+  const asked = { run: run.run, part: stack.part, query, layer: null, head: null, passed };
   const { answer, of, refusal, busy } = useAsk(source, "rows", asked, REST_MS);
   const numbers = of?.run === run.run && of.part === stack.part ? answer : null;
   // While another query is awaited, these are still the previous query's numbers.
@@ -103,7 +105,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, s
             width > 0 &&
             panels.map((panel) => (
               <figure>
-                {!single && <figcaption>Head {panel.head}</figcaption>}
+                {!single && <figcaption data-chosen={panel.head === place.head}>Head {panel.head}</figcaption>}
                 <Strip
                   rows={panel.rows}
                   name={`${panel.title}: what ${shown(words.queries[shownQuery] ?? "")} reads, by layer`}
@@ -112,7 +114,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, s
                   query={shownQuery}
                   words={words.keys}
                   labelled={single}
-                  chosen={single ? place.layer : null}
+                  chosen={single || panel.head === place.head ? place.layer : null}
                   look={(at) => setSpot(at && { ...at, head: panel.head })}
                   {...{ stack, largest, root, paint }}
                 />
@@ -123,12 +125,12 @@ export function Layers({ source, store, state, run, stack, place, words, root, s
           <Tops
             rows={panels[0].rows}
             top={titleRoom(words.keys, width / stack.keys)}
-            {...{ stack, words, place }}
+            {...{ stack, words, place, passed }}
             choose={(layer) => store.set({ layer }, true)}
           />
         )}
       </div>
-      {paint && numbers && <Legend kind="weights" label="Weight" hatched={stack.causal} {...{ largest, root, paint }} />}
+      {paint && numbers && <Legend kind="weights" label={passed ? "Share of weight \u00D7 size of value" : "Weight"} hatched={stack.causal} {...{ largest, root, paint }} />}
     </div>
   );
 }
@@ -138,12 +140,13 @@ interface TopsProps {
   stack: Attention;
   words: Words;
   place: Place;
+  passed: boolean;
   top: number;
   choose: (layer: number) => void;
 }
 
 /** The most read key of each layer, beside its row. */
-function Tops({ rows, stack, words, place, top, choose }: TopsProps) {
+function Tops({ rows, stack, words, place, passed, top, choose }: TopsProps) {
   return (
     <ol class="tops" style={{ paddingTop: `${top}px` }} aria-label="What each layer reads most">
       {rows.map((row, layer) => (
@@ -157,7 +160,7 @@ function Tops({ rows, stack, words, place, top, choose }: TopsProps) {
                 <Word text={words.keys[key] ?? ""} place={key} /> <span class="number quiet">{percent(weight, 0)}</span>
               </span>
             ))}
-            {stack.sinks && <span class="quiet number">sink {percent(sinkShare(row), 0)}</span>}
+            {stack.sinks && !passed && <span class="quiet number">sink {percent(sinkShare(row), 0)}</span>}
           </span>
         </li>
       ))}

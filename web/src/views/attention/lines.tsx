@@ -14,7 +14,7 @@ import type { HeadTiles, TileId } from "./tiles";
 /** Weights below this share of the largest one have no line. */
 const FAINTEST = 0.03;
 
-export function Lines({ tiles, words, largest, root, selection, pin, setPin }: ShapeProps) {
+export function Lines({ tiles, words, largest, root, selection, pin, pinnedKey, setPin }: ShapeProps) {
   void tiles.version.value;
   const frame = useRef<HTMLDivElement>(null);
   const base = useRef<HTMLCanvasElement>(null);
@@ -28,7 +28,7 @@ export function Lines({ tiles, words, largest, root, selection, pin, setPin }: S
   const together = alike(stack);
   const queryScroll = useMemo(() => signal(0), [tiles.stack]);
   const keyScroll = useMemo(() => (together ? queryScroll : signal(0)), [tiles.stack, together]);
-  const now = selectionOf(selection.value, pin);
+  const now = selectionOf(selection.value, pin, pinnedKey);
   const row = useRow(tiles, now?.side === "query" ? now.place : null);
   const reading = now?.side === "key" ? tiles.column(now.place) : null;
   // Scroll to a pinned query at first, and when it is pinned from elsewhere.
@@ -139,11 +139,11 @@ export function Lines({ tiles, words, largest, root, selection, pin, setPin }: S
         scroll={keyScroll}
         height={height}
         active={now?.side === "key" ? now.place : null}
-        pin={null}
+        pin={pinnedKey}
         ground={coloured(row)}
         quiet={shut}
         look={(place) => (selection.value = place === null ? null : { side: "key", place })}
-        choose={(place) => together && setPin(place === pin ? null : place)}
+        choose={(place) => setPin(place === pinnedKey ? null : place, "key")}
       />
     </div>
   );

@@ -1,8 +1,9 @@
 // The matrix of one head, or of two heads and their difference.
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { screenDensity, useWidth } from "../../measuring";
 import { Fault, capital } from "../../parts";
-import type { State, Store } from "../../state";
+import type { Place, State, Store } from "../../state";
 import { marginsFor } from "./axes";
 import { usePaint } from "./colours";
 import { zoomBy } from "./gestures";
@@ -20,6 +21,12 @@ interface MatrixProps {
   state: State;
   one: HeadTiles;
   other: HeadTiles | null;
+  /** More heads, without differences. */
+  pinned: HeadTiles[];
+  choose: (place: Place) => void;
+  unpin: (place: Place) => void;
+  /** What is to be said of the first head. */
+  note: ComponentChildren;
   words: Words;
   /** The weight at the end of the colour scale. */
   largest: number;
@@ -34,13 +41,15 @@ const GAP = 16;
 /** The width of the panel beside a single map, with the gap. */
 const BESIDE = 300;
 
-export function Matrix({ store, state, one, other, words, largest, root, pin, setPin }: MatrixProps) {
+export function Matrix({ store, state, one, other, pinned, choose, unpin, note, words, largest, root, pin, setPin }: MatrixProps) {
   const place = useRef<HTMLDivElement>(null);
   const width = useWidth(place);
   const paint = usePaint(place);
   const { stack } = one;
-  const beside = other ? Math.max(1, Math.min(3, Math.floor((width + GAP) / (LEAST + GAP)))) : 1;
-  const wide = other === null && width >= 2 * BESIDE;
+  const several = other !== null || pinned.length > 0;
+  const maps = (other ? 3 : 1) + pinned.length;
+  const beside = several ? Math.max(1, Math.min(3, maps, Math.floor((width + GAP) / (LEAST + GAP)))) : 1;
+  const wide = !several && width >= 2 * BESIDE;
   const across = wide ? width - BESIDE : Math.floor((width - GAP * (beside - 1)) / beside);
   const margins = useMemo(() => marginsFor(words, across), [words, across < 480]);
   const box = useMemo(() => {
@@ -58,11 +67,11 @@ export function Matrix({ store, state, one, other, words, largest, root, pin, se
   const does = "pins the query of the cell";
   const common = box && paint && { words, root, paint, shared, pin, press, release, does, box, margins };
   return (
-    <div class={other ? "matrix several" : wide ? "matrix wide" : "matrix"} ref={place}>
-      <div class="maps" style={{ gridTemplateColumns: other ? `repeat(${beside}, minmax(0, 1fr))` : "max-content" }}>
+    <div class={several ? "matrix several" : wide ? "matrix wide" : "matrix"} ref={place}>
+      <div class="maps" style={{ gridTemplateColumns: several ? `repeat(${beside}, minmax(0, 1fr))` : "max-content" }}>
         {common && (
           <figure>
-            {other && <figcaption>{capital(named(one.place))}</figcaption>}
+            {several && <figcaption>{capital(named(one.place))}</figcaption>}
             <CellMap {...common} cells={one} kind="weights" largest={largest} name={`${named(one.place)}, ${about}`} />
           </figure>
         )}
@@ -74,10 +83,17 @@ export function Matrix({ store, state, one, other, words, largest, root, pin, se
         )}
         {common && other && difference && (
           <figure>
-            <figcaption>Difference: the first minus the second</figcaption>
+            <figcaption>First minus second</figcaption>
             <CellMap {...common} cells={difference} kind="difference" largest={largest} name={`Difference, ${about}`} />
           </figure>
         )}
+        {common &&
+          pinned.map((tiles) => (
+            <figure key={`${tiles.place.layer}.${tiles.place.head}`}>
+              <PinnedCaption {...{ choose, unpin }} place={tiles.place} />
+              <CellMap {...common} cells={tiles} kind="weights" largest={largest} name={`${named(tiles.place)}, ${about}`} />
+            </figure>
+          ))}
       </div>
       <div class="beside">
         <div class="cell-details">
@@ -87,7 +103,7 @@ export function Matrix({ store, state, one, other, words, largest, root, pin, se
         </div>
         {paint && (
           <div class="legends">
-            <Legend kind="weights" label="Weight" hatched={stack.causal} {...{ largest, root, paint }} />
+            <Legend kind="weights" label={amountOf(one)} hatched={stack.causal} {...{ largest, root, paint }} />
             {other && <Legend kind="difference" label="Difference" hatched={false} {...{ largest, root, paint }} />}
           </div>
         )}
@@ -97,7 +113,8 @@ export function Matrix({ store, state, one, other, words, largest, root, pin, se
             <Seen {...{ shared, box }} />
           </div>
         )}
-        <Watched {...{ shared, pin, one, other, words }} />
+        {note}
+        <Watched {...{ shared, pin, words }} heads={[one, ...(other ? [other] : []), ...pinned]} />
       </div>
     </div>
   );
@@ -144,21 +161,44 @@ function Seen({ shared, box }: { shared: Sharing; box: BoxOf }) {
   );
 }
 
+/** What the colours stand for. */
+export const amountOf = ({ passed }: HeadTiles): string => (passed ? "Share of weight \u00D7 size of value" : "Weight");
+
+interface PinnedCaptionProps {
+  place: Place;
+  choose: (place: Place) => void;
+  unpin: (place: Place) => void;
+}
+
+/** The name of a pinned head, which chooses it, and a button that unpins it. */
+export function PinnedCaption({ place, choose, unpin }: PinnedCaptionProps) {
+  return (
+    <figcaption class="pinned">
+      <button type="button" onClick={() => choose(place)}>
+        {capital(named(place))}
+      </button>
+      <button type="button" aria-label={`Unpin ${named(place)}`} onClick={() => unpin(place)}>
+        {"\u00D7"}
+      </button>
+    </figcaption>
+  );
+}
+
 interface WatchedProps {
   shared: Sharing;
   pin: number | null;
-  one: HeadTiles;
-  other: HeadTiles | null;
+  heads: HeadTiles[];
   words: Words;
 }
 
 /** The keys that the hovered or pinned query reads most. */
-function Watched({ shared, pin, one, other, words }: WatchedProps) {
+function Watched({ shared, pin, heads, words }: WatchedProps) {
   const query = shared.hover.value?.query ?? pin;
   return (
     <div class="watched">
-      <Reads tiles={one} query={query} words={words} {...(other ? { title: `in ${named(one.place)}`, count: 4 } : {})} />
-      {other && <Reads tiles={other} query={query} words={words} title={`in ${named(other.place)}`} count={4} />}
+      {heads.map((tiles) => (
+        <Reads tiles={tiles} query={query} words={words} {...(heads.length > 1 ? { place: tiles.place, count: 4 } : {})} />
+      ))}
     </div>
   );
 }

@@ -15,7 +15,7 @@ export interface Look {
 export const FONT_SIZE = 12;
 const MOST_PICTURES = 200;
 /** The smallest side of a cell that shows a number. */
-const NUMBER_WIDTH = 34;
+const NUMBER_WIDTH = { weights: 26, difference: 34 };
 const NUMBER_HEIGHT = 20;
 
 export const fontOf = (paint: Paint, size = FONT_SIZE): string => `${size}px ${paint.mono}`;
@@ -202,7 +202,7 @@ export function brief(value: number, signed: boolean): string {
 
 function numbers(context: CanvasRenderingContext2D, cells: Cells, view: View, box: Box, look: Look): void {
   const cell = cellOf(view, box);
-  if (cell.width < NUMBER_WIDTH || cell.height < NUMBER_HEIGHT) return;
+  if (cell.width < NUMBER_WIDTH[look.kind] || cell.height < NUMBER_HEIGHT) return;
   const { styles } = table(look.kind, look.paint.dark);
   context.font = fontOf(look.paint, 11);
   context.textAlign = "center";

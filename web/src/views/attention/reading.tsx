@@ -3,7 +3,8 @@ import { useEffect, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { Bar, percent, short } from "../../parts";
 import type { Attention } from "../../source";
-import { most, seen, shown, sinkShare, type Words } from "./stack";
+import type { Place } from "../../state";
+import { most, named, seen, shown, sinkShare, type Words } from "./stack";
 import type { HeadTiles } from "./tiles";
 import type { Cell } from "./viewport";
 
@@ -28,12 +29,14 @@ interface CellReadoutProps {
   pin: number | null;
   one: HeadTiles;
   other: HeadTiles | null;
+  /** What the weights of the two are called. */
+  said?: [string, string];
   words: Words;
   layers: [number, number];
 }
 
 /** The hovered cell's value and words, as a live region for screen readers. */
-export function CellReadout({ hover, pin, one, other, words, layers }: CellReadoutProps) {
+export function CellReadout({ hover, pin, one, other, said, words, layers }: CellReadoutProps) {
   const cell = hover.value;
   const query = cell?.query ?? null;
   const row = useRow(one, query);
@@ -53,7 +56,7 @@ export function CellReadout({ hover, pin, one, other, words, layers }: CellReado
       {cell && (
         <>
           <span>
-            <Word text={words.queries[cell.query] ?? ""} place={cell.query} /> <span class="verb">reads</span>{" "}
+            <Word text={words.queries[cell.query] ?? ""} place={cell.query} /> <span class="verb">{one.passed ? "gets from" : "reads"}</span>{" "}
             <Word text={words.keys[cell.key] ?? ""} place={cell.key} />
           </span>
           <strong class="number">
@@ -63,7 +66,8 @@ export function CellReadout({ hover, pin, one, other, words, layers }: CellReado
             {!hidden && value !== null && other && second === null && "\u2026"}
             {!hidden && value !== null && second !== null && (
               <>
-                {short(value)} and {short(second)}, difference {signed(value - second)}
+                {said ? `${short(value)} ${said[0]}, ${short(second)} ${said[1]}` : `${short(value)} and ${short(second)}`}, difference{" "}
+                {signed(value - second)}
               </>
             )}
           </strong>
@@ -95,12 +99,13 @@ interface ReadsProps {
   tiles: HeadTiles;
   query: number | null;
   words: Words;
-  title?: string;
+  /** The head, where there are several. */
+  place?: Place;
   count?: number;
 }
 
 /** The keys that a query reads most, and the sink's share. */
-export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
+export function Reads({ tiles, query, words, place, count = 6 }: ReadsProps) {
   const row = useRow(tiles, query);
   const [last, setLast] = useState<{ row: Float32Array; query: number } | null>(null);
   useEffect(() => {
@@ -112,9 +117,9 @@ export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
   const best = shownRow ? most(shownRow, count) : [];
   const largest = best[0]?.weight ?? 1;
   return (
-    <section class="reads" data-busy={row === null && tiles.busy} aria-label={title ?? "What the query reads most"}>
+    <section class="reads" data-busy={row === null && tiles.busy} aria-label={place ? `in ${named(place)}` : "What the query reads most"}>
       <h3>
-        <Word text={words.queries[query] ?? ""} place={query} /> {title ?? "reads most"}
+        <Word text={words.queries[query] ?? ""} place={query} /> {place ? `in ${named(place)}` : tiles.passed ? "gets most from" : "reads most"}
       </h3>
       <ol>
         {best.map(({ key, weight }) => (
@@ -126,7 +131,7 @@ export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
         ))}
         {shownRow && best.length === 0 && <li class="quiet">nothing</li>}
       </ol>
-      {shownRow && tiles.stack.sinks && (
+      {shownRow && tiles.stack.sinks && !tiles.passed && (
         <p class="sink">
           <span>Goes to the sink</span> <span class="number">{percent(sinkShare(shownRow))}</span>
         </p>

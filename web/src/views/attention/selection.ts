@@ -17,7 +17,9 @@ export interface ShapeProps {
   root: boolean;
   selection: Signal<Selection | null>;
   pin: number | null;
-  setPin: (pin: number | null) => void;
+  /** A key that is pinned instead of a query. */
+  pinnedKey: number | null;
+  setPin: (pin: number | null, side?: Selection["side"]) => void;
 }
 
 /** @param whose What the positions refer to. The selection is reset when it changes. */
@@ -25,9 +27,11 @@ export function useSelection(whose: object): Signal<Selection | null> {
   return useMemo(() => signal<Selection | null>(null), [whose]);
 }
 
-/** The hovered token, or else the pinned query. */
-export function selectionOf(hovered: Selection | null, pin: number | null): Selection | null {
-  return hovered ?? (pin === null ? null : { side: "query", place: pin });
+/** The hovered token, or else the pinned key or query. */
+export function selectionOf(hovered: Selection | null, pin: number | null, key: number | null = null): Selection | null {
+  if (hovered) return hovered;
+  if (key !== null) return { side: "key", place: key };
+  return pin === null ? null : { side: "query", place: pin };
 }
 
 /** The position that a key moves to; null if it moves nowhere. */

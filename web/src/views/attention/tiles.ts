@@ -62,6 +62,8 @@ export class HeadTiles implements Cells {
     private readonly run: string,
     readonly stack: Attention,
     readonly place: Place,
+    /** Whether these are shares of what is passed on, not weights. */
+    readonly passed = false,
   ) {
     this.layer = place.layer;
   }
@@ -153,7 +155,7 @@ export class HeadTiles implements Cells {
     const name = rowName(query);
     if (this.under.has(name) || this.refused.has(name)) return;
     await this.bring(name, async () => {
-      const asked = { run: this.run, part: this.stack.part as Part, query, ...this.place };
+      const asked = { run: this.run, part: this.stack.part as Part, query, ...this.place, passed: this.passed };
       this.keep(query, await this.source.ask("rows", asked));
     });
   }
@@ -179,7 +181,7 @@ export class HeadTiles implements Cells {
   private async fetch(id: TileId): Promise<void> {
     const key = keyOf(id);
     await this.bring(key, async () => {
-      const asked = { run: this.run, part: this.stack.part, ...this.place, ...id };
+      const asked = { run: this.run, part: this.stack.part, ...this.place, ...id, passed: this.passed };
       this.tiles.set(key, await this.source.ask("weights", asked));
       while (this.tiles.size > MOST_TILES) this.tiles.delete(this.tiles.keys().next().value as string);
     });
@@ -204,8 +206,12 @@ export class HeadTiles implements Cells {
   private fail(name: string, error: unknown): void {
     this.refused.add(name);
     if (error instanceof Unanswered) {
-      // The server may be back.
-      setTimeout(() => {
+      // The server may be back; a page out of sight does not ask.
+      const again = () => {
+        if (globalThis.document?.visibilityState === "hidden") {
+          document.addEventListener("visibilitychange", again, { once: true });
+          return;
+        }
         this.refused.delete(name);
         this.version.value += 1;
         // Components that still need it have repeated their request by now; without one, the error is obsolete.
@@ -214,7 +220,8 @@ export class HeadTiles implements Cells {
           this.refusal = null;
           this.version.value += 1;
         }, ASKED_MS);
-      }, this.patience);
+      };
+      setTimeout(again, this.patience);
       this.patience = Math.min(60_000, 2 * this.patience);
     }
     this.refusal = refusalOf(error);
@@ -222,14 +229,14 @@ export class HeadTiles implements Cells {
 }
 
 const kept = new WeakMap<Source, Map<string, HeadTiles>>();
-const MOST_HEADS = 4;
+const MOST_HEADS = 16;
 
 /** The tiles of a head, kept while other heads are shown. */
-export function headTiles(source: Source, run: string, stack: Attention, place: Place): HeadTiles {
+export function headTiles(source: Source, run: string, stack: Attention, place: Place, passed = false): HeadTiles {
   const heads = kept.get(source) ?? new Map<string, HeadTiles>();
   kept.set(source, heads);
-  const key = `${run} ${stack.part} ${place.layer} ${place.head}`;
-  const head = heads.get(key) ?? new HeadTiles(source, run, stack, place);
+  const key = `${run} ${stack.part} ${place.layer} ${place.head} ${passed}`;
+  const head = heads.get(key) ?? new HeadTiles(source, run, stack, place, passed);
   heads.delete(key);
   heads.set(key, head);
   if (heads.size > MOST_HEADS) heads.delete(heads.keys().next().value as string);

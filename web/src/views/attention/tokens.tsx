@@ -1,12 +1,14 @@
 // The lines and text displays, which show one token at a time, for one head or for two side by side.
+import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { Bar, capital, percent } from "../../parts";
+import type { Place } from "../../state";
 import { usePaint } from "./colours";
 import { Legend } from "./legend";
 import { Lines } from "./lines";
 import { selectionOf, type Selection } from "./selection";
-import { Refusals } from "./matrix";
+import { PinnedCaption, Refusals, amountOf } from "./matrix";
 import { Reads, Word } from "./reading";
 import { most, named, type Words } from "./stack";
 import type { HeadTiles } from "./tiles";
@@ -16,27 +18,41 @@ interface TokensProps {
   shape: "lines" | "words";
   one: HeadTiles;
   other: HeadTiles | null;
+  pinned: HeadTiles[];
+  choose: (place: Place) => void;
+  unpin: (place: Place) => void;
+  note: ComponentChildren;
   words: Words;
   largest: number;
   root: boolean;
   selection: Signal<Selection | null>;
   pin: number | null;
-  setPin: (pin: number | null) => void;
+  pinnedKey: number | null;
+  setPin: (pin: number | null, side?: Selection["side"]) => void;
 }
 
-export function Tokens({ shape, one, other, words, largest, root, selection, pin, setPin }: TokensProps) {
+export function Tokens(props: TokensProps) {
+  const { shape, one, other, pinned, choose, unpin, note, words, largest, root, selection, setPin } = props;
+  // A text without a query has no colours.
+  const pin = props.pin ?? (shape === "words" ? words.queries.length - 1 : null);
   const frame = useRef<HTMLDivElement>(null);
   const paint = usePaint(frame);
-  const now = selectionOf(selection.value, pin);
   const Shape = shape === "lines" ? Lines : WordsShape;
-  const heads = other ? [one, other] : [one];
+  const pinnedKey = shape === "lines" ? props.pinnedKey : null;
+  const now = selectionOf(selection.value, pin, pinnedKey);
+  const heads = [one, ...(other ? [other] : []), ...pinned];
+  const several = heads.length > 1;
   return (
     <div class="tokens" ref={frame}>
-      <div class={other ? "token-shapes two" : "token-shapes"}>
+      <div class={several ? "token-shapes two" : "token-shapes"}>
         {heads.map((tiles) => (
-          <figure key={tiles === one ? "one" : "other"}>
-            {other && <figcaption>{capital(named(tiles.place))}</figcaption>}
-            <Shape {...{ tiles, words, largest, root, selection, pin, setPin }} />
+          <figure key={tiles === one ? "one" : tiles === other ? "other" : `${tiles.place.layer}.${tiles.place.head}`}>
+            {pinned.includes(tiles) ? (
+              <PinnedCaption {...{ choose, unpin }} place={tiles.place} />
+            ) : (
+              several && <figcaption>{capital(named(tiles.place))}</figcaption>
+            )}
+            <Shape {...{ tiles, words, largest, root, selection, pin, pinnedKey, setPin }} />
           </figure>
         ))}
       </div>
@@ -46,16 +62,17 @@ export function Tokens({ shape, one, other, words, largest, root, selection, pin
         {paint && (
           <Legend
             kind="weights"
-            label="Weight"
+            label={amountOf(one)}
             hatched={false}
             {...{ largest, root, paint }}
           />
         )}
+        {note}
         <div class="watched" aria-live="polite">
           {!now && <p class="quiet">Point at a token to see what it reads; click it to pin it.</p>}
           {now?.side === "query" &&
             heads.map((tiles) => (
-              <Reads tiles={tiles} query={now.place} words={words} {...(other ? { title: `in ${named(tiles.place)}`, count: 4 } : {})} />
+              <Reads tiles={tiles} query={now.place} words={words} {...(several ? { place: tiles.place, count: 4 } : {})} />
             ))}
           {now?.side === "key" && heads.map((tiles) => <ReadBy tiles={tiles} place={now.place} words={words} />)}
         </div>

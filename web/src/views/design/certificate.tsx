@@ -83,8 +83,8 @@ type Ground = Pick<Message, "verdict" | "rests_on" | "num_checked" | "num_possib
 /** What a verdict is based on, in words. */
 export function ground(certificate: Ground): string {
   const [run, all] = [count(certificate.num_checked), count(certificate.num_possible)];
-  const outcome =
-    certificate.verdict === "holds" ? "Proved" : certificate.verdict === "fails" ? "Refuted" : "Neither proved nor refuted";
+  if (certificate.verdict === "fails") return `Refuted by the counterexample; ${run} of ${all} sequences were run`;
+  const outcome = certificate.verdict === "holds" ? "Proved" : "Neither proved nor refuted";
   switch (certificate.rests_on) {
     case "every sequence":
       return `${outcome} by every sequence: ${run} of ${all} run`;

@@ -15,16 +15,18 @@ interface ToolbarProps {
   /** Cells without a valid number. */
   faults: number;
   live: boolean;
+  /** The name of the exercise, in which the head begins with zeros. */
+  exercise: string | null;
   refuse: (refusal: Refusal | null) => void;
 }
 
-export function Toolbar({ history, design, weights, changes, resized, faults, live, refuse }: ToolbarProps) {
+export function Toolbar({ history, design, weights, changes, resized, faults, live, exercise, refuse }: ToolbarProps) {
   const chooser = useRef<HTMLInputElement>(null);
   const change = (cells: Cells) => {
     refuse(null);
     history.change(cells);
   };
-  const save = () => download(new Blob([asFile(weights)], { type: "application/json" }), "head.json");
+  const save = () => download(new Blob([asFile(weights, exercise)], { type: "application/json" }), "head.json");
   const load = async (file: File | undefined) => {
     if (!file) return;
     if (file.size > MOST_BYTES) {
@@ -39,7 +41,7 @@ export function Toolbar({ history, design, weights, changes, resized, faults, li
     if ("got" in read) refuse(read);
     else change(cellsOf(design, read));
   };
-  const edits = changes === 0 ? "As designed" : `${changes} ${changes === 1 ? "cell" : "cells"} edited`;
+  const edits = changes === 0 ? (exercise ? "Nothing typed yet" : "As designed") : `${changes} ${changes === 1 ? "cell" : "cells"} edited`;
   return (
     <div class="bar tools" role="group" aria-label="Edits">
       <div class="choice">
@@ -51,7 +53,7 @@ export function Toolbar({ history, design, weights, changes, resized, faults, li
         </button>
       </div>
       <button type="button" disabled={(changes === 0 && !resized) || !live} onClick={() => change({})}>
-        Back to the design
+        {exercise ? "Start again" : "Back to the design"}
       </button>
       <output class="edits">
         {edits}

@@ -52,10 +52,11 @@ export function sizesOf(weights: Weights): Sizes {
   return { qk: weights.Km[0]?.length ?? 0, pos: weights.pos?.[0]?.length ?? 0, len: weights.pos?.length ?? 0 };
 }
 
-/** The design's matrices. */
-export function designed(head: Head): Weights {
+/** The design's matrices, or zeros in their place. */
+export function designed(head: Head, exercise = false): Weights {
   const { Km, Qm, Vm, pos } = head.weights;
-  return { Km, Qm, Vm, pos: pos ?? null };
+  const start = (matrix: Matrix) => (exercise ? matrix.map((row) => row.map(() => 0)) : matrix);
+  return { Km: start(Km), Qm: start(Qm), Vm: start(Vm), pos: pos && start(pos) };
 }
 
 const tokensOf = (design: Weights): number => design.Km.length - (design.pos?.[0]?.length ?? 0);
@@ -170,13 +171,17 @@ export function block(text: string): string[][] {
   return lines.map((line) => (between ? line.trim().split(between) : [line.trim()]).slice(0, MOST_CELLS));
 }
 
-/** The weights as a file for `glassformer verify`. */
-export function asFile(weights: Weights): string {
+/** What a file of an exercise says besides its weights: which one it answers. */
+const ANSWERED = ["lab", "exercise", "seed"];
+
+/** The weights as a file for `glassformer verify`; those of an exercise also for `glassformer course grade`. */
+export function asFile(weights: Weights, exercise: string | null = null): string {
+  const named = exercise === null ? [] : [`  "lab": "page"`, `  "exercise": ${JSON.stringify(exercise)}`];
   const tables = NAMES.flatMap((name) => {
     const matrix = weights[name];
     return matrix ? [`  "${name}": [\n    ${matrix.map((row) => JSON.stringify(row)).join(",\n    ")}\n  ]`] : [];
   });
-  return `{\n${tables.join(",\n")}\n}\n`;
+  return `{\n${[...named, ...tables].join(",\n")}\n}\n`;
 }
 
 /** The weights in such a file, or why it is refused. Nothing of it leaves the browser. */
@@ -192,7 +197,7 @@ export function fromFile(text: string, design: Weights): Weights | Refusal {
     return no("A file without names", 'an object {"Km": [[...]], ...}', "Choose a head.json.");
   }
   const given = value as Record<string, unknown>;
-  const unknown = Object.keys(given).find((name) => !NAMES.includes(name as Name));
+  const unknown = Object.keys(given).find((name) => ![...NAMES, ...ANSWERED].includes(name));
   if (unknown !== undefined) return no(`A matrix named ${unknown.slice(0, 40)}`, "Km, Qm, Vm and pos", "Remove it.");
   for (const name of NAMES) {
     if (given[name] === undefined && name === "pos") continue;

@@ -24,7 +24,7 @@ export function useReading(
   const stack = run?.attentions.find((each) => each.part === "cross");
   const fits = run !== null && stack !== undefined && stack.keys === order.length;
   const query = run ? answerAt(run) : 0;
-  const asked = fits ? { run: run.run, part: "cross" as const, query, layer: null, head: null } : null;
+  const asked = fits ? { run: run.run, part: "cross" as const, query, layer: null, head: null, passed: false } : null;
   const { answer, busy } = useAsk(source, "rows", asked);
   if (!answer || !fits || answer.length !== stack.layers * stack.heads * stack.keys) return { reading: null, busy };
   const start = Math.min(layer, stack.layers - 1) * stack.heads * stack.keys;

@@ -1,8 +1,8 @@
 // Every head as a picture; a click removes it or brings it back.
 import { useCallback } from "preact/hooks";
-import type { Attention, Measures } from "../../source";
+import type { Attention, Detected, Measures } from "../../source";
 import type { Place, State, Store } from "../../state";
-import { drawHead } from "../attention/grid";
+import { drawHead, drawLabel, labelOf } from "../attention/grid";
 import { HeadCells, type Ground } from "../attention/head-cells";
 import { named } from "../attention/stack";
 import { headOf, isRemoved, MOST, toggleHead, type Edits } from "./edits";
@@ -13,14 +13,18 @@ interface HeadsProps {
   stack: Attention;
   /** Null while they are awaited, and where they are not known. */
   measures: Measures | null;
+  detected: Detected | null;
   place: Place;
   can: boolean;
 }
 
-export function Heads({ store, edits, stack, measures, place, can }: HeadsProps) {
+export function Heads({ store, edits, stack, measures, detected, place, can }: HeadsProps) {
   const draw = useCallback(
-    (ground: Ground, { layer, head }: Place) => drawHead(ground, stack, layer, measures?.thumbnails[layer]?.[head] ?? null),
-    [measures, stack],
+    (ground: Ground, { layer, head }: Place) => {
+      drawHead(ground, stack, layer, measures?.thumbnails[layer]?.[head] ?? null);
+      drawLabel(ground, labelOf(detected, { layer, head }));
+    },
+    [measures, detected, stack],
   );
   const choose = (next: Place) => {
     const head = headOf(stack.part, next);

@@ -13,12 +13,14 @@ interface SteeringProps {
   answer: WhatIf;
   layers: number;
   can: boolean;
+  /** Whether any token can be typed. */
+  typed: boolean;
 }
 
 /** The ends of the slider, in median lengths of the residual stream; the field takes up to the second. */
 const [FAR, FARTHEST] = [1, 100];
 
-export function Steering({ source, model, store, edits, answer, layers, can }: SteeringProps) {
+export function Steering({ source, model, store, edits, answer, layers, can, typed }: SteeringProps) {
   const { outcomes, target, kind } = answer;
   const steer: Steer = edits.steer ?? { layer: Math.floor((layers - 1) / 2), toward: target, away: null, strength: 0 };
   const change = (next: Partial<Steer>, step: boolean) => store.set({ steer: { ...steer, ...next } }, step);
@@ -41,7 +43,7 @@ export function Steering({ source, model, store, edits, answer, layers, can }: S
             {options(steer.toward, steer.away)}
           </select>
         </Field>
-        {can && kind === "token" && <TokenField label="Or any token" {...{ source, model }} choose={(toward) => toward !== steer.away && change({ toward }, true)} />}
+        {can && typed && <TokenField label="Or any token" {...{ source, model }} choose={(toward) => toward !== steer.away && change({ toward }, true)} />}
         <Field label="Away from">
           <select
             class="word"

@@ -1,14 +1,11 @@
 """The lab: what is trained and measured, in which order, and how much of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from glassformer.labs.gpt_oss.experiments import generation, models, removals, sequences
+from glassformer.labs.gpt_oss.experiments import generation, models, sequences
 from glassformer.labs.gpt_oss.experiments.generation import FirstTokens, Generation
 from glassformer.labs.gpt_oss.experiments.models import MODELS, RECIPES, Seeds
-from glassformer.labs.gpt_oss.experiments.removals import Removed, costliest
 from glassformer.labs.gpt_oss.experiments.sequences import DATA, Optimum
 from glassformer.labs.run import Lab
 from glassformer.training import TrainingConfig
@@ -20,14 +17,13 @@ class Settings:
 
     models: tuple[str, ...] = tuple(name for name in MODELS if name != "quick")
     compared: tuple[str, ...] = ("long-new", "long-sinks")  # after a token and a run of it
-    removed: str = "all-short"  # without each head and expert
+    continued: str = "base"  # whose continuations are measured
     recipes: dict[str, TrainingConfig] = field(default_factory=lambda: dict(RECIPES))
     epochs: int = 8  # of the course's train()
     most_seeds: int = 3
     num_train: int = 10_000
     num_test: int = 1_000  # their generators are kept out of training
     num_measured: int = 4_000  # new sequences of these generators
-    num_removed: int = 300  # the first of the measured ones
     num_prompts: int = 512
     prompt_length: int = 16
     new_tokens: int = 48
@@ -43,7 +39,6 @@ class Results:
     seed: int
     optimum: Optimum
     models: dict[str, Seeds]
-    removals: Removed
     first_tokens: FirstTokens
     generation: Generation
 
@@ -55,9 +50,8 @@ LAB = Lab(
     quick={
         "models": ("quick",),
         "compared": ("quick",),
-        "removed": "quick",
+        "continued": "quick",
         "num_measured": 1_000,
-        "num_removed": 50,
         "num_prompts": 128,
         "temperatures": (0.5, 1.0, 1.5, 2.0),
         "top_ps": (0.5, 0.8, 0.9, 1.0),
@@ -66,18 +60,16 @@ LAB = Lab(
     steps={
         "optimum": sequences.measure,
         "models": models.measure,
-        "removals": removals.measure,
         "first_tokens": generation.measure_first_tokens,
         "generation": generation.measure,
     },
     figures={
         "training": lambda results: models.draw_training(results.optimum, results.models),
-        "removals": lambda results: removals.draw(results.removals),
         "first-tokens": lambda results: generation.draw_first_tokens(results.first_tokens),
         "generation": lambda results: generation.draw_rules(results.generation),
         "next-token": lambda results: generation.draw_next_token(results.generation),
         "sampling-grid": lambda results: generation.draw_grid(results.generation),
         "accuracy-by-position": lambda results: models.draw_accuracy(results.optimum, results.models),
     },
-    context={"MODELS": MODELS, "DATA": DATA, "SETTLED": removals.SETTLED, "costliest": costliest},
+    context={"MODELS": MODELS, "DATA": DATA, "SPREADS": models.SPREADS},
 )

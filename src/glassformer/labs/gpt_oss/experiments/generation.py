@@ -22,7 +22,7 @@ from glassformer.figures.heat_maps import DIVERGING, write_values
 from glassformer.figures.style import BLACK, BLUE, GREEN, HATCHES, LINES, ORANGE, SKY, in_style, new_figure
 from glassformer.generation.decoding import generate
 from glassformer.generation.sampling import SamplingRule
-from glassformer.labs.gpt_oss.experiments.models import COURSE_RECIPE, MODELS, train_model
+from glassformer.labs.gpt_oss.experiments.models import MODELS, train_model
 from glassformer.labs.gpt_oss.experiments.sequences import DATA, measured_of
 from glassformer.labs.run import Run
 from glassformer.models import Decoder
@@ -84,6 +84,8 @@ def _cycles(ending: Int64[Tensor, "batch length"]) -> Tensor:
 
 
 _SHOWN_LENGTH = 40
+_SURE = 0.9
+"""The nucleus of the rules below keeps nothing beside a token of this probability."""
 
 RULES: dict[str, SamplingRule] = {
     "greedy": SamplingRule(temperature=0.0),
@@ -132,10 +134,8 @@ class Generation:
 
 
 def measure(run: Run) -> Generation:
-    """Continue measured sequences with the most accurate model whose training left out their generators."""
-    settings, measured, trained = run.settings, measured_of(run), run.done.models
-    unseen = [name for name in trained if MODELS[name].sequences != "new, all" and MODELS[name].recipe != COURSE_RECIPE]
-    name = max(unseen, key=lambda name: trained[name][0].accuracy)
+    """Continue measured sequences with the settings' model."""
+    settings, measured, name = run.settings, measured_of(run), run.settings.continued
     model = train_model(run, name)[0]
     sequences = measured.tokens[: settings.num_prompts, : settings.prompt_length + settings.new_tokens]
     coefficients = measured.generators.coefficients[: settings.num_prompts]
@@ -163,12 +163,14 @@ def measure(run: Run) -> Generation:
 
 @torch.no_grad()
 def _next_token(run: Run, model: Decoder) -> NextToken:
-    """One next token for which rule and increment differ, under each rule."""
+    """The first next token at which rule and increment differ and the model is sure of the rule, under each rule."""
     measured = measured_of(run)
     contexts = measured.tokens[:, :_SHOWN_LENGTH]
     by_rule = (contexts[:, -DATA.order :] * measured.generators.coefficients).sum(dim=1) % DATA.vocab_size
     by_increment = (contexts[:, -1] + 1) % DATA.vocab_size
-    row = int((by_rule != by_increment).nonzero()[0])
+    chances = model(contexts)[:, -1].softmax(dim=-1).gather(1, by_rule[:, None])[:, 0]
+    chances[by_rule == by_increment] = 0
+    row = int(chances.clamp(max=_SURE).argmax())
     context = contexts[row : row + 1]
     logits = model(context)[0, -1]
     return NextToken(

@@ -1,7 +1,5 @@
 """The sequences of the lab, and the highest accuracy that any model can expect on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

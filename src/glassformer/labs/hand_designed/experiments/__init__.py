@@ -1,7 +1,5 @@
 """What the lab does: its settings, its results, and the steps, figures and words that make the report."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +12,9 @@ from matplotlib.figure import Figure
 from glassformer.files import write_text
 from glassformer.handcraft.designs import designable
 from glassformer.labs.hand_designed.course_tasks import SHOWN, submission
-from glassformer.labs.hand_designed.experiments import cells, comparisons, designs, programs, study
-from glassformer.labs.hand_designed.experiments.cells import CellsResult, draw_cells
+from glassformer.labs.hand_designed.experiments import comparisons, designs, study
 from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
-from glassformer.labs.hand_designed.experiments.programs import ProgramResult
 from glassformer.labs.hand_designed.experiments.study import Group, Story
 from glassformer.labs.run import Lab, Run
 
@@ -32,13 +28,10 @@ class Settings:
 
     steps: int = 10_001  # of each head that is compared with its design
     again: bool = True  # train a second head for each comparison
-    cell_seeds: int = 20  # further heads whose cells are changed; 0: none
     study_seeds: int = 100  # trainings of each task and recipe; 0: no study
     large_len: int = 64  # letters of the longest sequences that the designs are verified for by the bound
     num_random: int = 200  # random heads on the task that none can do
     parity_steps: int = 5_000  # of the head that is trained on it
-    program_seeds: int = 3  # trainings of each compiled program's network, from noise and from scratch
-    program_steps: int = 400  # of each
 
 
 @dataclass(frozen=True)
@@ -50,10 +43,8 @@ class Results:
     designs: list[DesignResult]
     refutation: Refutation
     comparisons: dict[str, Comparison]
-    cells: CellsResult
     study: list[Group]
     stories: list[Story]
-    programs: list[ProgramResult]
     submission: dict[str, Any]
 
 
@@ -73,14 +64,6 @@ def _study(current: Run) -> list[Group]:
     ]
 
 
-def _programs(current: Run) -> list[ProgramResult]:
-    steps, seeds = current.settings.program_steps, _seeds(current, current.settings.program_seeds)
-    return [
-        current.kept(f"program-{number}", ProgramResult, partial(programs.measure_program, name, steps, seeds))
-        for number, name in enumerate(programs.NAMES)
-    ]
-
-
 def _seeds(current: Run, count: int) -> list[int]:
     return list(range(current.seed, current.seed + count))
 
@@ -95,18 +78,11 @@ def _draw(draw: Callable[[Comparison], Figure], task: str, results: Results) -> 
     return draw(results.comparisons[task])
 
 
-def _draw_cells(task: str, results: Results) -> Figure:
-    return draw_cells(task, {"designed": results.cells.designed[task], "trained": results.cells.trained[task]})
-
-
 LAB = Lab(
     name="hand-designed",
     template=Path(__file__).parent.parent / "report.md.j2",
     settings=Settings(),
-    quick={
-        **{"again": False, "cell_seeds": 0, "study_seeds": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
-        **{"program_seeds": 1, "program_steps": 40},
-    },
+    quick={"again": False, "study_seeds": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
     results=Results,
     steps={
         "designs": lambda current: [designs.measure_design(name, current.settings.large_len) for name in designable()],
@@ -114,14 +90,10 @@ LAB = Lab(
             current.settings.num_random, current.settings.parity_steps, COURSE_SEED + current.seed
         ),
         "comparisons": _compare,
-        "cells": lambda current: cells.measure_cells(
-            current.done.comparisons, _seeds(current, current.settings.cell_seeds)
-        ),
         "study": _study,
         "stories": lambda current: study.follow(
             _seeds(current, current.settings.study_seeds), study.course_recipe("unique")
         ),
-        "programs": _programs,
         "submission": _submit,
     },
     figures={
@@ -129,12 +101,8 @@ LAB = Lab(
         "unique-signs": lambda results: comparisons.draw_signs(results.comparisons["unique"]),
         **{f"{task.replace('_', '-')}-heads": partial(_draw, comparisons.draw_heads, task) for task in SHOWN},
         **{f"{task.replace('_', '-')}-circuits": partial(_draw, comparisons.draw_circuits, task) for task in SHOWN},
-        **{f"{task.replace('_', '-')}-cells": partial(_draw_cells, task) for task in SHOWN},
         "study": lambda results: study.draw_study(results.study) if results.study else None,
         "unique-failures": lambda results: study.draw_failures(results.stories) if results.stories else None,
-        "programs-noise": lambda results: programs.draw_noise(results.programs),
-        "programs-lengths": lambda results: programs.draw_lengths(results.programs),
-        "programs-variables": lambda results: programs.draw_variables(results.programs),
     },
     context={
         "contrast": comparisons.contrast,

@@ -1,7 +1,5 @@
 """The designed head and heads that the course's recipe trained, for each of the course's tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -160,12 +158,12 @@ def draw_heads(comparison: Comparison) -> Figure:
         sequence,
         names,
         input_names=list(TASKS[comparison.task]().space.token_names),
-        title=f"Attention {TITLES[comparison.task]} ({comparison.task}), each panel rescaled to [0, 1]",
+        title=f"Attention {TITLES[comparison.task]} ({comparison.task}); white is 0",
     )
 
 
 def draw_circuits(comparison: Comparison) -> Figure:
-    """The QK circuits and the values of both heads, each on its own scale; rows less what softmax ignores."""
+    """The QK circuits and the values of both heads, as shares of each one's largest; rows less what softmax ignores."""
     task = TASKS[comparison.task]()
     hand, learned = (circuits.circuit_tables(comparison.head(name), task.space) for name in ("hand", "learned"))
     return draw_circuit_comparison(

@@ -1,7 +1,5 @@
 """Designed heads with their certificates, and a task that no single head can do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Many trainings: how often each recipe succeeds, and what becomes of the heads that fail on unique."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -201,8 +199,8 @@ def draw_failures(stories: Sequence[Story]) -> Figure:
     """Left: outputs read correctly while failing heads are trained on. Right: all heads after the recipe."""
     looks = {
         "solved": ("o", BLUE, "solved by the recipe"),
-        "late": ("^", GREEN, "solved by more of the same steps"),
-        "stuck": ("X", RED, "still wrong after all of them"),
+        "late": ("^", GREEN, "late: solved by more of the same steps"),
+        "stuck": ("X", RED, "stuck: still wrong after all of them"),
     }
     figure, (left, right) = new_figure(10, 4.3, columns=2)
     for story in stories:

@@ -1,8 +1,5 @@
 """The lookup lab: what is done how often, the steps, the figures, and what the report calls."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,16 +20,15 @@ class Settings:
     """How much is done."""
 
     epochs: int = NUM_EPOCHS
-    seeds: int = 3  # of the seed's model, of each encoding, and of the plain model of the search
+    seeds: int = 3  # of the seed's model, and of each encoding
     encodings: tuple[InContextRecipe, ...] = (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)
-    search: tuple[InContextRecipe, ...] = (recipes.PLAIN, *recipes.CHANGES, *recipes.COMBINED)
     lengths: tuple[int, ...] = fresh_facts.LENGTHS
     num_questions: int = 4000
 
 
 @dataclass(frozen=True)
 class Results:
-    """All that a run measured; the quick version leaves the last three out."""
+    """All that a run measured."""
 
     quick: bool
     seed: int
@@ -41,18 +37,10 @@ class Results:
     encodings: dict[str, list[Answers]]
     course_edges: list[CourseEdges]
     slot_edges: list[SlotEdges]
-    plain: list[Answers]
-    changes: list[Answers]
-    combined: list[Answers]
 
 
 def _seeds(current: Run) -> range:
     return range(current.seed, current.seed + current.settings.seeds)
-
-
-def _answers(current: Run, asked: Sequence[InContextRecipe], seeds: Sequence[int]) -> list[Answers]:
-    wanted = [recipe for recipe in asked if recipe in (*current.settings.encodings, *current.settings.search)]
-    return [fresh_facts.measure(current, recipe, seed) for recipe in wanted for seed in seeds]
 
 
 LAB = Lab(
@@ -63,7 +51,6 @@ LAB = Lab(
         "epochs": 2,
         "seeds": 1,
         "encodings": tuple(shortened(recipe, 200) for recipe in (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)),
-        "search": (),
         "lengths": (1, 2, 4, 8, 16),
         "num_questions": 1000,
     },
@@ -72,7 +59,8 @@ LAB = Lab(
         "course": lambda current: [course_runs.measure(current, seed) for seed in _seeds(current)],
         "control": lambda current: course_runs.measure(current, current.seed, "sinusoidal"),
         "encodings": lambda current: {
-            recipe.encoding: _answers(current, [recipe], _seeds(current)) for recipe in current.settings.encodings
+            recipe.encoding: [fresh_facts.measure(current, recipe, seed) for seed in _seeds(current)]
+            for recipe in current.settings.encodings
         },
         "course_edges": lambda current: [edges.measure_course(current, seed) for seed in _seeds(current)],
         "slot_edges": lambda current: [
@@ -81,9 +69,6 @@ LAB = Lab(
             if recipe.encoding == "slots"
             for seed in _seeds(current)
         ],
-        "plain": lambda current: _answers(current, [recipes.PLAIN], _seeds(current)),
-        "changes": lambda current: _answers(current, recipes.CHANGES, [current.seed]),
-        "combined": lambda current: _answers(current, recipes.COMBINED, [current.seed]),
     },
     figures={
         "accuracy": fresh_facts.draw_accuracy,
@@ -93,12 +78,10 @@ LAB = Lab(
         "sharpness": course_runs.draw_sharpness,
         "slot-sharpness": fresh_facts.draw_slot_sharpness,
         "edges": edges.draw,
-        "finding": fresh_facts.draw_finding,
-        "changes": fresh_facts.draw_changes,
     },
     context={
-        **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "bag_ceiling", "limited")},
-        **{name: getattr(course_runs, name) for name in ("FACTS", "shares", "unambiguous")},
+        **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "bag_ceiling")},
+        **{name: getattr(course_runs, name) for name in ("FACTS", "shares")},
         "FORBIDDEN": edges.FORBIDDEN,
         "NUM_EPOCHS": NUM_EPOCHS,
         "median": median,

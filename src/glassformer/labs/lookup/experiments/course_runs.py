@@ -52,7 +52,6 @@ class CourseRun:
     source_positions: str
     num_parameters: int
     evaluations: list[tuple[int, float, float]]  # epoch, validation loss, share of validation examples right
-    first_epoch: list[tuple[int, float]]  # step, share of validation examples right
     best_epoch: int
     test_seen: float  # the share of test examples whose context was trained on
     test_accuracy: float
@@ -89,14 +88,6 @@ def shares(attention: Attention) -> Float[np.ndarray, "head 2"]:
     return np.mean(list(attention.values()), axis=0)[:, 0, [KEY, VALUE]]
 
 
-def unambiguous(attention: Attention, head: int) -> float:
-    """The weight of a head at ``[SOS]`` on tokens that are in one fact only (not RED), averaged over the facts."""
-    both = FACTS.keys() & FACTS.values()
-    found = ((key not in both) * weights[head][0][KEY] for key, weights in attention.items())
-    other = ((FACTS[key] not in both) * weights[head][0][VALUE] for key, weights in attention.items())
-    return float(sum(found) + sum(other)) / len(attention)
-
-
 def course_split(seed: int, num_samples: int = NUM_SAMPLES) -> tuple[tuple[LookupExample, ...], ...]:
     """The seed's 4,000 training, 500 validation and 500 test examples, or as large shares of ``num_samples``."""
     return lookup.split_lookup(lookup.lookup_examples(num_samples, seed), together="nothing")
@@ -117,9 +108,8 @@ def train_course(
     epochs: int = course.NUM_EPOCHS,
     num_samples: int = NUM_SAMPLES,
     source_positions: Positions = "none",
-    evaluate_every: int | None = None,
 ) -> tuple[EncoderDecoder, TrainingResult]:
-    """Train the seed's model with Adam at 1e-4 and batches of 32, evaluated after each epoch or so many steps.
+    """Train the seed's model with Adam at 1e-4 and batches of 32, evaluated after each epoch.
 
     It has the weights with the lowest validation loss; without a directory the last ones.
     """
@@ -133,7 +123,7 @@ def train_course(
         betas=(0.9, 0.999),
         schedule="constant",
         clip_norm=None,
-        eval_every=evaluate_every or steps,
+        eval_every=steps,
         checkpoint_every=steps,
         keep_checkpoints=1,
         seed=seed,
@@ -155,8 +145,6 @@ def measure(current: Run, seed: int, source_positions: Positions = "none") -> Co
         print(f"the seed's model, source positions {source_positions}, seed {seed}", flush=True)
         epochs, directory = current.settings.epochs, current.out / "trainings" / name
         model, result = train_course(seed, directory, epochs=epochs, source_positions=source_positions)
-        # The same first updates once more, evaluated more often: a step depends on the seed and its number alone.
-        _, early = train_course(seed, None, epochs=1, source_positions=source_positions, evaluate_every=5)
         training, _, test = course_split(seed)
         steps = result.step // epochs
         assert result.best is not None
@@ -167,7 +155,6 @@ def measure(current: Run, seed: int, source_positions: Positions = "none") -> Co
             source_positions=source_positions,
             num_parameters=sum(weight.numel() for weight in model.parameters()),
             evaluations=[(step // steps, each["loss"], each["accuracy"]) for step, each in result.evaluations],
-            first_epoch=[(step, each["accuracy"]) for step, each in early.evaluations],
             best_epoch=result.best.step // steps,
             test_seen=lookup.share_seen(training, test),
             test_accuracy=share_right(model, test),
@@ -231,18 +218,15 @@ def side_by_side(model: EncoderDecoder, examples: Sequence[LookupExample], seed:
 
 @in_style
 def draw_training(results: Results) -> Figure:
-    """Validation loss by epoch, and what is answered right within the first epoch."""
-    figure, (left, right) = new_figure(10, 4.2, columns=2)
+    """Validation loss by epoch."""
+    figure, (ax,) = new_figure(7, 3.6)
     models = {f"seed {model.seed}": model for model in results.course}
     models[f"seed {results.control.seed}, with positions"] = results.control
     for series, (label, model) in enumerate(models.items()):
         epochs, losses, _ = zip(*model.evaluations, strict=True)
-        left.plot(epochs, losses, label=label, **line(series, len(epochs)))
-        steps, right_share = zip(*model.first_epoch, strict=True)
-        right.plot(steps, right_share, label=label, **line(series, len(steps)))
-    left.set(title="Validation loss (log scale)", xlabel="epoch", ylabel="nats per token", yscale="log")
-    right.set(title="Validation accuracy in the first epoch", xlabel="step", ylabel="share right", ylim=(0, 1.05))
-    left.legend()
+        ax.plot(epochs, losses, label=label, **line(series, len(epochs)))
+    ax.set(title="Validation loss (log scale)", xlabel="epoch", ylabel="nats per token", yscale="log")
+    ax.legend()
     return figure
 
 
@@ -270,7 +254,7 @@ def draw_cross_attention(results: Results) -> Figure:
     model, key = results.course[0], "CHAIR"
     words = [{"key": key, "value": FACTS[key]}.get(role, role) for role in ROLES]
     title = f"Cross-attention of one context before and after training (seed {model.seed})"
-    weights = np.array([model.before[key], model.after[key]])
+    weights = np.array([model.before[key], model.after[key]]).round(2)  # two decimals in every cell
     return cross_attention(weights, words, ["[SOS]", FACTS[key]], title, layer_names=("before", "after"))
 
 

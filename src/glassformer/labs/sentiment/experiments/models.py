@@ -1,7 +1,5 @@
 """The table of models: each trained on the same texts, measured once on the test texts, and on reviews of each kind."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,10 +12,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from glassformer.checkpoints.hub import find_directory, minilm
+from glassformer.classifier import ENCODER, load_classifier, save_classifier
 from glassformer.data.examples import Example, SentimentData
 from glassformer.errors import InputError
 from glassformer.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
@@ -26,21 +24,18 @@ from glassformer.labs.sentiment.experiments.recipes import (
     BASELINES,
     FROM_MINILM,
     FROM_SCRATCH,
-    RIVALS,
     Epoch,
     PretrainedRecipe,
-    RivalRecipe,
     ScratchRecipe,
     one_thread,
     train_recipe,
-    train_rival,
 )
-from glassformer.labs.sentiment.rivals import TfidfRecipe, fit_counts
 from glassformer.labs.sentiment.sources import find_data, kind_examples
+from glassformer.labs.sentiment.tfidf import TfidfRecipe, fit_counts
 from glassformer.labs.wording import alike, standard_error
 from glassformer.training.classification import scores, wilson
 
-Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
+Recipe: TypeAlias = TfidfRecipe | ScratchRecipe | PretrainedRecipe
 Probabilities: TypeAlias = Float[np.ndarray, "text num_classes"]
 
 NUM_BINS = 10
@@ -159,10 +154,13 @@ def slug(name: str, seed: int | None) -> str:
 
 
 def measure_models(run: Run) -> Models:
-    """Train every recipe at every seed of ``run``, which keeps each, in ``trainings/`` where it takes long."""
+    """Train every recipe at every seed of ``run``, which keeps each, in ``trainings/`` where it takes long.
+
+    The best encoder is kept as ``classifier/`` too, for ``glassformer classify``.
+    """
     name, data = find_data(run.settings.data)
     kinds, missing = kind_examples(data), {}
-    trained: list[Recipe] = [*RIVALS, FROM_SCRATCH]
+    trained: list[Recipe] = [FROM_SCRATCH]
     if run.settings.pretrained:
         try:
             find_directory(minilm())
@@ -181,7 +179,7 @@ def measure_models(run: Run) -> Models:
                 return measure_model(recipe, seed, data, kinds, run.out / "trainings" / place)
 
         rows.append(run.kept(f"model-{place}", ModelResult, measured))
-    return Models(
+    found = Models(
         data=name,
         num_train=len(data.train),
         num_validation=len(data.validation),
@@ -191,6 +189,10 @@ def measure_models(run: Run) -> Models:
         missing=missing,
         rows=rows,
     )
+    kept = run.out / "classifier"
+    save_classifier(load_classifier(run.out / "trainings" / found.best_encoder.slug / ENCODER), kept)
+    print(f"  the best encoder: glassformer classify --run {kept} TEXT", flush=True)
+    return found
 
 
 def measure_model(
@@ -203,10 +205,6 @@ def measure_model(
         counts, strength = fit_counts(recipe, data)
         choice, size = f"C = {strength:g}", counts.num_parameters
         probabilities = partial(counts.probabilities, num_classes=len(data.classes))
-    elif isinstance(recipe, RivalRecipe):
-        rival = train_rival(recipe, data, directory, seed or 0)
-        size = sum(weight.numel() for weight in rival.model.parameters())
-        epochs, probabilities = rival.epochs, rival.probabilities
     else:
         classifier, epochs = train_recipe(recipe, data, directory, seed or 0)
         size = sum(weight.numel() for weight in classifier.encoder.parameters())
@@ -257,26 +255,9 @@ def reliability(probabilities: Probabilities, labels: Sequence[int] | np.ndarray
 
 
 @in_style
-def draw_training(models: Sequence[ModelResult]) -> Figure:
-    """Loss and validation accuracy by epoch of everything that was trained in epochs."""
-    figure, (losses, accuracies) = new_figure(11, 4, columns=2)
-    for look, model in zip(LINES, (model for model in models if model.epochs), strict=False):
-        epochs = [epoch.epoch for epoch in model.epochs]
-        losses.plot(epochs, [epoch.validation_loss for epoch in model.epochs], label=model.name, **look)
-        losses.plot(epochs, [epoch.train_loss for epoch in model.epochs], **look, alpha=0.45, linewidth=1.0)
-        accuracies.plot(epochs, [100 * epoch.validation_accuracy for epoch in model.epochs], label=model.name, **look)
-    losses.set(title="Validation loss (pale: training loss, with dropout)", xlabel="epoch", ylabel="nats")
-    accuracies.set(title="Validation accuracy, median seed", xlabel="epoch", ylabel="%")
-    for axes in (losses, accuracies):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(fontsize=8)
-    return figure
-
-
-@in_style
 def draw_calibration(models: Sequence[ModelResult]) -> Figure:
     """A panel for each model: the share of positive texts by predicted probability, with 95 % intervals."""
-    columns = min(3, len(models))
+    columns = min(2, len(models))
     rows = -(-len(models) // columns)
     figure, axes = new_figure(3.4 * columns + 0.6, 3.1 * rows, rows, columns, sharex=True, sharey=True)
     for place, ax in enumerate(axes):

@@ -4,8 +4,6 @@
 compares padding that is attended to and averaged over, as in the course, with padding left out of both.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     train_course,
 )
 from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF
-from glassformer.labs.sentiment.rivals import TfidfClassifier
+from glassformer.labs.sentiment.tfidf import TfidfClassifier
 
 Way = Literal["seen", "left out"]
 

@@ -1,7 +1,5 @@
 """Whether attention ranks the words of a text as removing them does, in networks of the lab."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

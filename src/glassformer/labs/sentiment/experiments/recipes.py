@@ -1,25 +1,22 @@
 """The classifiers of the lab as data: how each is built and trained."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import find_directory, minilm
-from glassformer.classifier import ENCODER, Classifier, predict, save_classifier
+from glassformer.classifier import ENCODER, Classifier, save_classifier
 from glassformer.data.examples import SentimentData, fingerprint
 from glassformer.data.subword import load_subwords
-from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
-from glassformer.labs.sentiment.rivals import ConvolutionalClassifier, RecurrentClassifier, TfidfRecipe
+from glassformer.data.tokenizer import WordTokenizer
+from glassformer.labs.sentiment.tfidf import TfidfRecipe
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 from glassformer.training.classification import ClassificationTask
@@ -115,8 +112,7 @@ def fit(
 
 COURSE_TFIDF = TfidfRecipe("TF-IDF, 500 words", max_features=500, stop_words="english")
 FULL_TFIDF = TfidfRecipe("TF-IDF, all words", strengths=(1.0, 3.0, 10.0))
-BIGRAM_TFIDF = TfidfRecipe("TF-IDF, all words and pairs", max_ngram=2, strengths=(1.0, 3.0, 10.0))
-BASELINES = (COURSE_TFIDF, FULL_TFIDF, BIGRAM_TFIDF)
+BASELINES = (COURSE_TFIDF, FULL_TFIDF)
 
 
 @dataclass(frozen=True)
@@ -164,18 +160,6 @@ FROM_MINILM = PretrainedRecipe(
 )
 
 
-@dataclass(frozen=True)
-class RivalRecipe:
-    """A network that is trained as the encoder from scratch is."""
-
-    name: str
-    kind: Literal["recurrent", "convolutional"]
-    training: TrainingRecipe = FROM_SCRATCH.training
-
-
-RIVALS = (RivalRecipe("GRU, both directions", "recurrent"), RivalRecipe("convolutions", "convolutional"))
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch compute with one thread: networks this small lose time to threads that wait for one another."""
@@ -219,27 +203,3 @@ def train_recipe(
     if directory is not None and not (directory / ENCODER).is_dir():
         save_classifier(classifier, directory / ENCODER)
     return classifier, epochs
-
-
-class Rival(NamedTuple):
-    """A trained network with its vocabulary, and its training."""
-
-    model: nn.Module
-    tokenizer: WordTokenizer
-    epochs: list[Epoch]
-
-    def probabilities(self, texts: Sequence[str]) -> Float[Tensor, "text num_classes"]:
-        """The probability of each class for each text."""
-        return predict(self.model, [self.tokenizer.encode(text, MAX_LEN) for text in texts], self.tokenizer.pad_id)
-
-
-def train_rival(recipe: RivalRecipe, data: SentimentData, directory: Path | None, seed: int) -> Rival:
-    """Build a network for the training texts' vocabulary and :func:`fit` it; torch's generator is left alone."""
-    tokenizer = WordTokenizer.from_texts([example.text for example in data.train], FROM_SCRATCH.vocab_size)
-    network = RecurrentClassifier if recipe.kind == "recurrent" else ConvolutionalClassifier
-    with seeded(seed):
-        model = network(tokenizer.vocab_size, len(data.classes))
-    described = {"rival": asdict(recipe)}
-    encode, pad_id = tokenizer.encode, tokenizer.pad_id
-    epochs = fit(model, encode, pad_id, data, recipe.training, seed, directory, described)
-    return Rival(model, tokenizer, epochs)

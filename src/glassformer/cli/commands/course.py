@@ -1,0 +1,87 @@
+"""``glassformer course``: write a lab's notebook for students, and grade what they hand in."""
+
+import glob
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from glassformer.cli import writing
+from glassformer.cli.flags import CourseFlags, GradeFlags, StartFlags
+from glassformer.cli.terminal import say
+from glassformer.course.grading import Grade, grade_files, grades_csv, gradescope
+from glassformer.course.lessons import lab_name, notebook, otter_tests
+from glassformer.errors import require
+from glassformer.files import require_absent, write_text
+from glassformer.text import shown
+
+
+def start(flags: StartFlags) -> None:
+    """Write the notebook, and tests where they are asked for."""
+    lab = lab_name(flags.lab)
+    path = flags.directory / f"{lab}.ipynb"
+    content = notebook(lab, seed=flags.seed, solutions=flags.solutions)
+    files = {path: json.dumps(content, indent=1, ensure_ascii=False) + "\n"}
+    if flags.otter:
+        files |= {flags.directory / "tests" / name: text for name, text in otter_tests(lab, flags.seed).items()}
+    for file in files:
+        require_absent(file, flags.overwrite)
+    for file, text in files.items():
+        with writing(file):
+            write_text(file, text)
+    say(f"notebook: {shown(path)}")
+
+
+def _files(named: Sequence[Path]) -> list[Path]:
+    """The files, each once; patterns, which some shells leave as they are, are expanded."""
+    found = []
+    for path in named:
+        matching = sorted(Path(each) for each in glob.glob(str(path), recursive=True)) if not path.exists() else [path]
+        got = f"{shown(path)}, which is not there"
+        require(len(matching) > 0, got, "a file, or a pattern that files match", "Name the notebooks.")
+        found += matching
+    return list({path.resolve(): path for path in found}.values())
+
+
+def grade(flags: GradeFlags) -> list[Grade]:
+    """Grade the files, print a line for each, and write the tables.
+
+    What was graded is in the table also where a long run is interrupted; an older table stays if nothing was.
+    """
+    files = _files(flags.files)
+    for path in filter(None, (flags.out, flags.gradescope)):
+        require_absent(path, flags.overwrite)
+    grades: list[Grade] = []
+    unreadable, is_new = 0, not flags.out.exists()
+    if is_new:  # to learn now whether it can be written
+        with writing(flags.out):
+            write_text(flags.out, grades_csv(grades))
+    try:
+        for rows in grade_files(files, flags.seed, flags.run):
+            grades += rows
+            if rows[0].status == "unreadable":
+                unreadable += 1
+                say(f"{rows[0].file}: {rows[0].feedback}")
+            else:
+                of = sum(each.of for each in rows)
+                say(f"{rows[0].file}: {sum(each.points for each in rows):g} of {of:g} points, {rows[0].lab}")
+    finally:
+        if grades:
+            with writing(flags.out):
+                write_text(flags.out, grades_csv(grades))
+        elif is_new:
+            flags.out.unlink()
+    say(f"grades: {shown(flags.out)}; {len(files) - unreadable} of {len(files)} files could be read")
+    if flags.gradescope is not None:
+        with writing(flags.gradescope):
+            write_text(flags.gradescope, json.dumps(gradescope(grades), indent=2) + "\n")
+        say(f"results: {shown(flags.gradescope)}")
+    return grades
+
+
+def main(flags: CourseFlags) -> int:
+    """Run ``course start`` or ``course grade``."""
+    if isinstance(flags.command, StartFlags):
+        start(flags.command)
+    else:
+        grade(flags.command)
+    return 0

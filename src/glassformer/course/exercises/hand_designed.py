@@ -1,0 +1,255 @@
+"""Exercises of the lesson on hand-designed attention, and the tasks of its variants."""
+
+import math
+import string
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glassformer.course.checking import Case, Exercise, Judgement, Verdict, build
+from glassformer.errors import InputError
+from glassformer.figures.heat_maps import rescaled
+from glassformer.handcraft.circuits import change_basis
+from glassformer.handcraft.description import Description, Selector, earlier, itself, later, same_token, token
+from glassformer.handcraft.sequences import CLS, SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
+from glassformer.handcraft.tasks import Task, copy_first, identity, unique
+from glassformer.handcraft.verification import verify
+
+MOST_NUMBERS = 5_000
+"""In each matrix of a head that is judged."""
+
+
+@lru_cache(maxsize=64)  # a task keeps its sequences
+def tasks(seed: int = 0) -> dict[str, Task]:
+    """The lesson's tasks by the names of their exercises; those of another seed have other alphabets and outputs.
+
+    Where seed 0 copies a letter, another seed asks for the one that replaces it in a permutation of the alphabet. Where
+    seed 0 asks for letters that occur again, another seed asks for some of those, anywhere or on one side.
+    """
+    if seed == 0:
+        return {"content-design": identity(), "position-design": copy_first(), "both-design": unique()}
+    rng = np.random.default_rng(seed)
+
+    def space(has_cls: bool = False) -> SequenceSpace:
+        letters = sorted(rng.permutation(list(string.ascii_uppercase))[: int(rng.integers(3, 6))])
+        return SequenceSpace(tuple(letters), int(rng.integers(4, 6)), has_cls)
+
+    first, second = space(), space()
+    return {
+        "content-design": _replaced(identity("".join(first.letters), first.max_len), rng),
+        "position-design": _replaced(copy_first("".join(second.letters), second.max_len), rng),
+        "both-design": _signs(space(has_cls=True), rng),
+    }
+
+
+def _replaced(task: Task, rng: np.random.Generator) -> Task:
+    """The task with each output letter replaced by another one's, or by itself, in a random permutation."""
+    assert task.description is not None
+    letters, target = np.array(task.space.letters), task.target
+    order = np.arange(len(letters))
+    while (order == np.arange(len(letters))).all():
+        order = rng.permutation(len(letters))
+    by = ", ".join(f"{one} by {other}" for one, other in zip(letters, letters[order], strict=True))
+    rows = np.eye(len(letters))[order]
+    return replace(
+        task,
+        summary=f"{task.summary}, each replaced: {by}",
+        target=lambda x: target(x) @ rows,
+        description=replace(task.description, values=dict(zip(task.space.letters, rows, strict=True))),
+    )
+
+
+_SIDES: dict[str, tuple[Selector, Callable[[np.ndarray], np.ndarray]]] = {
+    "elsewhere": (same_token().but_not(itself()), lambda same: np.triu(same, 1) | np.tril(same, -1)),
+    "earlier": (same_token() & earlier(), lambda same: np.tril(same, -1)),
+    "later": (same_token() & later(), lambda same: np.triu(same, 1)),
+}
+
+
+def _signs(space: SequenceSpace, rng: np.random.Generator) -> Task:
+    """One sign for some letters that occur again, the other one for everything else."""
+    side, sign = rng.choice(list(_SIDES)), int(rng.choice([-1, 1]))
+    counted = sorted(rng.permutation(len(space.letters))[: int(rng.integers(2, len(space.letters)))].tolist())
+    chosen = [space.letters[i] for i in counted]
+    attend, again = _SIDES[side]
+
+    def target(x: np.ndarray) -> np.ndarray:
+        found = again(x[:, :, None] == x[:, None, :]).any(axis=2) & np.isin(x, counted)
+        return np.where(found, sign, -sign)[..., None]
+
+    values = {CLS: -sign} | {letter: sign if letter in chosen else -sign for letter in space.letters}
+    summary = (
+        f"{sign:+d} for {' and '.join(chosen)} where the same letter stands {side} too, {-sign:+d} everywhere else"
+    )
+    description = Description(space, attend.otherwise(token(CLS)), values)
+    return Task("signs", summary, space, 1, target, "sign", None, 1.0, description)
+
+
+def variant_solution(name: str) -> str | None:
+    """What solves an exercise in other variants than 0, whose sizes the lesson's own solution has; None: the same."""
+    if name not in tasks():
+        return None
+    found = f'design(task["{name}"]).weights'
+    return f"from glassformer.handcraft import design\n\nreturn tuple({found}.matrices.values())"
+
+
+def judge_head(task_of: Callable[[int], Task]) -> Callable[[Any, int], Judgement]:
+    """The judge of a head's matrices, as lists of rows: whether they solve the task of a variant."""
+
+    def judge(data: Any, seed: int) -> Judgement:
+        task = task_of(seed)
+        if not isinstance(data, list) or len(data) not in (3, 4):
+            return Judgement(False, "expected the matrices Km, Qm, Vm and, where the head has positions, pos")
+        try:
+            sizes = [np.asarray(matrix, dtype=float).size for matrix in data]
+            if max(sizes) > MOST_NUMBERS:
+                return Judgement(False, f"a matrix of {max(sizes):,} numbers; at most {MOST_NUMBERS:,} are judged")
+            found = verify(HeadWeights(*data), task)
+        except InputError as error:
+            return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
+        except (TypeError, ValueError, OverflowError):
+            return Judgement(False, "expected matrices of numbers, each a list of rows of equal length")
+        if found.holds:
+            return Judgement(
+                True,
+                f"right for every sequence ({found.num_checked:,} sequences, {found.num_outputs:,} outputs; "
+                f"{found.criterion})",
+            )
+        failure = found.counterexample
+        assert failure is not None, "all sequences are run"
+        share = f"{found.num_outputs - found.num_right:,} of {found.num_outputs:,} outputs are misread"
+        if task.tolerance is not None:
+            share = f"the largest error of {found.num_outputs:,} outputs is {found.largest_error:.4g}"
+        number = f"{failure.position + 1} of {failure.sequence}"
+        got, wanted = (" ".join(f"{value:.4g}" for value in values) for values in (failure.output, failure.target))
+        lines = [
+            f"wrong; {share} ({found.criterion} is asked for)",
+            f"  shortest sequence that fails: {failure.sequence}",
+            f"  output at letter {number}: expected [{wanted}], found [{got}]",
+        ]
+        return Judgement(False, "\n".join(lines), failure.sequence)
+
+    return judge
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    return torch.softmax(torch.from_numpy(scores), dim=-1).numpy()
+
+
+def _softmax_cases(generator: torch.Generator) -> Iterator[Case]:
+    yield (np.array([0.0, 0.0]),)
+    yield (np.array([0.0, math.log(3)]),)
+    yield (np.array([[9.0, 0.0, 0.0], [-3.0, 5.0, -5.0]]),)
+    for shape in ((5,), (3, 3), (2, 4), (2, 3, 5)):
+        yield (torch.randn(shape, generator=generator, dtype=torch.float64).numpy(),)
+    yield (np.array([1000.0, 999.0, -1000.0]),)
+    yield (np.array([[1000.0, 999.0], [-1000.0, -1001.0]]),)
+
+
+def _attention(
+    x: np.ndarray, Km: np.ndarray, Qm: np.ndarray, Vm: np.ndarray, pos: np.ndarray | None = None
+) -> np.ndarray:
+    return NumpyHead(HeadWeights(Km, Qm, Vm, pos))(x)
+
+
+def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
+    def normal(*shape: int) -> np.ndarray:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).numpy()
+
+    # The example that the lesson computes by hand.
+    yield np.eye(2), np.array([[0.0], [math.log(3)]]), np.array([[1.0], [2.0]]), np.array([[20.0], [0.0]])
+    for length, input_dim, qk_dim, v_dim in ((1, 2, 1, 1), (2, 2, 4, 1), (3, 3, 3, 3), (5, 3, 2, 4), (7, 4, 8, 2)):
+        yield normal(length, input_dim), normal(input_dim, qk_dim), normal(input_dim, qk_dim), normal(input_dim, v_dim)
+        rows, pos = input_dim + 2, normal(length + 2, 2)
+        yield normal(length, input_dim), normal(rows, qk_dim), normal(rows, qk_dim), normal(rows, v_dim), pos
+    yield np.eye(3), 30 * np.eye(3), 40 * np.eye(3), np.eye(3)
+
+
+def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
+    for dtype in (torch.float32, torch.float64):
+        for length, input_dim, qk_dim, v_dim in ((1, 2, 1, 1), (2, 3, 4, 2), (4, 3, 1, 3), (6, 4, 5, 2)):
+            seq = torch.randn(length, input_dim, generator=generator, dtype=dtype)
+            yield (input_dim, qk_dim, v_dim), seq
+            yield (input_dim, qk_dim, v_dim, 2, length + 3), seq
+
+
+def _rescale_cases(generator: torch.Generator) -> Iterator[Case]:
+    yield (np.array([[3.0, 5.0], [7.0, 4.0]]),)
+    yield (np.array([[-2.0, 0.0, 2.0]]),)
+    yield (np.array([[7.0]]),)
+    yield (np.zeros((2, 3)),)
+    for shape in ((3, 4), (1, 5), (6, 1)):
+        yield (torch.randn(shape, generator=generator, dtype=torch.float64).numpy() - 3,)
+
+
+def _training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, seq: Tensor, target: Tensor, remove_cls: bool = False
+) -> float:
+    optimizer.zero_grad()
+    loss = (model(seq)[int(remove_cls) :] - target).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def _train(answer: Callable[..., Any], case: Case) -> dict[str, Any]:
+    """The losses of some steps from the same weights, and the weights after them."""
+    seqs, targets, remove_cls = case["seq of each step"], case["target of each step"], case["remove_cls"]
+    model = SingleHead(seqs[0].shape[1], 2, targets[0].shape[1], 2, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = [answer(model, optimizer, seq, target, remove_cls) for seq, target in zip(seqs, targets, strict=True)]
+    return {"losses": losses, "weights": {name: weight.detach() for name, weight in model.named_parameters()}}
+
+
+def _training_cases(generator: torch.Generator) -> Iterator[Case]:
+    for lengths in ((2,), (1, 3), (4, 2, 5)):
+        for cls in (False, True):
+            seqs = [torch.randn(length + cls, 3, generator=generator) for length in lengths]
+            targets = [torch.randn(length, 2, generator=generator) for length in lengths]
+            yield {"seq of each step": seqs, "target of each step": targets, "remove_cls": cls}
+
+
+def _change_of_basis(Km: np.ndarray, Qm: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    moved = change_basis(HeadWeights(Km, Qm, Km), M)
+    return moved.Km, moved.Qm
+
+
+def _basis_cases(generator: torch.Generator) -> Iterator[Case]:
+    def normal(*shape: int) -> np.ndarray:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).numpy()
+
+    yield np.array([[1.0], [0.0]]), np.array([[1.0], [2.0]]), np.array([[2.0]])
+    yield np.eye(2), np.eye(2), np.array([[1.0, 1.0], [0.0, 1.0]])
+    for rows, size in ((3, 3), (5, 2), (9, 4)):
+        yield normal(rows, size), normal(rows, size), normal(size, size) + 3 * np.eye(size)
+
+
+def _sharpness(num_keys: int, error: float) -> int:
+    return next(factor for factor in count(1) if (num_keys - 1) * math.exp(-factor) <= error)
+
+
+def _sharpness_cases(generator: torch.Generator) -> Iterator[Case]:
+    for num_keys in (2, 1, 3, 6, 64, 1000):
+        for error in (1.0, 0.5, 1e-3, 3e-6, 1e-9):
+            yield num_keys, error
+
+
+EXERCISES: tuple[Exercise | Verdict, ...] = (
+    Exercise("softmax", _softmax, _softmax_cases),
+    Exercise("attention", _attention, _attention_cases),
+    Exercise("transformer", SingleHead, _transformer_cases, run=build),
+    Exercise("rescale", rescaled, _rescale_cases),
+    Exercise("sharpness", _sharpness, _sharpness_cases),
+    Verdict("content-design", judge_head(lambda seed: tasks(seed)["content-design"])),
+    Exercise("training-step", _training_step, _training_cases, run=_train, gradients=False),
+    Exercise("change-of-basis", _change_of_basis, _basis_cases),
+    Verdict("position-design", judge_head(lambda seed: tasks(seed)["position-design"])),
+    Verdict("both-design", judge_head(lambda seed: tasks(seed)["both-design"])),
+)

@@ -1,0 +1,321 @@
+"""Grading: what students' notebooks record, with answers that are data judged anew, as CSV and for Gradescope.
+
+An answer that is data may also be a file of its own: a JSON object that names its ``lab``, its ``exercise`` and its
+``seed`` if it has variants, with the ``answer``, or with a head's matrices, as the page writes it.
+
+Nothing of a submission is executed here: where that is asked for, nbgrader's own runner does it.
+"""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from glassformer.course.checking import MIME, SECONDS, Exercise, TooLong, Verdict, exercises, time_limit
+from glassformer.course.lessons import LABS, VERSION, blanked, notebook, points, read_lesson
+from glassformer.errors import InputError, require
+from glassformer.files import write_text
+from glassformer.text import known_name, one_line, short, shown
+from glassformer.untrusted import in_file, json_value, read_text
+
+MAX_BYTES = 1 << 24
+"""Largest notebook that is read."""
+MAX_ENTRIES = 1 << 20
+"""Most commas in one, which bound the parser's memory."""
+LONGEST = 2_000
+"""Characters of a recorded message that are kept."""
+CELL = 600
+"""Seconds that a cell of a notebook may take where nbgrader runs it."""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """The points of an exercise in a file, and what they rest on.
+
+    ``status`` is "verified" (the answer was judged anew, and is right or wrong), "recorded, not re-run" (the notebook's
+    own record of the check, passed or failed), "run by nbgrader" (the record of that run), "not run" (no record), "not
+    accepted" (a record that does not count), or of a whole file "unreadable". ``seed`` is the variant that was graded.
+    """
+
+    file: str
+    lab: str
+    seed: int | None
+    exercise: str
+    points: float
+    of: float
+    status: str
+    feedback: str
+
+
+RECORDED, RUN = "recorded, not re-run", "run by nbgrader"
+_JUDGED = (*LABS, "page")
+
+
+def grade_file(path: Path, seed: int | None = None, recorded: str = RECORDED) -> list[Grade]:
+    """A row for each exercise of the lab that a notebook is of, one for an answer, or one for what cannot be read.
+
+    Args:
+        path: The notebook, or the answer.
+        seed: The variant that was to be solved; None: the one that the notebook was made for.
+        recorded: The status of exercises that are not judged anew.
+    """
+    try:
+        content = _read(path)
+        if isinstance(content, dict) and "exercise" in content:
+            return [_graded_answer(path, content, seed)]
+        submission = _submission(path, content)
+    except InputError as error:
+        return [_unreadable(path, str(error))]
+    lab, cells = submission.lab, submission.cells
+    if seed is None:
+        # Some editors drop metadata; then all results have to be of one variant.
+        found = (each.get("seed") for name in points(lab) for each in _records(_outputs(cells[f"{name}-check"])))
+        seeds = [submission.seed, *found]
+        seed = next((each for each in seeds if isinstance(each, int)), None)
+    grades = []
+    for cell in read_lesson(lab):
+        if name := cell.checks:
+            passed, status, feedback = _judged(submission, exercises(lab)[name], cell.source, seed)
+            if passed and (reason := _unanswered(lab, name, cells[name])):
+                passed, status, feedback = False, "not accepted", reason
+            if passed and any("### BEGIN SOLUTION" in _text(each.get("source")) for each in cells[name]):
+                feedback += " The cell of the answer has the marks of the instructor's version."
+            worth, status = points(lab)[name], recorded if status == RECORDED else status
+            grades.append(
+                Grade(shown(path), lab, seed, name, worth if passed else 0, worth, status, _printable(feedback))
+            )
+    return grades
+
+
+def _graded_answer(path: Path, content: dict[str, Any], seed: int | None) -> Grade:
+    with in_file(path):
+        lab, name = str(content.get("lab")), str(content["exercise"])
+        require(lab in _JUDGED, f"the lab {short(lab)}", f"one of {', '.join(_JUDGED)}", "Name it in the file.")
+        known = {each.name: each for each in exercises(lab).values() if isinstance(each, Verdict)}
+        expected = f"an exercise of {lab} whose answer is data"
+        require(name in known, f"the exercise {short(name)}", expected, known_name(name, list(known)))
+    matrices = [content[each] for each in ("Km", "Qm", "Vm", "pos") if content.get(each) is not None]
+    record = {"seed": seed or 0, "answer": matrices} | content
+    passed, status, feedback = _judged_record(record, lab, known[name], seed)
+    variant, worth = record["seed"], points(lab)[name] if lab in LABS else 1
+    variant = variant if isinstance(variant, int) else seed
+    return Grade(shown(path), lab, variant, name, worth if passed else 0, worth, status, _printable(feedback))
+
+
+def _printable(feedback: str) -> str:
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in feedback[:LONGEST])
+
+
+def _unreadable(path: Path, reason: str) -> Grade:
+    return Grade(shown(path), "", None, "", 0, 0, "unreadable", one_line(reason, LONGEST))
+
+
+def _unanswered(lab: str, exercise: str, cells: list[dict[str, Any]]) -> str | None:
+    """Why no answer of a student can have led to a record that says "passed"."""
+    if not cells:
+        return "The cell of the answer is missing."
+    blank = next(blanked(cell) for cell in read_lesson(lab) if cell.exercise == exercise)
+    if all(_text(cell.get("source")).strip() in ("", blank.strip()) for cell in cells):
+        return "The answer is still blank: the result is not that of this notebook."
+    return None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a notebook holds: its code cells by nbgrader's grade_id, and the lab, variant and version it was made of."""
+
+    lab: str
+    cells: defaultdict[str, list[dict[str, Any]]]
+    seed: int | None
+    version: str | None
+
+
+def _read(path: Path) -> Any:
+    text = read_text(path, MAX_BYTES)
+    with in_file(path):
+        require(text.count(",") < MAX_ENTRIES, "too many entries", f"at most {MAX_ENTRIES:,}", "Clear its outputs.")
+        return json_value(text)
+
+
+def read_notebook(path: Path) -> Submission:
+    """The code cells of a notebook, and the lab that it is of.
+
+    Raises:
+        InputError: A file that cannot be read, is too large, no notebook, or a notebook of no lab.
+    """
+    return _submission(path, _read(path))
+
+
+def _submission(path: Path, content: Any) -> Submission:
+    with in_file(path):
+        listed = content.get("cells") if isinstance(content, dict) else None
+        expected = "a notebook of nbformat 4, or an answer that names its exercise"
+        require(isinstance(listed, list), "no list of cells", expected, "Save it with Jupyter, or on the page.")
+        assert isinstance(listed, list)
+        cells = defaultdict(list)
+        for cell in listed:
+            if isinstance(cell, dict) and cell.get("cell_type") == "code":
+                # Some editors drop metadata that they do not know; the cell's id is the same.
+                name = _at(cell, "metadata", "nbgrader", "grade_id") or cell.get("id")
+                cells[name if isinstance(name, str) else ""].append(cell)
+        counts = {lab: sum(f"{name}-check" in cells for name in points(lab)) for lab in LABS}
+        # Two labs may have an exercise of one name.
+        named = _at(content, "metadata", "glassformer", "lab")
+        lab = max(counts, key=lambda each: (counts[each] > 0 and each == named, counts[each]))
+        require(counts[lab] > 0, "no check of a lab", f"a notebook of {', '.join(LABS)}", "Grade such a file.")
+    seed, version = (_at(content, "metadata", "glassformer", key) for key in ("seed", "version"))
+    seed = seed if isinstance(seed, int) else None
+    return Submission(lab, cells, seed, version if isinstance(version, str) else None)
+
+
+def _at(value: Any, *keys: str) -> Any:
+    """``value[key][key]...``, or None where that is not there."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _text(value: Any) -> str:
+    return "".join(map(str, value)) if isinstance(value, list) else str(value or "")
+
+
+def _outputs(cells: list[dict[str, Any]]) -> list[Any]:
+    listed = [cell.get("outputs") for cell in cells]
+    return [output for each in listed if isinstance(each, list) for output in each]
+
+
+def _records(outputs: list[Any]) -> list[dict[str, Any]]:
+    return [found for output in outputs if isinstance(found := _at(output, "data", MIME), dict)]
+
+
+def _judged(
+    submission: Submission, exercise: Exercise | Verdict, source: str, seed: int | None
+) -> tuple[bool, str, str]:
+    """Whether an exercise is solved, the status, and the feedback."""
+    cells = submission.cells[f"{exercise.name}-check"]
+    if not cells:
+        return False, "not run", "The cell of the check is missing."
+    whole = [cell for cell in cells if _text(cell.get("source")).strip() == source]
+    if not whole:
+        other = submission.version not in (None, VERSION)
+        made = f" The notebook is of glassformer {one_line(submission.version or '', 20)}, this is {VERSION}."
+        return False, "not accepted", f"The cell of the check was changed.{made if other else ''}"
+    outputs = _outputs(whole)
+    records = _records(outputs)
+    if not records:
+        errors = [
+            f"{_text(_at(each, 'ename'))}: {_text(_at(each, 'evalue'))}" for each in outputs if _at(each, "ename")
+        ]
+        missing = "The check has no result: run all cells and save the notebook with its outputs."
+        return False, "not run", " ".join([missing, *errors[:1]])
+    return _judged_record(records[-1], submission.lab, exercise, seed)
+
+
+def _judged_record(
+    record: dict[str, Any], lab: str, exercise: Exercise | Verdict, seed: int | None
+) -> tuple[bool, str, str]:
+    if (record.get("lab"), record.get("exercise")) != (lab, exercise.name):
+        return False, "not accepted", "The result is of another exercise."
+    variant = record.get("seed")
+    if not isinstance(variant, int) or seed not in (None, variant):
+        return False, "not accepted", f"The result is of the variant {one_line(str(variant), 20)}, not of {seed}."
+    if isinstance(exercise, Exercise) or "answer" not in record:
+        passed = record.get("passed") is True and isinstance(exercise, Exercise)
+        return passed, RECORDED, _text(record.get("message"))
+    try:
+        with time_limit(SECONDS):
+            judgement = exercise.judge(record["answer"], variant)
+    except TooLong:
+        return False, "not accepted", f"It cannot be judged within {SECONDS:g} seconds."
+    except Exception as error:
+        # Whatever an answer that no check wrote makes a judge do, the other exercises are graded.
+        return False, "not accepted", f"It cannot be judged: {one_line(str(error), LONGEST)}"
+    return judgement.passed, "verified", judgement.message
+
+
+def grades_csv(grades: Sequence[Grade]) -> str:
+    """The grades as CSV, a row for each exercise of each file."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([each.name for each in fields(Grade)])
+    for grade in grades:
+        # A spreadsheet would compute a text that begins like a formula.
+        values = [f"'{value}" if str(value)[:1] in "=+-@\t\r" and value else value for value in asdict(grade).values()]
+        table.writerow(values)
+    return text.getvalue()
+
+
+def gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
+    """The grades of one submission as the results.json that Gradescope and Otter read."""
+    tests = [
+        {
+            "name": grade.exercise or grade.file,
+            "score": grade.points,
+            "max_score": grade.of,
+            "status": "passed" if grade.points == grade.of > 0 else "failed",
+            "output": f"{grade.feedback}\n({grade.status})",
+        }
+        for grade in grades
+    ]
+    return {"score": sum(grade.points for grade in grades), "tests": tests}
+
+
+def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = False) -> Iterator[list[Grade]]:
+    """The rows of each file in turn.
+
+    Args:
+        files: Notebooks of any of the labs, and answers.
+        seed: As in :func:`grade_file`.
+        run: Whether nbgrader's autograder runs each one first, from the start and with the checks' cells restored.
+
+    Raises:
+        InputError: nbgrader is to run and is not installed, or it fails.
+    """
+    if not run:
+        yield from (grade_file(file, seed) for file in files)
+        return
+    require(find_spec("nbgrader") is not None, "no module nbgrader", "its autograder", "Run: pip install nbgrader.")
+    with TemporaryDirectory() as place:
+        root = Path(place)
+        (root / "nbgrader_config.py").touch()
+        for number, file in enumerate(files):
+            try:
+                lab = read_notebook(file).lab
+            except InputError:
+                yield grade_file(file, seed)
+                continue
+            student = f"student-{number:05}"
+            where = Path(student, lab, f"{lab}.ipynb")
+            (root / "submitted" / where).parent.mkdir(parents=True)
+            shutil.copyfile(file, root / "submitted" / where)
+            if not (root / "source" / lab).exists():
+                source = json.dumps(notebook(lab, seed=seed or 0, solutions=True))
+                write_text(root / "source" / lab / f"{lab}.ipynb", source)
+                _nbgrader(root, "generate_assignment", lab, "--create")
+            said = _nbgrader(root, "autograde", lab, "--student", student, f"--ExecutePreprocessor.timeout={CELL}")
+            if (ran := root / "autograded" / where).exists():
+                yield [replace(grade, file=shown(file)) for grade in grade_file(ran, seed, RUN)]
+            else:
+                yield [_unreadable(file, f"nbgrader did not finish it; a cell may take {CELL} seconds. {said[-500:]}")]
+
+
+def _nbgrader(root: Path, *arguments: str) -> str:
+    """Run a command of nbgrader, and return what it reports."""
+    command = [sys.executable, "-m", "nbgrader", *arguments]
+    # nbgrader calls alembic by name, which an environment that is not activated has beside its interpreter alone.
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    # Status 1 of autograde: some notebook failed, which is then missing and graded as unreadable.
+    if done.returncode and arguments[0] != "autograde":
+        raise InputError(f"nbgrader {arguments[0]} that fails: {done.stderr[-500:]}", "a run", "See its message.")
+    return done.stderr

@@ -1,0 +1,30 @@
+"""What each head of a decoder looks for: the library's detectors, on random tokens that are read twice."""
+
+from typing import Any
+
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, of_kind, weights_stamp
+from glassformer.observe.detectors import head_scores, repeated_tokens
+
+HALF, TEXTS = 24, 4
+"""Tokens before they return, and texts."""
+
+
+def detect(runs: Runs, ask: m.AskDetect) -> m.Detected:
+    """The mean weight that each head gives to four kinds of keys; see :func:`~glassformer.observe.head_scores`."""
+    loaded = of_kind(LoadedDecoder, runs.model(ask.model), "detect", "a decoder")
+    name = ("detected", ask.model, weights_stamp(loaded))
+    found: m.Detected | None = runs.derived.get(name)
+    if found is None:
+        config: Any = loaded.model.config
+        half = min(HALF, config.vocab_size, (loaded.longest - 1) // 2)
+        # Some models read a start token before any other one.
+        texts = repeated_tokens(config.vocab_size, half, TEXTS, first=loaded.encode(loaded.card.text)[0])
+        with loaded.lock:
+            scores = head_scores(loaded.model, texts)
+        kinds = ("previous", "duplicate", "induction", "sink")
+        lists = {kind: getattr(scores, kind).double().nan_to_num(0).cpu().numpy().round(4).tolist() for kind in kinds}
+        found = m.Detected(first=lists.pop("sink"), **lists)
+        runs.derived.put(name, found, 100 * len(lists["previous"]) * len(lists["previous"][0]))
+    return found

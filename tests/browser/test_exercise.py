@@ -1,0 +1,158 @@
+"""Heads that begin with zeros and programs with a blank: verdicts follow, the address and a file carry the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from glassformer.course.grading import Grade, grade_file
+from glassformer.explorer import messages as m
+from glassformer.explorer.saving.saved_page import save
+from glassformer.explorer.state import from_words
+from glassformer.handcraft.weight_files import read_head
+
+from .attention_page import state
+from .conftest import Go, Watch
+
+FILLED = "select(indices, indices, operator.lt)"
+
+
+def certificate(page: Page) -> Locator:
+    return page.get_by_role("region", name="Certificate")
+
+
+def graded(page: Page, name: str, path: Path) -> Grade:
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=f"Download {name}").click()
+    assert waiting.value.suggested_filename == name
+    waiting.value.save_as(path)
+    (grade,) = grade_file(path)
+    return grade
+
+
+def test_an_exercise_begins_with_zeros_and_the_link_carries_the_answer(
+    page: Page, served: str, settled: Callable[[Page], None], backend: Any, check_accessible: Any, tmp_path: Path
+) -> None:
+    page.goto(served)
+    settled(page)
+    exercises = page.get_by_role("region", name="Exercises")
+    title = next(card.title for card in backend.catalogue().models if card.name == "identity")
+    exercises.get_by_role("link", name=title).click()
+    settled(page)
+    verdict = page.get_by_role("region", name="Certificate")
+    expect(verdict).to_have_attribute("data-verdict", "fails")
+    expect(page.get_by_text("Nothing typed yet")).to_be_visible()
+    assert state(page, lambda words: "exercise" in words)["model"] == "identity"
+    check_accessible(page)
+
+    design = backend.answer("head", m.AskHead(model="identity")).weights.model_dump(exclude_none=True)
+    wanted = {
+        f"{name}.{row}.{column}": str(value)
+        for name, matrix in design.items()
+        for row, values in enumerate(matrix)
+        for column, value in enumerate(values)
+        if value != 0
+    }
+    # Without one of its numbers it fails.
+    last = next(name for name in wanted if name.startswith("Km"))
+    cells = {name: value for name, value in wanted.items() if name != last}
+    page.goto("about:blank")
+    page.goto(f"{served}#model=identity&view=design&exercise=true&cells={json.dumps(cells)}")
+    settled(page)
+    expect(verdict).to_have_attribute("data-verdict", "fails")
+    wrong = graded(page, "head.json", tmp_path / "head.json")
+    assert (wrong.lab, wrong.exercise, wrong.points, wrong.status) == ("page", "identity", 0, "verified")
+    page.goto("about:blank")
+    page.goto(f"{served}#model=identity&view=design&exercise=true&cells={json.dumps(wanted)}")
+    settled(page)
+    expect(verdict).to_have_attribute("data-verdict", "holds")
+    assert graded(page, "head.json", tmp_path / "head.json").points == 1
+    assert read_head(tmp_path / "head.json").Km.tolist() == design["Km"]
+    page.get_by_role("button", name="Start again").click()
+    expect(verdict).to_have_attribute("data-verdict", "fails")
+    assert "cells" not in state(page, lambda words: "cells" not in words)
+
+
+def test_a_program_begins_with_a_blank_and_the_verdict_follows(
+    page: Page, go: Go, settled: Callable[[Page], None], check_accessible: Any, check_fits: Any, tmp_path: Path
+) -> None:
+    go(page)
+    page.get_by_role("region", name="Exercises").get_by_role("link", name="Sort", exact=True).click()
+    settled(page)
+    text = page.get_by_role("textbox", name="Your program")
+    blank = text.input_value()
+    assert blank.count("___") == 1
+    expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
+    expect(page.locator(".fault")).to_contain_text("___")
+    expect(page.get_by_role("region", name="Heads")).to_have_count(0)  # which would give the answer away
+    check_accessible(page)
+    check_fits(page)
+    assert graded(page, "program-sort.json", tmp_path / "a.json").points == 0
+
+    text.fill(blank.replace("___", "everything"))
+    expect(certificate(page)).to_have_attribute("data-verdict", "fails")
+    failing = certificate(page).locator("code").first.inner_text()
+    wrong = graded(page, "program-sort.json", tmp_path / "a.json")
+    assert (wrong.points, wrong.status) == (0, "verified")
+    assert f"shortest sequence that fails: {' '.join(failing)}\n" in wrong.feedback
+    page.get_by_role("button", name=f"Show {failing}").click()
+    expect(page.get_by_label("Text", exact=True)).to_have_value(failing)
+    expect(page.locator('.positions i[data-right="false"]').first).to_be_visible()
+
+    text.fill(blank.replace("___", FILLED))
+    expect(certificate(page)).to_have_attribute("data-verdict", "holds")
+    expect(certificate(page)).to_contain_text("1,364 of 1,364")
+    expect(page.locator('.positions i[data-right="false"]')).to_have_count(0)
+    right = graded(page, "program-sort.json", tmp_path / "a.json")
+    assert (right.lab, right.exercise, right.points, right.status) == ("page", "program-sort", 1, "verified")
+    check_accessible(page)
+
+    words = state(page, lambda words: FILLED in words.get("attempt", ""))
+    go(page, **words)
+    expect(text).to_have_value(blank.replace("___", FILLED))
+    expect(certificate(page)).to_have_attribute("data-verdict", "holds")
+    page.get_by_role("button", name="Start again").click()
+    expect(text).to_have_value(blank)
+    assert "attempt" not in state(page, lambda words: "attempt" not in words)
+
+
+def test_no_verdict_is_of_another_text_however_long_one_types(
+    page: Page, go: Go, settled: Callable[[Page], None]
+) -> None:
+    go(page, model="program-histogram", view="program", exercise="true", attempt="")
+    text = page.get_by_role("textbox", name="Your program")
+    expect(text).to_have_value("")
+    expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
+    right = "selector_width(select(tokens, tokens, operator.eq))"
+    text.press_sequentially(right, delay=5)
+    expect(certificate(page)).to_have_attribute("data-verdict", "holds")
+    text.press_sequentially(" + 1")
+    assert certificate(page).get_attribute("data-verdict") != "holds"
+    expect(certificate(page)).to_have_attribute("data-verdict", "fails")
+    for typed in ("(" * 300, "tokens\n" * 400, "'", "a = a", "while True: pass", "tokens + 1"):
+        text.fill(typed)
+        settled(page)
+        expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
+        expect(page.locator(".fault")).to_be_visible()
+    text.fill(right)
+    expect(certificate(page)).to_have_attribute("data-verdict", "holds")
+
+
+def test_a_saved_page_says_undecided_of_what_it_does_not_hold(
+    page: Page, backend: Any, settled: Callable[[Page], None], tmp_path: Path, watch: Watch
+) -> None:
+    words = {"model": "program-sort", "view": "program", "exercise": "true", "attempt": "tokens"}
+    save(backend, from_words(words), tmp_path / "page.html")
+    page.goto((tmp_path / "page.html").as_uri())
+    settled(page)
+    text = page.get_by_role("textbox", name="Your program")
+    expect(text).to_have_value("tokens")
+    expect(certificate(page)).to_have_attribute("data-verdict", "fails")
+    text.fill("indices")
+    expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
+    expect(page.locator(".fault")).to_contain_text("saved file")
+    assert graded(page, "program-sort.json", tmp_path / "a.json").points == 0

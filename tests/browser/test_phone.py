@@ -1,0 +1,97 @@
+"""A phone of 390 pixels: everything is in reach of a finger, and the head of the page is short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .attention_page import state, window
+from .conftest import Go
+from .test_page import VIEWS
+
+pytestmark = pytest.mark.slow
+
+SMALL = """
+() => [...document.querySelectorAll(".glassformer :is(a[href], button, input, select, textarea, .tick)")]
+  .filter((each) => each.checkVisibility() && !(each.type === "checkbox" && each.closest(".tick")))
+  .map((each) => [each.outerHTML.slice(0, 120), each.getBoundingClientRect()])
+  .filter(([, { width, height }]) => width < 39.5 || height < 39.5)
+  .map(([html, { width, height }]) => `${Math.round(width)} x ${Math.round(height)}: ${html}`)
+"""
+CUT = """
+() => [...document.querySelectorAll(".glassformer *")]
+  .filter((each) => each.checkVisibility() && each.getBoundingClientRect().right > innerWidth + 1)
+  .filter((each) => {
+    for (let above = each.parentElement; above; above = above.parentElement) {
+      if (["auto", "scroll"].includes(getComputedStyle(above).overflowX)) return false;
+    }
+    return !each.closest("svg");
+  })
+  .map((each) => each.outerHTML.slice(0, 120))
+"""
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "start", "lookup"])
+def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(
+    view: str, phone: Page, go: Go, check_fits: Callable[[Page], None]
+) -> None:
+    if view == "start":
+        go(phone)
+    elif view == "lookup":
+        go(phone, model="lookup-facts", view="whatif")
+    else:
+        go(phone, model=VIEWS[view], view=view)
+    assert phone.evaluate(SMALL) == []
+    assert phone.evaluate(CUT) == []
+    check_fits(phone)
+
+
+@pytest.mark.parametrize("model", ["sentiment", "induction", "recurrence", "identity"])
+def test_the_head_of_the_page_is_short(model: str, phone: Page, go: Go) -> None:
+    go(phone, model=model)
+    tabs = phone.get_by_role("tablist", name="Views").bounding_box()
+    assert tabs is not None
+    assert tabs["y"] < 440
+    header = phone.locator(".top").bounding_box()
+    assert header is not None
+    assert header["height"] < 70
+
+
+def test_the_rest_of_a_description_is_a_tap_away(phone: Page, go: Go) -> None:
+    go(phone, model="induction")
+    about = phone.locator(".about")
+    before = about.bounding_box()
+    phone.get_by_role("button", name="More about this model").tap()
+    after = about.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["height"] > 2 * before["height"]
+    phone.get_by_role("button", name="Less").tap()
+    expect(about).to_have_css("-webkit-line-clamp", "2")
+
+
+def test_a_finger_moves_a_matrix_that_is_enlarged(phone: Page, go: Go) -> None:
+    go(phone, model="induction", view="attention")
+    cells = phone.locator(".cell-map").first
+    cells.scroll_into_view_if_needed()
+    for _ in range(3):
+        phone.get_by_role("button", name="Zoom in").or_(phone.locator(".zoom button").first).first.tap()
+    before = window(state(phone, lambda words: "window" in words))
+    box = cells.bounding_box()
+    assert box is not None
+    assert before is not None
+    x, y = box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"]
+    finger = phone.context.new_cdp_session(phone)
+    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for step in range(1, 9):
+        finger.send(
+            "Input.dispatchTouchEvent",
+            {"type": "touchMove", "touchPoints": [{"x": x + 8 * step, "y": y + 8 * step}]},
+        )
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    moved = window(state(phone, lambda words: window(words) != before))
+    assert moved is not None
+    assert (moved["query"], moved["key"]) != (before["query"], before["key"])
+    assert moved["size"] == before["size"]

@@ -1,0 +1,38 @@
+"""What the tests of all labs share: the exercises there are, and what a check says of an answer."""
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from glassformer.course import WrongAnswer, lesson
+from glassformer.course.checking import Exercise, Verdict, exercises
+from glassformer.course.lessons import LABS
+
+READY = [lab for lab in LABS if importlib.util.find_spec(f"glassformer.course.exercises.{lab}")]
+EXERCISES: list[tuple[str, Exercise | Verdict]] = [(lab, each) for lab in READY for each in exercises(lab).values()]
+NAMES = [f"{lab}-{each.name}" for lab, each in EXERCISES]
+
+
+def said(lab: str, name: str, answer: Any, seed: int = 0) -> str | None:
+    """The message of a refused answer; None if the check passes it."""
+    try:
+        lesson(lab, seed)(name, answer)
+    except WrongAnswer as wrong:
+        return str(wrong)
+    return None
+
+
+@cache
+def right_answers(lab: str) -> dict[str, list[str]]:
+    """The other right answers of a lab: texts of whole cells."""
+    path = Path(__file__).parent / "right" / f"{lab}.py"
+    spec = importlib.util.spec_from_file_location(f"right_{lab}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.RIGHT
+
+
+__all__ = ["EXERCISES", "NAMES", "READY", "right_answers", "said"]

@@ -1,0 +1,512 @@
+"""Notebooks for students, and the grades of what they hand in: honest, damaged, hostile, large."""
+
+import csv
+import importlib.util
+import io
+import json
+
+import pytest
+
+from course.checked import EXERCISES, READY
+from glassformer.cli.main import main
+from glassformer.course import grading, lessons
+from glassformer.course.checking import MIME, Exercise
+from glassformer.course.exercises.hand_designed import tasks
+from glassformer.course.grading import RECORDED, grade_file, grades_csv
+from glassformer.course.lessons import CODE_STUB, LABS, notebook, points, read_lesson, run_cells
+from glassformer.handcraft.designs import design, designable
+from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.weight_files import read_head
+
+with_nbgrader = pytest.mark.skipif(importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed")
+
+
+def handed_in(lab, path, change=lambda records: None, seed=0):
+    """A notebook in which every check has passed, as far as its records say, after ``change`` of them."""
+    content = notebook(lab, seed=seed, solutions=True)
+    records = {
+        name: {
+            "lab": lab,
+            "exercise": name,
+            "seed": seed,
+            "passed": True,
+            "points": worth,
+            "of": worth,
+            "message": "ok",
+        }
+        for name, worth in points(lab).items()
+    }
+    change(records)
+    for cell in content["cells"]:
+        name = cell["id"].removesuffix("-check")
+        if cell["id"] != name and name in records:
+            data = {"text/plain": "ok", MIME: records[name]}
+            cell["outputs"] = [{"output_type": "display_data", "data": data, "metadata": {}}]
+    path.write_text(json.dumps(content))
+    return content
+
+
+def code_exercise(lab):
+    """The first exercise of a lab whose answer is code."""
+    return next(exercise.name for other, exercise in EXERCISES if other == lab and isinstance(exercise, Exercise))
+
+
+def by_name(grades):
+    return {grade.exercise: grade for grade in grades}
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_the_cells_are_those_that_jupytext_reads(lab):
+    jupytext = pytest.importorskip("jupytext")
+    script = jupytext.read(next(place / f"{lab}.py" for place in lessons._PLACES if (place / f"{lab}.py").exists()))
+    made = notebook(lab, solutions=True)["cells"]
+    assert [(cell["cell_type"], cell["source"]) for cell in made] == [(c.cell_type, c.source) for c in script.cells]
+    stored = [{**cell.metadata, "lines_to_next_cell": None} for cell in script.cells]  # which is jupytext's own
+    assert [{**cell["metadata"], "lines_to_next_cell": None} for cell in made] == stored
+
+
+@pytest.mark.parametrize("lab", READY)
+def test_start_writes_a_notebook_with_blanks(lab, tmp_path, capsys):
+    nbformat = pytest.importorskip("nbformat")
+    assert main(["course", "start", lab.replace("_", "-"), str(tmp_path), "--seed", "3"]) == 0
+    path = tmp_path / f"{lab}.ipynb"
+    assert str(path) in capsys.readouterr().out
+    made = nbformat.read(path, 4)
+    nbformat.validate(made)
+    text = "\n".join(cell.source for cell in made.cells)
+    assert "SOLUTION" not in text
+    assert text.count(CODE_STUB.splitlines()[0]) >= len(points(lab))
+    assert f'lesson("{lab}", seed=3)' in text
+    assert all(cell.outputs == [] for cell in made.cells if cell.cell_type == "code")
+    assert main(["course", "start", lab.replace("_", "-"), str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("lab", READY)
+def test_blanks_and_solutions_differ_in_the_regions_alone(lab):
+    blank, full = notebook(lab)["cells"], notebook(lab, solutions=True)["cells"]
+    for one, other, cell in zip(blank, full, read_lesson(lab), strict=True):
+        if not cell.nbgrader.get("solution"):
+            assert one == other
+        else:
+            assert one["source"] != other["source"]
+            assert one | {"source": ""} == other | {"source": ""}
+
+
+@with_nbgrader
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", READY)
+def test_start_writes_what_nbgrader_assigns(lab, tmp_path):
+    (tmp_path / "source" / lab).mkdir(parents=True)
+    (tmp_path / "nbgrader_config.py").touch()
+    (tmp_path / "source" / lab / f"{lab}.ipynb").write_text(json.dumps(notebook(lab, solutions=True)))
+    grading._nbgrader(tmp_path, "generate_assignment", lab, "--create")
+    assigned = json.loads((tmp_path / "release" / lab / f"{lab}.ipynb").read_text())
+    ours = notebook(lab)["cells"]
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in assigned["cells"]] == [
+        (cell["cell_type"], cell["source"]) for cell in ours
+    ]
+    for one, other in zip(assigned["cells"], ours, strict=True):
+        marks = one["metadata"].get("nbgrader", {})
+        marks.pop("checksum", None)
+        assert {key: marks[key] for key in other["metadata"].get("nbgrader", {})} == other["metadata"].get(
+            "nbgrader", {}
+        )
+
+
+@pytest.mark.parametrize("lab", READY)
+def test_recorded_results_count_and_say_so(lab, tmp_path):
+    name = code_exercise(lab)
+    handed_in(
+        lab, tmp_path / "a.ipynb", lambda records: records[name].update(passed=False, message="wrong, see [0, 1]")
+    )
+    grades = by_name(grade_file(tmp_path / "a.ipynb"))
+    assert grades.keys() == points(lab).keys()
+    for exercise in (exercise for other, exercise in EXERCISES if other == lab):
+        grade = grades[exercise.name]
+        assert grade.of == points(lab)[exercise.name]
+        if isinstance(exercise, Exercise):
+            assert grade.points == (0 if exercise.name == name else grade.of)
+            assert grade.status == RECORDED
+        else:  # its record holds no answer that could be judged
+            assert grade.points == 0
+    assert grades[name].feedback == "wrong, see [0, 1]"
+    passed = next(each for each in grades.values() if each.points)
+    assert passed.feedback == "ok The cell of the answer has the marks of the instructor's version."
+
+
+FORGED = {
+    "of another exercise": lambda record: record.update(exercise="other"),
+    "of another lab": lambda record: record.update(lab="other"),
+    "of another variant": lambda record: record.update(seed=5),
+    "without a variant": lambda record: record.update(seed="0"),
+    "with points alone": lambda record: record.update(passed=1, points=10**6),
+    "with nothing": lambda record: record.clear(),
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+@pytest.mark.parametrize("lab", READY)
+def test_a_strange_record_does_not_count_and_all_others_do(lab, change, tmp_path):
+    name = code_exercise(lab)
+    handed_in(lab, tmp_path / "a.ipynb", lambda records: change(records[name]))
+    grades = by_name(grade_file(tmp_path / "a.ipynb", seed=0))
+    assert grades.pop(name).points == 0
+    codes = {each.name for other, each in EXERCISES if other == lab and isinstance(each, Exercise)}
+    assert all(grades[each].points == grades[each].of for each in codes - {name})
+
+
+@pytest.mark.parametrize("lab", READY)
+def test_a_check_that_was_changed_or_removed_does_not_count(lab, tmp_path):
+    name = code_exercise(lab)
+    content = handed_in(lab, tmp_path / "a.ipynb")
+    cell = next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")
+    cell["source"] = f"check = print\n{cell['source']}"
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    assert by_name(grade_file(tmp_path / "a.ipynb"))[name].feedback == "The cell of the check was changed."
+    content["cells"].remove(cell)
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    # Where it was the only check, the notebook is of no lab.
+    if len(points(lab)) > 1:
+        assert by_name(grade_file(tmp_path / "a.ipynb"))[name].status == "not run"
+
+
+JUDGED = [(lab, exercise) for lab, exercise in EXERCISES if not isinstance(exercise, Exercise)]
+HOSTILE = (
+    *(
+        None,
+        True,
+        0,
+        -1.5,
+        "",
+        "x" * 100_000,
+        [],
+        {},
+        [[]],
+        [None],
+        {"a": 1},
+        [[[[[]]]]],
+        {"Km": "x", "Qm": [], "Vm": {}},
+    ),
+    *([0.0] * 300_000, [[0.0] * 1000] * 300, {"Km": [[1e308] * 4] * 4, "Qm": [[-1e308] * 4] * 4, "Vm": [[0] * 3] * 4}),
+    "__import__('os').system('touch /tmp/hostile')",
+)
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(("lab", "exercise"), JUDGED, ids=[each.name for _, each in JUDGED])
+def test_hostile_answers_are_judged_wrong(lab, exercise, answer, tmp_path):
+    handed_in(lab, tmp_path / "a.ipynb", lambda records: records[exercise.name].update(answer=answer))
+    grade = by_name(grade_file(tmp_path / "a.ipynb"))[exercise.name]
+    assert grade.points == 0
+    assert grade.status in ("verified", "not accepted")
+    assert grade.feedback
+
+
+DAMAGED = {
+    "empty": b"",
+    "cut": b'{"cells": [',
+    "no text": b"\xff\xfe\x00\x01",
+    "no notebook": b"[1, 2]",
+    "of version 3": b'{"worksheets": [], "nbformat": 3}',
+    "of no lab": b'{"cells": [{"cell_type": "code", "source": "1", "metadata": {}, "outputs": []}]}',
+    "deep": b"[" * 100_000,
+    "of strange cells": b'{"cells": [1, null, {"cell_type": "code", "id": 3, "metadata": []}, {"cell_type": []}]}',
+    "of many entries": b"[" + b"1," * (1 << 20) + b"1]",
+    "too large": b'"' + b"x" * (1 << 24) + b'"',
+    "a key twice": b'{"cells": [], "cells": []}',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_notebook_is_a_row_that_says_so(content, tmp_path):
+    (tmp_path / "a.ipynb").write_bytes(content)
+    (grade,) = grade_file(tmp_path / "a.ipynb")
+    assert (grade.status, grade.points) == ("unreadable", 0)
+    assert str(tmp_path / "a.ipynb") in grade.feedback
+
+
+@pytest.mark.parametrize(
+    "outputs", [None, 3, [None], [{"data": []}], [{"data": {MIME: []}}], [{"ename": ["x"]}], "text"]
+)
+def test_strange_outputs_do_no_harm(outputs, tmp_path):
+    lab = READY[0]
+    name = code_exercise(lab)
+    content = handed_in(lab, tmp_path / "a.ipynb")
+    next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")["outputs"] = outputs
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    assert by_name(grade_file(tmp_path / "a.ipynb"))[name].status == "not run"
+
+
+def test_all_files_are_graded_beside_bad_ones(tmp_path, capsys):
+    lab = READY[0]
+    name = code_exercise(lab)
+    good = handed_in(lab, tmp_path / "good.ipynb")
+    # As some editors save it: sources as lists, a cell's metadata dropped, a picture of 10 MB.
+    for cell in good["cells"]:
+        cell["source"] = cell["source"].splitlines(keepends=True)
+        cell["metadata"] = {}
+    good["cells"][0]["attachments"] = {"large.png": {"image/png": "A" * 10_000_000}}
+    (tmp_path / "good.ipynb").write_text(json.dumps(good))
+    (tmp_path / "bad.ipynb").write_text("{")
+    (tmp_path / "bytes.ipynb").write_bytes(b"\xff")
+    out = tmp_path / "grades.csv"
+    # A pattern that no shell expanded, and a file that is named twice.
+    assert main(["course", "grade", str(tmp_path / "*.ipynb"), str(tmp_path / "good.ipynb"), "--out", str(out)]) == 0
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [row["status"] for row in rows[:2]] == ["unreadable", "unreadable"]
+    assert [row["exercise"] for row in rows[2:]] == list(points(lab))
+    assert next(row for row in rows if row["exercise"] == name)["points"] == str(points(lab)[name])
+    assert "1 of 3 files could be read" in capsys.readouterr().out
+
+
+def test_files_that_are_not_there_and_places_that_cannot_be_written_are_said_at_once(tmp_path, capsys):
+    handed_in(READY[0], tmp_path / "a.ipynb")
+    wrong = {
+        "which is not there": [str(tmp_path / "*.txt"), "--out", str(tmp_path / "grades.csv")],
+        "a place that can be written to": [str(tmp_path / "a.ipynb"), "--out", str(tmp_path / "a.ipynb" / "x.csv")],
+    }
+    for message, flags in wrong.items():
+        assert main(["course", "grade", *flags]) == 2
+        said = capsys.readouterr()
+        assert message in said.err
+        assert "points" not in said.out
+    with pytest.raises(SystemExit, match="2"):
+        main(["course", "grade", str(tmp_path / "a.ipynb"), "--out", "x", "--gradescope", "x"])
+
+
+def test_where_nothing_is_graded_no_table_is_written_or_lost(tmp_path, monkeypatch):
+    handed_in(READY[0], tmp_path / "a.ipynb")
+    monkeypatch.setattr(grading, "find_spec", lambda name: None)
+    out = tmp_path / "grades.csv"
+    command = ["course", "grade", str(tmp_path / "a.ipynb"), "--out", str(out), "--run", "--overwrite"]
+    assert main(command) == 2
+    assert not out.exists()
+    out.write_text("of last week")
+    assert main(command) == 2
+    assert out.read_text() == "of last week"
+
+
+@pytest.mark.parametrize("lab", READY)
+def test_a_result_without_an_answer_does_not_count(lab, tmp_path):
+    name = code_exercise(lab)
+    content = handed_in(lab, tmp_path / "a.ipynb")
+    blank = {cell["id"]: cell["source"] for cell in notebook(lab)["cells"]}
+    cell = next(cell for cell in content["cells"] if cell["id"] == name)
+    cell["source"] = blank[name]
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    assert "blank" in by_name(grade_file(tmp_path / "a.ipynb"))[name].feedback
+    content["cells"].remove(cell)
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    grades = by_name(grade_file(tmp_path / "a.ipynb"))
+    assert grades[name].feedback == "The cell of the answer is missing."
+    assert {grade.status for grade in grades.values() if grade.points == 0} >= {"not accepted"}
+
+
+def test_a_changed_copy_of_a_check_does_no_harm(tmp_path):
+    lab = READY[0]
+    name = code_exercise(lab)
+    content = handed_in(lab, tmp_path / "a.ipynb")
+    cell = next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")
+    content["cells"].append(cell | {"source": "check(1, 2)", "outputs": []})
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    assert by_name(grade_file(tmp_path / "a.ipynb"))[name].points == points(lab)[name]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_results_of_two_variants_do_not_both_count(named, tmp_path):
+    lab = "lookup"
+    first, *_, last = points(lab)
+    content = handed_in(lab, tmp_path / "a.ipynb", lambda records: records[last].update(seed=7), seed=3)
+    if not named:
+        del content["metadata"]["glassformer"]
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    grades = by_name(grade_file(tmp_path / "a.ipynb"))
+    assert (grades[first].points, grades[first].seed) == (points(lab)[first], 3)
+    assert grades[last].feedback == "The result is of the variant 7, not of 3."
+
+
+def test_feedback_holds_no_control_characters(tmp_path):
+    lab = READY[0]
+    name = code_exercise(lab)
+    handed_in(lab, tmp_path / "a.ipynb", lambda records: records[name].update(message="a\x1b[31m\x00\nb"))
+    assert by_name(grade_file(tmp_path / "a.ipynb"))[name].feedback.startswith("a [31m \nb ")
+
+
+def test_feedback_cannot_be_a_formula_of_a_spreadsheet(tmp_path):
+    lab = READY[0]
+    name = code_exercise(lab)
+    handed_in(lab, tmp_path / "a.ipynb", lambda records: records[name].update(message='=HYPERLINK("http://x")'))
+    row = next(
+        row
+        for row in csv.DictReader(io.StringIO(grades_csv(grade_file(tmp_path / "a.ipynb"))))
+        if row["exercise"] == name
+    )
+    assert row["feedback"].startswith('\'=HYPERLINK("http://x")')
+
+
+def test_results_for_gradescope(tmp_path):
+    lab = READY[0]
+    handed_in(lab, tmp_path / "a.ipynb", lambda records: records.pop(code_exercise(lab)))
+    results = tmp_path / "results.json"
+    flags = ["--out", str(tmp_path / "grades.csv"), "--gradescope", str(results)]
+    assert main(["course", "grade", str(tmp_path / "a.ipynb"), *flags]) == 0
+    content = json.loads(results.read_text())
+    assert content["score"] == sum(test["score"] for test in content["tests"])
+    assert {test["name"]: test["max_score"] for test in content["tests"]} == points(lab)
+    failed = [test["name"] for test in content["tests"] if test["status"] == "failed"]
+    assert code_exercise(lab) in failed
+    with pytest.raises(SystemExit, match="2"):
+        main(["course", "grade", "a.ipynb", "b.ipynb", "--out", "x", "--gradescope", "y"])
+
+
+def without_training(lab, content):
+    """The cells of a notebook that its exercises need."""
+    cells = zip(content["cells"], read_lesson(lab), strict=True)
+    tags = [(made, cell.exercise or cell.checks or "setup" in cell.metadata.get("tags", ())) for made, cell in cells]
+    return content | {"cells": [made for made, kept in tags if kept]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", READY)
+def test_the_solutions_of_a_variant_pass_its_checks(lab, capsys):
+    made = without_training(lab, notebook(lab, seed=7, solutions=True))
+    sources = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    run_cells(source.replace("%matplotlib inline\n", "") for source in sources)
+    assert len(capsys.readouterr().out.splitlines()) >= len(points(lab))
+
+
+@with_nbgrader
+@pytest.mark.slow
+def test_nbgrader_runs_what_students_hand_in(tmp_path, monkeypatch):
+    lab = "lookup"
+    blank, full = (without_training(lab, notebook(lab, solutions=solved)) for solved in (False, True))
+    forged = json.loads(json.dumps(blank))
+    for cell in forged["cells"]:
+        cell["source"] = "check = lambda *_: None" if cell["id"] == "attention" else cell["source"]
+    contents = {"blank": json.dumps(blank), "full": json.dumps(full), "forged": json.dumps(forged), "broken": "{"}
+    for title, text in contents.items():
+        (tmp_path / f"{title}.ipynb").write_text(text)
+    monkeypatch.setattr(grading, "notebook", lambda *args, **kwargs: full)
+    graded = list(grading.grade_files([tmp_path / f"{title}.ipynb" for title in contents], run=True))
+    assert [sum(grade.points for grade in grades) for grades in graded] == [0, sum(points(lab).values()), 0, 0]
+    assert {grade.status for grade in graded[1]} <= {grading.RUN, "verified"}
+    assert graded[3][0].status == "unreadable"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("otter") is None, reason="otter-grader is not installed")
+@pytest.mark.slow
+def test_otter_grades_a_notebook_with_the_tests_that_start_writes(tmp_path):
+    from otter.execute import grade_notebook
+
+    lab = "lookup"
+    assert main(["course", "start", lab, str(tmp_path), "--solutions", "--otter"]) == 0
+    for solved in (True, False):
+        path = tmp_path / f"{solved}.ipynb"
+        path.write_text(json.dumps(without_training(lab, notebook(lab, solutions=solved))))
+        tests = [str(test) for test in sorted((tmp_path / "tests").glob("*.py"))]
+        results = grade_notebook(str(path), tests_glob=tests, test_dir=str(tmp_path / "tests"))
+        assert results.possible == sum(points(lab).values())
+        assert results.total == (results.possible if solved else 0)
+
+
+def answered(path, **content):
+    """A file as the page writes it for an exercise, with ``content``."""
+    path.write_text(json.dumps({"lab": "page", "exercise": "program-histogram"} | content))
+    return path
+
+
+def head_answer(task, change=lambda matrices: None, **content):
+    matrices = {name: matrix.tolist() for name, matrix in design(task).weights.matrices.items()}
+    change(matrices)
+    return {"lab": "page", "exercise": task.name, **content, **matrices}
+
+
+HISTOGRAM = "selector_width(select(tokens, tokens, operator.eq))"
+
+
+@pytest.mark.parametrize("seed", [None, 0, 7])
+def test_a_program_in_a_file_is_judged_anew(seed, tmp_path):
+    right, wrong, blank = (
+        grade_file(answered(tmp_path / "a.json", answer=text), seed)[0]
+        for text in (HISTOGRAM, HISTOGRAM.replace("eq", "le"), HISTOGRAM.replace("operator.eq", "___"))
+    )
+    assert (right.lab, right.exercise, right.points, right.of) == ("page", "program-histogram", 1, 1)
+    assert {each.status for each in (right, wrong, blank)} == {"verified"}
+    assert wrong.points == blank.points == 0
+    assert "shortest sequence that fails: a b" in wrong.feedback
+    assert "___" in blank.feedback
+
+
+@pytest.mark.parametrize("name", designable())
+def test_a_head_in_a_file_is_judged_anew(name, tmp_path):
+    for change, points_wanted in (
+        (lambda matrices: None, 1),
+        (lambda matrices: matrices.update(Vm=[[0.0] * len(matrices["Vm"][0])] * len(matrices["Vm"])), 0),
+    ):
+        content = head_answer(TASKS[name](), change)
+        (grade,) = grade_file(answered(tmp_path / "a.json", **content))
+        assert (grade.exercise, grade.points, grade.of, grade.status) == (name, points_wanted, 1, "verified")
+        assert ("shortest sequence" in grade.feedback) == (points_wanted == 0)
+        read_head(tmp_path / "a.json")
+
+
+def test_a_head_of_the_lesson_in_a_file_is_that_of_its_variant(tmp_path):
+    lesson = {"lab": "hand_designed", "exercise": "content-design"}
+    path = answered(tmp_path / "a.json", **head_answer(tasks(7)["content-design"]) | lesson | {"seed": 7})
+    assert [grade_file(path, seed)[0].points for seed in (None, 7, 0)] == [
+        points("hand_designed")["content-design"],
+        3,
+        0,
+    ]
+    path = answered(tmp_path / "a.json", **head_answer(tasks(7)["content-design"]) | lesson)
+    assert [grade_file(path, seed)[0].points for seed in (None, 7, 0)] == [0, 3, 0]
+
+
+STRANGE = {
+    **{
+        f"answer {number}": {"answer": answer}
+        for number, answer in enumerate((*HOSTILE, "import os", "(" * 500, "x" * 10**6))
+    },
+    **{f"matrices {number}": {"exercise": "identity", "answer": answer} for number, answer in enumerate(HOSTILE)},
+    "no answer": {},
+    "a head for a program": head_answer(TASKS["identity"](), exercise="program-histogram")
+    | {"exercise": "program-histogram"},
+    "a program for a head": {"exercise": "identity", "answer": HISTOGRAM},
+    "another head": head_answer(TASKS["unique"]()) | {"exercise": "identity"},
+    "not numbers": {
+        "exercise": "identity",
+        "Km": [[float("nan")] * 3] * 3,
+        "Qm": [[float("inf")] * 3] * 3,
+        "Vm": [[1e308] * 3] * 3,
+    },
+    "of another lab": {"lab": "lookup", "answer": HISTOGRAM},
+    "of code": {"lab": "hand_designed", "exercise": "softmax", "answer": 1},
+    "of no lab": {"lab": "os", "answer": HISTOGRAM},
+    "of strange names": {"lab": ["page"], "exercise": {"a": []}, "answer": HISTOGRAM},
+    "of a strange variant": {"lab": "hand_designed", "exercise": "content-design", "seed": -(10**30)},
+    "that says so itself": {"answer": "tokens", "passed": True, "points": 10**6, "of": 1},
+}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_strange_answers_in_files_get_feedback_and_no_points(content, tmp_path):
+    (grade,) = grade_file(answered(tmp_path / "a.json", **content))
+    assert grade.points == 0
+    assert grade.status in ("verified", "not accepted", "unreadable")
+    assert grade.feedback
+
+
+def test_answers_are_graded_beside_notebooks_and_damaged_files(tmp_path, capsys):
+    handed_in(READY[0], tmp_path / "a.ipynb")
+    files = [tmp_path / "a.ipynb", answered(tmp_path / "right.json", answer=HISTOGRAM)]
+    for name, content in DAMAGED.items():
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_bytes(content.replace(b'{"cells": [', b'{"exercise": [', 1))
+    out = tmp_path / "grades.csv"
+    assert main(["course", "grade", *map(str, files), "--out", str(out)]) == 0
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    by_file = {row["file"]: row for row in rows}
+    assert by_file.keys() == set(map(str, files))
+    assert by_file[str(files[1])]["points"] == "1"
+    assert all(by_file[str(file)]["status"] == "unreadable" for file in files[2:])
+    assert f"{files[1]}: 1 of 1 points, page" in capsys.readouterr().out

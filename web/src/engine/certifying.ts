@@ -1,0 +1,140 @@
+// Whether a head solves its task: every sequence is run, and the error bounded, as glassformer/handcraft/verification.py
+// and bounds.py, whose text derives the bound.
+import type { Certificate } from "../source";
+import type { Pause } from "./attention";
+import { fixed, general, grouped } from "./formatting";
+import { attention, output, placesOf, sequences, type Rows, type Tables, type Task } from "./places";
+import { require } from "./refusing";
+
+const [ROUNDOFF, MOST, SAME] = [2 ** -53, Number.MAX_VALUE / 4, 1e-9];
+
+type Failure = NonNullable<Certificate["counterexample"]>;
+
+/** Rounding errors: of differences of two scores, of outputs, and of bounds, these relative. */
+interface Roundings {
+  score: number;
+  value: number;
+  bound: number;
+}
+
+export async function certify(tables: Tables, task: Task, pause: Pause): Promise<Certificate> {
+  const { tolerance } = task;
+  const roundings = roundingsOf(tables, task);
+  let [run, outputs, right, largest, margin, bound] = [0, 0, 0, -Infinity, Infinity, 0];
+  let [worst, counterexample]: [Failure | null, Failure | null] = [null, null];
+  for (const letters of sequences(task)) {
+    const places = placesOf(letters, task);
+    const first = places.length - letters.length;
+    for (let at = 0; at < letters.length; at++) {
+      const [query, target] = [places[first + at]!, task.targets[outputs]!];
+      const found = output(tables, attention(tables, query, places), places);
+      const apart = Math.max(...found.map((value, column) => Math.abs(value - target[column]!)));
+      const error = Number.isNaN(apart) ? Infinity : apart;
+      const isRight = error < task.decisive_error || readingsRight(found, target, task);
+      const failure = () => ({ sequence: letters.map((each) => task.letters[each]).join(""), position: at, output: found, target, error });
+      if (error > largest) [largest, worst] = [error, failure()];
+      if (!counterexample && !(tolerance === null ? isRight : error <= tolerance)) counterexample = failure();
+      const wanted = wantedOf(tables, task, query, places, target);
+      const known = bounded(tables, query, places, wanted, target, roundings, letters.length < task.max_len);
+      margin = Math.min(margin, known.margin);
+      bound = Math.max(bound, known.error * (1 + roundings.bound) + roundings.value);
+      right += Number(isRight);
+      outputs += 1;
+    }
+    run += 1;
+    await pause();
+  }
+  const readout = task.readout === "sign" ? "every sign right" : "every largest entry right";
+  const finite = Number.isFinite(largest);
+  require(finite, "outputs that float64 cannot represent", "finite outputs", "Scale the weights down.");
+  const found: Omit<Certificate, "text"> = {
+    verdict: counterexample ? "fails" : "holds",
+    rests_on: "every sequence",
+    criterion: tolerance === null ? readout : `every error at most ${general(tolerance, 6)}`,
+    num_checked: run,
+    num_possible: run,
+    num_right: right,
+    num_outputs: outputs,
+    largest_error: largest,
+    margin: Number.isFinite(margin) ? margin : null,
+    bound: Number.isFinite(bound) ? bound : null,
+    counterexample,
+  };
+  return { ...found, text: inWords(found, task.name, worst!) };
+}
+
+/** Whether an output is read as its target is; any of several largest entries counts. */
+export function readingsRight(output: number[], target: number[], { readout }: Task): boolean {
+  if (readout === "sign") return output.every((value, at) => Math.sign(value) === Math.sign(target[at]!));
+  const most = Math.max(...target);
+  const best = (wanted: boolean) => Math.max(...output.filter((_, at) => target[at]! > most - SAME === wanted));
+  return best(true) > best(false);
+}
+
+function roundingsOf({ inputs, weights: { Km, Qm, Vm } }: Tables, { max_len, has_cls }: Task): Roundings {
+  /** The largest sums of absolute products, by columns. */
+  const sums = (matrix: Rows) =>
+    matrix[0]!.map((_, column) => Math.max(...inputs.map((row) => row.reduce((sum, x, at) => sum + Math.abs(x * matrix[at]![column]!), 0))));
+  const [queries, keys] = [sums(Qm), sums(Km)];
+  const score = queries.reduce((sum, value, at) => sum + value * keys[at]!, 0) / Math.sqrt(keys.length);
+  const value = Math.max(...sums(Vm));
+  const below = `below ${general(MOST, 2)}, which torch.float64 can hold`;
+  require(score < MOST, `scores of up to ${general(score, 3)}`, below, "Scale Km or Qm down.");
+  require(value < MOST, `values of up to ${general(value, 3)}`, below, "Scale Vm down.");
+  const inOutput = gamma(2 * (max_len + Number(has_cls)) + Km.length + 48);
+  // In the head, and in these tables.
+  return { score: 4 * gamma(2 * Km.length + keys.length + 8) * score, value: 2 * inOutput * value, bound: inOutput };
+}
+
+const gamma = (roundings: number): number => (roundings * ROUNDOFF) / (1 - roundings * ROUNDOFF);
+
+/** The keys that a query should attend to: by the description, or those whose value is the target. */
+function wantedOf({ values }: Tables, { tiers, tolerance }: Task, query: number, keys: number[], target: number[]): boolean[] {
+  if (tiers) {
+    const most = Math.max(...keys.map((key) => tiers[query]![key]!));
+    return keys.map((key) => tiers[query]![key] === most);
+  }
+  const found = keys.map((key) => values[key]!.every((value, at) => Math.abs(value - target[at]!) <= (tolerance ?? SAME)));
+  return found.includes(true) ? found : found.map(() => true);
+}
+
+/** Of one query: the margin of its best wanted score, and the bound on the error of its output. */
+function bounded(
+  { scores, values }: Tables, query: number, keys: number[], wanted: boolean[], target: number[], roundings: Roundings, padded: boolean,
+): { margin: number; error: number } {
+  const of = (which: boolean) => keys.filter((_, at) => wanted[at] === which);
+  const [chosen, others] = [of(true), of(false)];
+  const score = (key: number) => scores[query]![key]!;
+  const [best, least] = [Math.max(...chosen.map(score)), Math.min(...chosen.map(score))];
+  const margin = best - Math.max(...others.map(score));
+  const leaked = others.length ? 1 / (1 + Math.exp(margin - roundings.score) / others.length) : 0;
+  const uneven = Math.tanh((best - least + roundings.score) / 4);
+  const errors = target.map((wanted, column) => {
+    const off = (key: number) => values[key]![column]! - wanted;
+    const missed = Math.abs(chosen.reduce((sum, key) => sum + off(key), 0)) / chosen.length;
+    // Keys that are not wanted count as 0, those of padding among them.
+    const near = [...chosen.map(off), ...(others.length || padded ? [0] : [])];
+    const distance = Math.max(0, ...others.map((key) => Math.abs(off(key))));
+    return missed + uneven * (Math.max(...near) - Math.min(...near)) + leaked * distance;
+  });
+  return { margin, error: Math.max(...errors) };
+}
+
+/** As `str(certificate)`. */
+function inWords(found: Omit<Certificate, "text">, task: string, worst: Failure): string {
+  const { verdict, criterion, num_checked, num_right, num_outputs, largest_error, margin, bound, counterexample } = found;
+  const numbers = (values: number[]) => values.map((value) => general(value, 4)).join(" ");
+  const at = ({ sequence, position, output: got, target }: Failure) =>
+    `${sequence}, position ${position}: got [${numbers(got)}], wanted [${numbers(target)}]`;
+  const none = bound === null ? "unknown" : "none needed";
+  const lines = [
+    `${task}: ${verdict.toUpperCase()} (${criterion}; float64)`,
+    `  based on        every sequence: ${grouped(num_checked)} of ${grouped(num_checked)} run`,
+    `  correct         ${grouped(num_right)} of ${grouped(num_outputs)} outputs (${fixed(100 * (num_right / num_outputs), 2)}%)`,
+    `  largest error   ${general(largest_error, 3)} at ${at(worst)}`,
+    `  margin          ${margin === null ? none : general(margin, 6)}`,
+    `  bound on error  ${bound === null ? "unknown" : general(bound, 3)}`,
+  ];
+  if (counterexample) lines.push(`  counterexample  ${at(counterexample)}`);
+  return lines.join("\n");
+}

@@ -1,0 +1,143 @@
+// What the residual stream predicts after each layer, and what each part of a model adds to a logit, as
+// glassformer/explorer/answers/lenses.py and glassformer/observe/lens.py.
+import type { AskContributions, AskLens, Contributions, Lens } from "../source";
+import type { Pause } from "./attention";
+import type { Hook, Model } from "./model";
+import { linear, rowsOf, softmax, type Numbers } from "./products";
+import { require } from "./refusing";
+import type { Runs } from "./runs";
+import { ranked } from "./sampling";
+import { chosen, outcomesOf, requireRead } from "./outcomes";
+import { towards } from "./what-if";
+
+const MOST_POSITIONS = 64;
+
+type Contribution = Contributions["parts"][number];
+
+export async function lens(runs: Runs, ask: AskLens, pause: Pause): Promise<Lens> {
+  const outcomes = await outcomesOf(runs, ask, pause);
+  requireRead(runs, outcomes, "a lens");
+  const target = chosen(outcomes, ask.target);
+  const { message, inputs } = outcomes.run;
+  const words = outcomes.place === null ? [""] : message.tokens;
+  require(ask.first < words.length, `first = ${ask.first}`, `0 to ${words.length - 1}`, "Name a position of the text.");
+  const positions = words.slice(ask.first, ask.first + MOST_POSITIONS);
+  const { model } = runs;
+  const width = model.config.hidden_dim;
+  const found: Lens = {
+    target,
+    name: runs.name(target),
+    first: ask.first,
+    stages: [],
+    positions,
+    names: [],
+    probabilities: [],
+    targets: [],
+  };
+  const hook: Hook = (site, part, layer, values) => {
+    if (site !== "residual" || part !== model.last.part) return;
+    const stream = values as Float32Array;
+    const rows = outcomes.place === null ? stream : stream.subarray(ask.first * width, (ask.first + positions.length) * width);
+    const logits = model.readOut(rows, inputs.at(-1)!);
+    const count = logits.length / positions.length;
+    const shares = rowsOf(logits, count).map((row) => softmax(row));
+    const finite = shares.every((each) => each.every(Number.isFinite));
+    require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.");
+    const best = shares.map((each) => ranked(each)[0]!);
+    found.stages.push(layer < 0 ? "embedding" : `layer ${layer}`);
+    found.names.push(best.map((each) => runs.name(each)));
+    found.probabilities.push(best.map((each, at) => shares[at]![each]!));
+    found.targets.push(shares.map((each) => each[target]!));
+  };
+  await model.readAll(inputs, { pause, hook });
+  return found;
+}
+
+/**
+ * The logit as a sum over the parts of the model: each adds the product of what it adds to the stream and the gradient there,
+ * through the output matrix and the final norm with the scale that it has for the whole stream.
+ */
+export async function contributions(runs: Runs, ask: AskContributions, pause: Pause): Promise<Contributions> {
+  const outcomes = await outcomesOf(runs, ask, pause);
+  const target = chosen(outcomes, ask.target);
+  const other = ask.other === null ? null : chosen(outcomes, ask.other, "other");
+  requireRead(runs, outcomes, "contributions");
+  const { model } = runs;
+  const { config, weights, last } = model;
+  const kind = { decoder: "Decoder", encoder: "Encoder", encoder_decoder: "EncoderDecoder" }[config.kind];
+  const [before, fix] = ["blocks that normalise their input", "Use logit_lens()."];
+  require(config.norm_place !== "sum", `${kind} with post-norm blocks`, before, fix);
+  const fits = config.norm_place === "before" && config.logit_cap === null;
+  const got = `${kind} with norms after its parts, or with capped logits`;
+  require(fits, got, "logits that are a sum over the parts", fix);
+  const { inputs, reading } = outcomes.run;
+  const width = config.hidden_dim;
+  const alone = inputs.at(-1)!.map((_, at) => Number(at === outcomes.place));
+  const shares = outcomes.place === null ? model.shares(inputs[0]!) : alone;
+  const direction = towards(model, target, other);
+  const gradients = rowsOf(reading.stream, width).map((row, at) => shares[at]! && gradient(model, row, direction, shares[at]!));
+  const sum = (of: (gradient: Float64Array, at: number) => number) =>
+    gradients.reduce<number>((all, each, at) => (each ? all + of(each, at) : all), 0);
+  const along = (values: Numbers) => sum((each, at) => product(each, values, at * width));
+  const difference = (values: Float32Array) => values[target]! - (other === null ? 0 : values[other]!);
+
+  const part = (
+    name: string, kind: Contribution["kind"], layer: number | null, value: number, more: Partial<Contribution> = {},
+  ): Contribution => ({ name, kind, part: null, layer, number: null, value, ...more });
+  const attention = (of: "self" | "decoder" | "cross", layer: number, heads: Numbers): Contribution[] => {
+    const [name, module] = of === "cross" ? [`layer ${layer} cross-attention`, "cross_attention"] : [`layer ${layer}`, "attention"];
+    const output = weights.of(`${last.prefix}layers.${layer}.${module}.output.weight`);
+    const bias = weights.maybe(`${last.prefix}layers.${layer}.${module}.output.bias`);
+    const [size, inside] = [config.head_dim, output.length / width];
+    const found = Array.from({ length: config.num_heads }, (_, head) => {
+      const alone = Float32Array.from(heads, (value, at) => (Math.floor((at % inside) / size) === head ? value : 0));
+      const value = along(linear(alone, output, null, inside));
+      return part(`${name} head ${head}`, "head", layer, value, { part: of, number: head });
+    });
+    if (!bias?.some((value) => value !== 0)) return found;
+    const added = sum((each) => product(each, bias, 0));
+    return [...found, part(of === "cross" ? `${name} bias` : `${name} attention bias`, "bias", layer, added)];
+  };
+
+  const parts: Contribution[] = [];
+  let [attended, fed]: Contribution[][] = [[], []];
+  const hook: Hook = (site, of, layer, values, token, expert) => {
+    if (of === "encoder") return;
+    if (site === "heads") attended!.push(...attention(of, layer, values));
+    if (site === "ffn") fed!.push(part(`layer ${layer} ffn`, "ffn", layer, along(values)));
+    if (site === "router" && token === 0) {
+      fed = Array.from(values, (_, number) => part(`layer ${layer} expert ${number}`, "expert", layer, 0, { number }));
+    }
+    if (site === "expert" && gradients[token]) fed![expert]!.value += product(gradients[token], values, 0);
+    if (site !== "residual") return;
+    if (layer < 0) parts.push(part("embedding", "embedding", null, along(values)));
+    parts.push(...fed!, ...attended!);
+    [attended, fed] = [[], []];
+  };
+  await model.readAll(inputs, { pause, hook });
+
+  const [normBias, outputBias] = [weights.maybe(`${last.prefix}final_norm.bias`), weights.maybe("output.bias")];
+  const value = normBias ? difference(linear(normBias, model.output, null, width)) : 0;
+  if (value !== 0) parts.push(part("norm bias", "bias", null, value));
+  if (outputBias) parts.push(part("output bias", "bias", null, difference(outputBias)));
+  const named = other === null ? null : runs.name(other);
+  return { target, name: runs.name(target), other, other_name: named, total: difference(outcomes.before), parts };
+}
+
+const product = (a: Numbers, b: Numbers, from: number): number => {
+  let sum = 0;
+  for (let at = 0; at < a.length; at++) sum += a[at]! * b[from + at]!;
+  return sum;
+};
+
+/** Of a logit that counts this much, in the stream x before the final norm, whose scale stays. */
+function gradient({ config, weights, last }: Model, x: Float32Array, direction: Float64Array, share: number): Float64Array {
+  if (!weights.maybe(`${last.prefix}final_norm.weight`)) return direction.map((value) => value * share);
+  const centred = (values: Float64Array) => {
+    const mean = config.norm === "layer" ? values.reduce((a, b) => a + b, 0) / values.length : 0;
+    return values.map((value) => value - mean);
+  };
+  const squares = centred(Float64Array.from(x)).reduce((sum, value) => sum + value ** 2, 0);
+  const factor = share / Math.sqrt(squares / x.length + config.norm_eps);
+  return centred(direction).map((value) => value * factor);
+}

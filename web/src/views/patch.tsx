@@ -1,0 +1,138 @@
+// Two texts of as many tokens, and what the second would say with one place of the residual stream as in the first.
+import { useId } from "preact/hooks";
+import type { ViewProps } from "./props";
+import { useAsk, useAskInTurn, useSweep } from "../asking";
+import { Awaited, Fault, Field, share, visible } from "../parts";
+import type { Patches, Run, WhatIf } from "../source";
+import { UNCHANGED } from "../state";
+import "./patch.css";
+import { shown } from "./attention/stack";
+import { PatchTable } from "./patch/table";
+import { About } from "./what-if";
+import { Outcomes } from "./what-if/outcomes";
+
+const TYPING = 150;
+
+export function TwoTextsView(props: ViewProps) {
+  if (!props.run) return <Awaited busy={props.busy} />;
+  if (!props.source.answers("patches")) return <p class="quiet">This file does not compute this view: open the model with {"\u2018"}glassformer explore{"\u2019"}.</p>;
+  return <Shown key={props.card.name} {...props} run={props.run} />;
+}
+
+function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
+  const help = useId();
+  const text = state.second ?? run.ask.text;
+  const asked = { ask: run.ask, place: null, target: state.target, other: state.other, ...UNCHANGED, patch: null };
+  const first = useAsk(source, "whatif", asked).answer;
+  const second = useAsk(source, "run", { ...run.ask, text }, TYPING);
+  const fits = second.answer !== null && second.answer.ask.text === text && second.answer.tokens.length === run.tokens.length;
+  const differ = fits && text !== run.ask.text;
+  const target = state.target ?? first?.target ?? null;
+  // What the second text would say, unless another one is chosen.
+  const plain = useAsk(source, "whatif", differ ? { ...asked, ask: { ...run.ask, text }, target, other: null } : null).answer;
+  const likeliest = plain?.outcomes.reduce((best, each) => (each.before > best.before ? each : best)).id ?? null;
+  const wanted = state.other ?? likeliest;
+  const other = wanted === target ? null : wanted;
+  const sweep = useSweep(source, "patches", differ && plain ? { ask: run.ask, place: null, target, second: text, other } : null);
+  const { spot } = state;
+  const patch = differ && spot && { text: run.ask.text, ...spot };
+  const one = useAskInTurn(source, "whatif", patch ? { ...asked, ask: { ...run.ask, text }, target, other, patch } : null);
+  return (
+    <div class="what-if patch">
+      <section class="panel" aria-label="The second text">
+        <Field label="Second text" wide>
+          <textarea
+            rows={1}
+            value={text}
+            spellcheck={false}
+            aria-describedby={help}
+            onKeyDown={(event) => card.words && event.key === "Enter" && event.preventDefault()}
+            onInput={(event) => store.set({ second: event.currentTarget.value, spot: null }, "second")}
+          />
+        </Field>
+        <p class="quiet" id={help} role="status">
+          {text === run.ask.text
+            ? "Change a word, so that the answer changes and the number of tokens stays."
+            : second.answer && second.answer.ask.text === text && !fits
+              ? `${second.answer.tokens.length} tokens; the first text has ${run.tokens.length}. Change words one for one.`
+              : `As many tokens as the first text, ${run.tokens.length}. Next after it: ${second.answer?.said.headline.replace(/^next: /, "") ?? "\u2026"}`}
+        </p>
+        {second.refusal && <Fault refusal={second.refusal} />}
+      </section>
+      {differ && first && (
+        <div class="sides">
+          <section class="panel" aria-label="Each place from the first text" data-busy={sweep.busy && !sweep.answer}>
+            <Title patches={sweep.answer} />
+            <About {...{ source, store, card, run }} state={{ ...state, other }} answer={first} quiet />
+            {sweep.answer && <Progress patches={sweep.answer} />}
+            {sweep.answer && <PatchTable patches={sweep.answer} spot={spot} choose={(next) => store.set({ spot: next }, true)} />}
+            {!sweep.answer && sweep.busy && <Awaited busy />}
+            {sweep.refusal && <Fault refusal={sweep.refusal} />}
+          </section>
+          <section class="panel" aria-label="What the place does" data-busy={one.busy}>
+            {spot && one.answer && patch ? (
+              <Effect answer={one.answer} busy={one.busy} words={[run.tokens, second.answer?.tokens ?? []]} spot={spot} />
+            ) : (
+              <p class="quiet">Click a cell: the second text is read again with that place as in the first.</p>
+            )}
+            {one.refusal && <Fault refusal={one.refusal} />}
+          </section>
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Title({ patches }: { patches: Patches | null }) {
+  return (
+    <div class="title">
+      <h2>
+        Each place from the first text
+        {patches && (
+          <>
+            , for <span class="word">{visible(patches.name)}</span>
+            {patches.other_name !== null && <> over <span class="word">{visible(patches.other_name)}</span></>}
+          </>
+        )}
+      </h2>
+      <p class="quiet">
+        The second text is read with one place of the residual stream as in the first: after a layer, at a token. 100 brings the first
+        text's log-odds, 0 changes nothing.
+      </p>
+    </div>
+  );
+}
+
+function Progress({ patches: { done, total } }: { patches: Patches }) {
+  if (done >= total) return null;
+  return (
+    <p class="quiet sweeping">
+      <progress max={total} value={done} aria-label="Places so far" /> {`${done} of ${total} places`}
+    </p>
+  );
+}
+
+interface EffectProps {
+  answer: WhatIf;
+  busy: boolean;
+  /** The tokens of the two texts. */
+  words: [string[], string[]];
+  spot: { layer: number; position: number };
+}
+
+function Effect({ answer, busy, words: [first, second], spot: { layer, position } }: EffectProps) {
+  return (
+    <>
+      <div class="title">
+        <h2>
+          Second text, after layer {layer} at <span class="word">{shown(second[position] ?? "")}</span>
+          <sub>{position}</sub> as for <span class="word">{shown(first[position] ?? "")}</span>
+        </h2>
+        <p class="quiet" role="status">
+          {busy ? "Computing\u2026" : `${share(answer.distance)} of the probability moved. Before: the second text as it is.`}
+        </p>
+      </div>
+      <Outcomes {...{ answer, busy }} choose={null} />
+    </>
+  );
+}
