@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
-from playwright.sync_api import Page, Position
+from playwright.sync_api import Page, Position, expect
 
 from glassformer.explorer import messages as m
 
@@ -64,4 +64,7 @@ def hover_cell(page: Page, query: int, key: int, size: tuple[int, int], which: i
 
 
 def shown_value(page: Page) -> float:
-    return float(page.locator(".readout strong").inner_text().replace("\u2212", "-"))
+    """The value of the cell that is read, once it has arrived."""
+    told = page.locator(".readout .number")
+    expect(told).not_to_have_text("\u2026")
+    return float(told.inner_text().replace("\u2212", "-"))

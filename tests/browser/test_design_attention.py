@@ -13,6 +13,7 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import unique
 
+from .attention_page import shown_value
 from .conftest import Go
 from .design_page import cell, showing
 
@@ -70,7 +71,7 @@ def matrix_on(page: Page, count: int) -> np.ndarray:
             else:
                 cells.press("ArrowRight")
                 cells.press("ArrowLeft")
-            row.append(float(page.locator(".readout .number").inner_text().replace("\u2212", "-")))
+            row.append(shown_value(page))
         rows.append(row)
     return np.array(rows)
 

@@ -22,6 +22,7 @@ from glassformer.explorer.saving.saved_page import page as saved_page
 from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import State, changed, from_words
 
+from .attention_page import shown_value
 from .conftest import Open, Watch
 
 pytestmark = pytest.mark.slow
@@ -89,7 +90,7 @@ def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], backend: B
             matrix.press(key)
         answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=layer, head=head))
         assert isinstance(answer, bytes)
-        told = float(page.locator(".readout .number").inner_text())
+        told = shown_value(page)
         assert told == float(f"{np.frombuffer(answer, '<f4')[1]:.3g}")
 
 
@@ -391,7 +392,7 @@ def test_its_model_reads_another_text_and_writes_on(
         matrix.press(key)
     answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=2, head=1))
     assert isinstance(answer, bytes)
-    seen = float(page.locator(".readout .number").inner_text())
+    seen = shown_value(page)
     assert seen in [float(f"{weight:.3g}") for weight in np.frombuffer(answer, "<f4")]
     page.get_by_role("tab", name="Experts").click()
     settled(page)
