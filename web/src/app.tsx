@@ -63,7 +63,7 @@ export function App({ source: answering, store, within }: AppProps) {
   const edited = shown?.kind === "head" && (state.exercise || Object.keys(state.cells).length > 0);
   // Edits are sent as whole matrices, which need the design.
   const awaited = edited && edits === null;
-  const run = useAsk(source, "run", shown && !awaited ? askRun(shown, state, edits) : null, 100);
+  const run = useAsk(source, "run", shown && !awaited ? askRun(shown, state, edits) : null, source.typing);
   // Errors of edited weights are shown where they are edited.
   const toldBelow = state.view === "design" && edits !== null && edits.differs;
   const answer = run.answer && card && run.answer.ask.model === card.name ? run.answer : null;

@@ -30,6 +30,7 @@ export function computing(recorded: Source, model: SavedModel): Computing {
   opened.catch((error: unknown) => (fault.value = refusalOf(error)));
   return {
     fault,
+    typing: 0,
     answers: (name) => isComputed(model, name) && fault.value === null,
     async ask(name, asked, wanted = new AbortController().signal) {
       if (!isComputed(model, name) || fault.value !== null) return recorded.ask(name, asked, wanted);

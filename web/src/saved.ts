@@ -80,6 +80,7 @@ export function fromSaved(saved: Saved): Source {
   };
 
   return {
+    typing: 0,
     answers: () => false,
     async ask(name, asked) {
       if (name === "weights") return (await tile(asked as AskTile)) as never;

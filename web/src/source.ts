@@ -58,6 +58,9 @@ export type WhatIf = Schemas["WhatIf"];
 export type Part = Attention["part"];
 export type View = ModelCard["views"][number];
 
+/** Milliseconds between letters, so that a server or a kernel is asked once for a word. */
+export const TYPING = 100;
+
 /** Rows and columns of the largest tile. */
 export const { TILE } = contract;
 
@@ -109,6 +112,8 @@ export class Unknown extends Refused {}
 export class Unanswered extends Refused {}
 
 export interface Source {
+  /** Milliseconds without a change before what is typed is asked for: 0 where nothing has to be sent. */
+  readonly typing: number;
   /** Whether any request for this call can be answered, or only those recorded in a saved page. May change: read it in a render. */
   answers(name: CallName): boolean;
   /** @throws Refused, or an AbortError when `signal` aborts. */
@@ -133,6 +138,7 @@ function refusalIn(text: string): Refusal | null {
 /** The server that the page came from. */
 export function fromServer(): Source {
   return {
+    typing: TYPING,
     answers: () => true,
     async ask(name, asked, signal) {
       let response: Response;
@@ -197,7 +203,7 @@ export function reviving(source: Source): Source {
     return again;
   }
 
-  return { answers: source.answers, ask };
+  return { ...source, ask };
 }
 
 interface Known {
@@ -212,7 +218,7 @@ interface Known {
 export function remembering(source: Source, most = 512): Source {
   const known = new Map<string, Known>();
   return {
-    answers: source.answers,
+    ...source,
     ask(name, asked, signal) {
       // Pages are made anew each time, sweeps go on. Tiles are large and cached by head (attention/tiles.ts).
       if (name === "page" || name === "weights" || name === "sweep" || name === "patches") return source.ask(name, asked, signal);

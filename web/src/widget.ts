@@ -1,5 +1,5 @@
 // A notebook's widget: requests go to the kernel as messages, and the state is shared with Python.
-import { Refused, Unknown, floats, type CallName, type Refusal, type Source } from "./source";
+import { Refused, TYPING, Unknown, floats, type CallName, type Refusal, type Source } from "./source";
 import { fromWords, toWords, type State, type Store, type Words } from "./state";
 import { signal, type Signal } from "@preact/signals";
 
@@ -74,6 +74,7 @@ export function overMessages(model: Model): Source & Closing & { silent: Signal<
   model.on("msg:custom", hear);
 
   return {
+    typing: TYPING,
     answers: () => true,
     silent,
     ask(name, question, signal) {

@@ -12,8 +12,6 @@ import { Toolbar } from "./design/toolbar";
 import { designed, typed, type Edited, type Weights } from "./design/weights";
 import "./design.css";
 
-const TYPING = 60;
-
 export function DesignView(props: ViewProps) {
   const { answer, refusal } = useAsk(props.source, "head", { model: props.card.name });
   const design = useMemo(() => (answer ? designed(answer, props.state.exercise) : null), [answer, props.state.exercise]);
@@ -31,7 +29,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
   const [refused, setRefused] = useState<Refusal | null>(null);
   const can = source.answers("check");
   const asked = { model: card.name, weights: edits.weights, text: state.text };
-  const { answer: check, refusal, busy } = useAsk(source, "check", asked, TYPING);
+  const { answer: check, refusal, busy } = useAsk(source, "check", asked, source.typing);
   const first = head.has_cls ? 1 : 0;
   const judge = check?.certificate;
   const last = (check?.tokens.length ?? 1) - 1;

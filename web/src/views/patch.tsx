@@ -11,8 +11,6 @@ import { PatchTable } from "./patch/table";
 import { About } from "./what-if";
 import { Outcomes } from "./what-if/outcomes";
 
-const TYPING = 150;
-
 export function TwoTextsView(props: ViewProps) {
   if (!props.run) return <Awaited busy={props.busy} />;
   if (!props.source.answers("patches")) return <p class="quiet">This file does not compute this view: open the model with {"\u2018"}glassformer explore{"\u2019"}.</p>;
@@ -24,7 +22,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
   const text = state.second ?? run.ask.text;
   const asked = { ask: run.ask, place: null, target: state.target, other: state.other, ...UNCHANGED, patch: null };
   const first = useAsk(source, "whatif", asked).answer;
-  const second = useAsk(source, "run", { ...run.ask, text }, TYPING);
+  const second = useAsk(source, "run", { ...run.ask, text }, source.typing);
   const fits = second.answer !== null && second.answer.ask.text === text && second.answer.tokens.length === run.tokens.length;
   const differ = fits && text !== run.ask.text;
   const target = state.target ?? first?.target ?? null;

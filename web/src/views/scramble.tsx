@@ -11,8 +11,6 @@ import { Ties } from "./scramble/ties";
 import { largestChange, layersOf, useReading } from "./scramble/weights";
 import "./scramble.css";
 
-const TYPING = 150;
-
 export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const own = card.source ?? [];
   const units = state.source ?? own;
@@ -22,11 +20,11 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const reordered = asStored(settledOrder) !== null;
   const ask = { model: card.name, text: state.text, source: units };
 
-  const given = useAsk(source, "run", { ...ask, order: null, weights: null, changes: null }, TYPING);
+  const given = useAsk(source, "run", { ...ask, order: null, weights: null, changes: null }, source.typing);
   const can = source.answers("scramble");
   const edited = state.source !== null && can;
-  const original = useAsk(source, "run", edited ? { ...ask, source: own, order: null, weights: null, changes: null } : null, TYPING);
-  const one = useAsk(source, "scramble", reordered ? { ...ask, order: settledOrder } : null, TYPING);
+  const original = useAsk(source, "run", edited ? { ...ask, source: own, order: null, weights: null, changes: null } : null, source.typing);
+  const one = useAsk(source, "scramble", reordered ? { ...ask, order: settledOrder } : null, source.typing);
   const [tried, setTried] = useState("");
   const trying = tried === JSON.stringify(ask);
   const every = useAsk(source, "scramble", trying ? { ...ask, order: null } : null);

@@ -6,12 +6,10 @@ import { WORDS, ground } from "../design/certificate";
 import type { ViewProps } from "../props";
 import { Outputs } from "./outputs";
 
-const TYPING = 150;
-
 export function Exercise({ source, store, state, card, run }: ViewProps) {
   const program = state.attempt ?? card.blank;
   const asked = { model: card.name, program, text: run?.ask.text ?? card.text };
-  const { answer, of, refusal, busy } = useAsk(source, "attempt", asked, TYPING);
+  const { answer, of, refusal, busy } = useAsk(source, "attempt", asked, source.typing);
   // A verdict stands only beside the text that it is about.
   const judged = refusal === null && of?.program === program ? answer : null;
   const failure = judged?.counterexample;
