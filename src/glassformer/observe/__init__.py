@@ -1,1 +1,1 @@
-"""Looking inside models: capture, measures of attention, predicted and measured cost, and figures."""
+"""Looking inside models: capture, measures of attention, predicted and measured cost, interventions and sweeps."""
