@@ -72,6 +72,7 @@ def test_the_site_is_small_and_loads_nothing_from_elsewhere(site: Path) -> None:
     )
     pages = [path for path in files if path.suffix == ".html" and path.parent.name != "pages"]
     assert [path.name for path in pages if loads.search(path.read_text(encoding="utf-8"))] == []
+    assert 'rel="icon"' in (site / "index.html").read_text(encoding="utf-8")  # or else browsers ask for /favicon.ico
 
 
 @pytest.mark.slow
