@@ -26,6 +26,7 @@ mathjax_path = "tex-svg.js"
 MATHJAX = str(Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax" / mathjax_path)
 html_static_path = ["_static", MATHJAX]
 html_css_files = ["site.css"]
+html_favicon = "../src/glassformer/explorer/page/icon.svg"
 html_extra_path = ["build/extra"]
 html_copy_source = False
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]

@@ -13,6 +13,7 @@ EXAMPLES = (
     "glassformer.observe.intervene.intervene",
     "glassformer.programs.compiler.compile_program",
     "glassformer.handcraft.verification.verify",
+    "glassformer.training.loop.train",
 )
 
 

@@ -150,6 +150,7 @@ def test_all_bundled_models_are_written_to_one_directory(
     ("arguments", "words"),
     [
         (["nowhere"], "nowhere, which does not exist"),
+        (["smolm2"], "Did you mean 'smollm2'?"),
         (["--text", "x" * (MOST_CHARACTERS + 1)], "65,537 characters"),
         (["--text", "\udcff"], "text in UTF-8"),
         (["--port", "65536"], "0 to 65535"),

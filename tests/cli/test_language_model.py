@@ -62,6 +62,9 @@ def test_texts_run_under_captures_and_interventions(tiny_gpt_oss: Path) -> None:
         logits = lm("some text")
     assert not logits.requires_grad
     assert torch.equal(logits, lm.model(lm.tokens("some text")))
+    assert torch.equal(logits, lm(lm.tokens("some text")))
+    with refused("tokens from 280"):
+        lm(torch.tensor([[280]]))
     assert len(seen.weights) == len(lm.model.layers)
     with intervene(lm, zero("attention", layers=0)):
         assert not torch.equal(lm("some text"), logits)
@@ -133,6 +136,10 @@ def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> No
         module.find_model(str(directory))
     with refused("no directory"):
         module.find_model("no such/model/here")
+    with refused("'smolm2'", expected="a short name", fix="Did you mean 'smollm2'"):
+        module.find_model("smolm2")
+    with refused("'nosuch'", expected="a short name", fix="gpt-oss-20b"):
+        module.find_model("nosuch")
 
 
 def test_a_vocabulary_that_is_not_told_is_its_owners_default(

@@ -66,11 +66,14 @@ def test_the_cells_are_those_that_jupytext_reads(lab):
 
 
 @pytest.mark.parametrize("lab", READY)
-def test_start_writes_a_notebook_with_blanks(lab, tmp_path, capsys):
+def test_start_writes_a_notebook_with_blanks(lab, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("shutil.which", {"jupyter-lab": "there" if lab == READY[0] else None}.get)
     nbformat = pytest.importorskip("nbformat")
     assert main(["course", "start", lab.replace("_", "-"), str(tmp_path), "--seed", "3"]) == 0
     path = tmp_path / f"{lab}.ipynb"
-    assert str(path) in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"jupyter lab {path}" in said
+    assert ("pip install jupyterlab" in said) == (lab != READY[0])
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     text = "\n".join(cell.source for cell in made.cells)

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from glassformer import __version__
 from glassformer.allocator import keep_freed_memory
@@ -87,16 +88,20 @@ def run(arguments: Sequence[str]) -> int:
     if first not in COMMANDS:
         kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
         raise InputError(f"'{first}'", f"a known {kind}", known_name(first, known))
+    flags = parse(first, rest)
+    with naming_extras():
+        status: int = importlib.import_module(COMMANDS[first].module).main(flags)
+    return status
+
+
+def parse(name: str, arguments: Sequence[str]) -> Any:
+    """The flags of the command ``name``."""
     import tyro
 
-    command = COMMANDS[first]
-    module, _, name = command.flags.rpartition(".")
-    flags_class = getattr(importlib.import_module(module), name)
-    parse = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
-    flags = parse(args=rest, prog=f"glassformer {first}")
-    with naming_extras():
-        status: int = importlib.import_module(command.module).main(flags)
-    return status
+    module, _, flags = COMMANDS[name].flags.rpartition(".")
+    flags_class = getattr(importlib.import_module(module), flags)
+    read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
+    return read(args=arguments, prog=f"glassformer {name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -200,9 +200,13 @@ class LanguageModel:
     """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
 
     @torch.no_grad()
-    def __call__(self, text: str) -> Float[Tensor, "1 position vocab"]:
-        """The logits after each token of ``text``, without gradients; errors as for :meth:`tokens`."""
-        logits: Tensor = self.model(self.tokens(text))
+    def __call__(self, text: str | Int[Tensor, "batch position"]) -> Float[Tensor, "batch position vocab"]:
+        """The logits after each token of a text, or of what :meth:`tokens` gives, without gradients.
+
+        Raises:
+            InputError: As for :meth:`tokens`, and for tokens as ``model`` does.
+        """
+        logits: Tensor = self.model(self.tokens(text) if isinstance(text, str) else text)
         return logits
 
     def tokens(self, text: str, *, special: bool = False) -> Int[Tensor, "1 position"]:
@@ -368,7 +372,7 @@ def find_place(source: str | Path) -> Path | GgufFile:
         return read_gguf(find_file(owner, file))
     if "/" not in name or path.suffix == ".gguf":
         close = known_name(name, tuple(KNOWN)) if "/" not in name else "Check the path."
-        ways = "a GGUF file, a model's directory, owner/name on the hub, or one of " + ", ".join(KNOWN)
+        ways = "a GGUF file, a model's directory, owner/name on the hub, or a short name"
         raise InputError(f"{name!r}, which is no model here", ways, close)
     return find_directory(name)
 
@@ -381,7 +385,12 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
         if found is None:
             raise InputError(f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file.")
         return found
-    return read_tokenizer(path if path.exists() or path.suffix == ".json" else find_file(name, TOKENIZER_FILE))
+    if path.exists() or path.suffix == ".json":
+        return read_tokenizer(path)
+    fix = f"Only 'glassformer generate' takes {name}." if name in ("bytes", "numbers") else "Check the path."
+    ways = f"a {TOKENIZER_FILE}, a directory with one, or owner/name on the hub"
+    require("/" in name, f"{name!r}, which is no tokenizer here", ways, fix)
+    return read_tokenizer(find_file(name, TOKENIZER_FILE))
 
 
 def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:

@@ -85,6 +85,16 @@ def train(
         InputError: If the directory holds a run and ``resume`` is false, or holds none and it is true; if a checkpoint
             is damaged or belongs to another configuration; if the device lacks ``config.precision``.
         DivergedError: If loss or gradient become NaN or infinite. Checkpoints stay as they were.
+
+    Example:
+        >>> from glassformer.models import Decoder, DecoderConfig
+        >>> from glassformer.training import EpochBatches, NextTokenTask
+        >>> tokens = torch.arange(12).repeat(8, 1) % 5  # eight texts: 0 1 2 3 4 0 1 ...
+        >>> task = NextTokenTask(EpochBatches({"tokens": tokens}), tokens, metric="accuracy")
+        >>> model = Decoder(DecoderConfig(5, 1, 16, 32, 2, 8))
+        >>> config = TrainingConfig(steps=60, batch_size=8, learning_rate=0.01)
+        >>> train(model, task, config, progress=False).ending, task.evaluate(model)["accuracy"]
+        ('finished', 1.0)
     """
     got, expected = f"resume = {resume}, tensorboard = {config.tensorboard} without a directory", "a run directory"
     fix = "Pass directory=Path('runs/my-run')."

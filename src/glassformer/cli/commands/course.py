@@ -2,6 +2,8 @@
 
 import glob
 import json
+import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +31,8 @@ def start(flags: StartFlags) -> None:
         with writing(file):
             write_text(file, text)
     say(f"notebook: {shown(path)}")
+    missing = "" if shutil.which("jupyter-lab") else " (which is not here yet: pip install jupyterlab)"
+    say(f"open it:  jupyter lab {shlex.quote(str(path))}{missing}")
 
 
 def _files(named: Sequence[Path]) -> list[Path]:

@@ -19,7 +19,7 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import require_fits
 from glassformer.handcraft.weight_files import read_head
 from glassformer.programs.saved import is_program_file, load_program
-from glassformer.text import one_line, shown
+from glassformer.text import known_name, one_line, shown
 
 MOST_FOUND = 64
 """Largest number of models taken from a directory of runs."""
@@ -65,7 +65,7 @@ def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
         there,
         f"{shown(path)}, which does not exist",
         "a run, a checkpoint, a GGUF file, the weights of a head, or the name of a model",
-        f"Correct the path, or choose among {', '.join((*KNOWN, *(entry.card.name for entry in bundled())))}.",
+        known_name(name, [*KNOWN, *(entry.card.name for entry in bundled())]) if "/" not in name else "Check the path.",
     )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken), title)
