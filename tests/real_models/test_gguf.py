@@ -21,6 +21,7 @@ from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
 from glassformer.generation.decoding import generate
 from glassformer.generation.native_step import DecodingStep
 from glassformer.kernels.blocks import KINDS, expanded, values
+from glassformer.kernels.linear import avx512_of_amd
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import put
@@ -39,7 +40,8 @@ REFERENCE = {
     ("gemma", FRANCE): (6, " the", (19.092, 18.548)),
 }
 """Tokens, the likeliest next one, and the largest logits, of transformers in float64 on the expanded weights."""
-BOUND = {"smollm2": 2e-4, "gemma": 5e-4}
+# oneDNN, by which AMD's AVX-512 multiplies float32 faster, rounds twice as much as MKL: 1.8e-4 from float64 for 9e-5.
+BOUND = {"smollm2": 3e-4 if avx512_of_amd() else 2e-4, "gemma": 5e-4}
 PROMPTS = (
     *(JOHN, FRANCE, "Once upon a time there was a little dragon who", "def fibonacci(n):", "1, 2, 3, 4, 5,"),
     *("The three laws of thermodynamics are", "Dear Sir or Madam,", "Monday, Tuesday, Wednesday,", "Water boils at"),
