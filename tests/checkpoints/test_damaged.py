@@ -114,8 +114,8 @@ def test_damaged_checkpoints_are_refused(intact: Path, tmp_path: Path, load: Any
 
 
 @pytest.mark.slow
-def test_two_thousand_damaged_checkpoints_are_refused(intact: Path, tmp_path: Path, load: Any) -> None:
-    search(2000, intact, tmp_path, load)
+def test_five_hundred_damaged_checkpoints_are_refused(intact: Path, tmp_path: Path, load: Any) -> None:
+    search(500, intact, tmp_path, load)
 
 
 @pytest.mark.parametrize("kind", KINDS)

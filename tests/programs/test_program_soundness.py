@@ -587,7 +587,7 @@ def test_a_solution_is_not_lost_to_more_features() -> None:
     assert trial.faults == []
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
 def test_random_models_and_damaged_ones_have_no_false_certificate(count: int, tmp_path: Path) -> None:
     made = _campaign()
     out = tmp_path / "found.json"

@@ -67,16 +67,18 @@ export function App({ source: answering, store, within }: AppProps) {
   // Errors of edited weights are shown where they are edited.
   const toldBelow = state.view === "design" && edits !== null && edits.differs;
   const answer = run.answer && card && run.answer.ask.model === card.name ? run.answer : null;
+  // What is shown is of an earlier text.
+  const stale = answer !== null && (run.busy || run.refusal !== null);
   const Shown = VIEWS[state.view].show;
   return (
     <div class="glassformer" data-within={within}>
       <Header {...{ source, store, state, models, card }} />
       {catalogue.refusal && <Fault refusal={catalogue.refusal} />}
       {missing && <Fault refusal={notHere(address, within)} />}
-      {starting && catalogue.answer && <StartPage models={models} />}
+      {starting && catalogue.answer && <StartPage {...{ source, models, within }} />}
       {card && card.name === state.model && (
         <main>
-          <Reading {...{ source, store, state, card, run: answer, busy: run.busy || awaited }} />
+          <Reading {...{ source, store, state, card, run: answer, busy: run.busy || awaited, stale }} />
           {run.refusal && !toldBelow && <Fault refusal={run.refusal} />}
           <Tabs
             id={id}
@@ -87,7 +89,7 @@ export function App({ source: answering, store, within }: AppProps) {
           />
           <section
             class={`view view-${state.view}`}
-            data-stale={run.busy && answer !== null}
+            data-stale={stale}
             id={`${id}-view-${state.view}`}
             role="tabpanel"
             aria-labelledby={`${id}-tab-${state.view}`}

@@ -14,9 +14,11 @@ interface ReadingProps {
   card: ModelCard;
   run: Run | null;
   busy: boolean;
+  /** Whether the answer is to an earlier text. */
+  stale: boolean;
 }
 
-export function Reading({ source, store, state, card, run, busy }: ReadingProps) {
+export function Reading({ source, store, state, card, run, busy, stale }: ReadingProps) {
   const help = useId();
   const can = source.answers("run");
   const [all, setAll] = useState(false);
@@ -53,7 +55,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
         <Field label={card.kind === "encoder_decoder" ? "Question" : "Text"} wide>
           <textarea rows={1} ref={area} {...field} />
         </Field>
-        <output class="said" aria-live="polite" data-busy={busy}>
+        <output class="said" aria-live="polite" data-busy={busy} data-stale={stale}>
           {run?.said.headline ?? (busy ? "Reading\u2026" : "")}
         </output>
       </div>
@@ -71,7 +73,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
         )}
       </div>
       {run && run.said.classes.length > 1 && (
-        <ul class="classes" aria-label="Probabilities" data-busy={busy}>
+        <ul class="classes" aria-label="Probabilities" data-stale={stale}>
           {run.said.classes.slice(0, 6).map(([name, chance]) => (
             <li>
               <span>{name}</span>

@@ -1,7 +1,7 @@
 // What the page shows before a model is chosen: tours, questions with a picture each, and all models.
 import type { ComponentChildren } from "preact";
 import { GROUPS } from "./header";
-import type { ModelCard } from "./source";
+import type { ModelCard, Source } from "./source";
 import { START, startOf, startOfStep, toHash, type Address } from "./state";
 import { tours } from "./tours";
 import "./start.css";
@@ -40,11 +40,17 @@ const QUESTIONS: Question[] = [
   },
 ];
 
+interface StartProps {
+  source: Source;
+  models: ModelCard[];
+  within: "window" | "notebook" | "file";
+}
+
 const PYTHON = `import glassformer as gf
 model = gf.load("my/model")
 gf.explore(model, "Some text").serve()`;
 
-export function StartPage({ models }: { models: ModelCard[] }) {
+export function StartPage({ source, models, within }: StartProps) {
   const has = (name: string) => models.some((model) => model.name === name);
   return (
     <main class="start">
@@ -79,10 +85,10 @@ export function StartPage({ models }: { models: ModelCard[] }) {
             <h2>Your own model</h2>
             <p>A directory of a Hugging Face model, a GGUF file or a run, from the terminal or from Python.</p>
           </div>
-          <pre tabIndex={0} aria-label="How to open a model of your own">{`glassformer explore my/model\n\n${PYTHON}`}</pre>
+          <pre tabIndex={0} aria-label="How to open a model of your own">{`${within === "file" ? "pip install 'glassformer[explore]'\n" : ""}glassformer explore my/model\n\n${PYTHON}`}</pre>
         </div>
       </div>
-      <Exercises models={models} />
+      <Exercises {...{ source, models }} />
       <section aria-label="All models">
         <h2>{`All ${models.length} models`}</h2>
         {GROUPS.map(([title, holds]) => {
@@ -109,16 +115,17 @@ export function StartPage({ models }: { models: ModelCard[] }) {
   );
 }
 
-/** Heads and programs to be made by the reader; the address holds what was typed. */
-function Exercises({ models }: { models: ModelCard[] }) {
-  const tasks = models.filter(({ kind, origin, blank }) => origin === "shipped" && (kind === "head" || blank !== ""));
+/** Heads and programs to be made by the reader; the address holds what was typed. Saved files do not judge programs. */
+function Exercises({ source, models }: Pick<StartProps, "source" | "models">) {
+  const programs = source.answers("attempt");
+  const tasks = models.filter(({ kind, origin, blank }) => origin === "shipped" && (kind === "head" || (programs && blank !== "")));
   if (tasks.length === 0) return null;
   return (
     <section aria-label="Exercises">
       <h2>Exercises</h2>
       <p>
-        A task and a head of zeros, or a program with a blank: type until it is proved right for every sequence. The link holds
-        your answer.
+        A task and a head of zeros{programs && ", or a program with a blank"}: type until it is proved right for every sequence. The
+        link holds your answer.
       </p>
       <ul>
         {tasks.map((card) => (

@@ -49,11 +49,13 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
           />
         </Field>
         <p class="quiet" id={help} role="status">
-          {text === run.ask.text
-            ? "Change a word, so that the answer changes and the number of tokens stays."
-            : second.answer && second.answer.ask.text === text && !fits
-              ? `${second.answer.tokens.length} tokens; the first text has ${run.tokens.length}. Change words one for one.`
-              : `As many tokens as the first text, ${run.tokens.length}. Next after it: ${second.answer?.said.headline.replace(/^next: /, "") ?? "\u2026"}`}
+          {second.refusal
+            ? ""
+            : text === run.ask.text
+              ? "Change a word or a letter, so that the answer changes and the number of tokens stays."
+              : second.answer && second.answer.ask.text === text && !fits
+                ? `${second.answer.tokens.length} tokens; the first text has ${run.tokens.length}. Change words one for one.`
+                : `As many tokens as the first text, ${run.tokens.length}. Next after it: ${second.answer?.said.headline.replace(/^next: /, "") ?? "\u2026"}`}
         </p>
         {second.refusal && <Fault refusal={second.refusal} />}
       </section>

@@ -174,8 +174,8 @@ function Controls({ source, store, state, card, run, stack, edits, answer }: Ans
           <div class="title row">
             <h2>Forbid edges of {named(place)}</h2>
             {can && (
-              <button type="button" aria-pressed={isRemoved(edits, headOf(stack.part, place))} onClick={() => store.set(toggleHead(edits, headOf(stack.part, place)), true)}>
-                Remove this head
+              <button type="button" onClick={() => store.set(toggleHead(edits, headOf(stack.part, place)), true)}>
+                {isRemoved(edits, headOf(stack.part, place)) ? "Bring this head back" : "Remove this head"}
               </button>
             )}
             <PlaceFields name="" {...{ stack, place }} choose={(next) => store.set({ part: stack.part, ...next }, true)} />

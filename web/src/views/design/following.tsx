@@ -45,6 +45,8 @@ export function Story({ check, names, followed, first }: Omit<FollowingProps, "c
   const output = check.outputs.cells[followed] ?? [];
   const judged = followed - first;
   const right = judged >= 0 ? rightAt(check, judged) : null;
+  const targets = check.targets.cells[judged] ?? [];
+  const off = Math.max(0, ...output.map((value, at) => Math.abs(value - (targets[at] ?? value))));
   const word = (position: number) => (
     <>
       <b class="word">{check.tokens[position]}</b>
@@ -74,7 +76,8 @@ export function Story({ check, names, followed, first }: Omit<FollowingProps, "c
       ) : (
         <>
           , which reads <b>{check.reads[judged]}</b>:{" "}
-          <b class={right ? "good" : "wrong"}>{right ? "\u2713 as expected" : `\u2717 expected ${check.wanted[judged]}`}</b>.
+          <b class={right ? "good" : "wrong"}>{right ? "\u2713 as expected" : `\u2717 expected ${check.wanted[judged]}`}</b>
+          {off > 0 && `, with an error of ${short(off)}`}.
         </>
       )}
     </p>

@@ -23,7 +23,7 @@ const NAMES = 100;
 /** Places that are listed. */
 const FIRST = 10;
 /** A difference of log-odds whose shares are not rounding alone. */
-const SMALLEST = 0.01;
+const SMALLEST = 0.1;
 
 export function PatchTable({ patches, spot, choose }: PatchTableProps) {
   const { first, second, patched, tokens, second_tokens } = patches;

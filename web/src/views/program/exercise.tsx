@@ -8,17 +8,19 @@ import { Outputs } from "./outputs";
 
 export function Exercise({ source, store, state, card, run }: ViewProps) {
   const program = state.attempt ?? card.blank;
+  const can = source.answers("attempt");
   const asked = { model: card.name, program, text: run?.ask.text ?? card.text };
   const { answer, of, refusal, busy } = useAsk(source, "attempt", asked, source.typing);
   // A verdict stands only beside the text that it is about.
   const judged = refusal === null && of?.program === program ? answer : null;
   const failure = judged?.counterexample;
-  const fault = refusal ?? judged?.fault;
+  const fault = (can ? refusal : null) ?? judged?.fault;
   const verdict = judged?.verdict ?? (refusal ? "undecided" : "open");
   const words = verdict === "open" ? { mark: "\u00B7", title: "Judging\u2026" } : WORDS[verdict];
   let basis = "Running sequences, the shortest first";
   if (fault && !failure) basis = "Nothing is proved or refuted before the program has a value for every text";
   else if (judged) basis = ground(judged);
+  else if (!can) basis = `This file does not judge programs: open it with \u2018glassformer explore ${card.name}\u2019, or download your answer for \u2018glassformer course grade\u2019`;
   const write = (attempt: string | null) => store.set({ attempt }, attempt === null || "attempt");
   const save = () => {
     const answered = { lab: "page", exercise: card.name, answer: program };

@@ -109,7 +109,7 @@ export function EveryOrder({ found, count, show }: EveryProps) {
     <section class="every panel" data-verdict={found.holds ? "holds" : "fails"} aria-label="Every order">
       <Verdict
         mark={found.holds ? "\u2713" : "\u2717"}
-        title={found.holds ? "No order changes anything" : "Some orders change the answer"}
+        title={found.holds ? `No order${found.exhaustive ? "" : " that was read"} changes anything` : "Some orders change the answer"}
         action={
           show &&
           found.largest_change > 0 && (
@@ -120,7 +120,7 @@ export function EveryOrder({ found, count, show }: EveryProps) {
         }
       >
         <p>
-          {which} of {count} were read.{" "}
+          {which} of {count} cards were read.{" "}
           {found.changed_tokens === 0 ? "No token changed." : `${found.changed_tokens} tokens changed.`} The largest
           change of a logit is <b class="number">{short(found.largest_change, 2)}</b>.
         </p>

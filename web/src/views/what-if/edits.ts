@@ -120,6 +120,8 @@ export const answering = (stacks: Attention[]): Attention | null =>
 
 /** The heads whose removal changes most, at most ten. */
 export function strongest(after: (number | null)[][], before: number): Place[] {
-  const all = after.flatMap((row, layer) => row.map((value, head) => ({ layer, head, size: Math.abs((value ?? before) - before) })));
+  const all = after.flatMap((row, layer) =>
+    row.flatMap((value, head) => (value === null ? [] : [{ layer, head, size: Math.abs(value - before) }])),
+  );
   return all.sort((one, other) => other.size - one.size).slice(0, 10).map(({ layer, head }) => ({ layer, head }));
 }

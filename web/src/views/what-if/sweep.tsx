@@ -36,7 +36,7 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
       context.globalAlpha = 1;
       context.strokeStyle = line;
       context.strokeRect(0.5, 0.5, side - 1, side - 1);
-      if (side < 32) return;
+      if (side < 32 || after[here.layer]?.[here.head] == null) return;
       context.font = `${side >= 42 ? 12 : 11}px ${mono}`;
       context.fillStyle = letterOn(ground);
       context.textAlign = "center";
