@@ -432,8 +432,8 @@ def _known(name: str, known: Known) -> Path | GgufFile:
         for folder in (spec.submodule_search_locations or [] if spec is not None else [])
     ]
     if known.packages and len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces):
-        size = sum(piece.stat().st_size for piece in pieces)
-        _require_size(name, known, size)
+        size, expected = sum(piece.stat().st_size for piece in pieces), f"{known.nbytes:,}"
+        require(size == known.nbytes, f"a file of {size:,} bytes for {name}", expected, "Install it again.")
         return joined([pieces])
     if known.hub is None:
         names = " ".join(package.replace("_", "-") for package, _ in known.packages)
@@ -442,15 +442,10 @@ def _known(name: str, known: Known) -> Path | GgufFile:
     if known.file is None:
         return find_directory(known.hub)
     path = find_file(known.hub, known.file)
-    _require_size(name, known, path.stat().st_size)
     with path.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     require(found == known.sha256, f"{path} with the sha256 {found}", f"{known.sha256}", "Download it again.")
     return read_gguf(path)
-
-
-def _require_size(name: str, known: Known, size: int) -> None:
-    require(size == known.nbytes, f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again.")
 
 
 def _declared_ends(directory: Path, config: dict[str, Any], decoder: DecoderConfig) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.checkpoints.assembly import StoredDecoder, check_sizes, config_errors, require_no_nan
 from glassformer.checkpoints.families import FAMILIES
@@ -48,7 +48,7 @@ def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
         else:
             continue
         del state[f"{name}.blocks"]
-        state[f"{name}.weight"] = Planned(size, torch.float32, partial(_expanded, module))
+        state[f"{name}.weight"] = Planned(size, torch.float32, lambda module=module: module.weight.detach())
     return StoredDecoder(decoder.config, state, dtype, dtype, decoder.family)
 
 
@@ -283,20 +283,11 @@ def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], di
     return written, planned
 
 
-def _expanded(layer: nn.Module) -> Tensor:
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    return weight.detach()
-
-
-def _stacked(matrix: Planned) -> Tensor:
-    return matrix.make()[None]
-
-
 def _become_only_expert(ffn: str, state: dict[str, Planned]) -> None:
     """A mixture of one expert, whose router has no choice."""
     for part in ("gate", "up", "down"):
         for ours, theirs in ((f"{ffn}{part}.weight", f"{ffn}{part}"), (f"{ffn}{part}.bias", f"{ffn}{part}_bias")):
             if (each := state.pop(ours, None)) is not None:
-                state[theirs] = Planned([1, *each.shape], each.dtype, partial(_stacked, each))
+                state[theirs] = Planned([1, *each.shape], each.dtype, lambda each=each: each.make()[None])
     gate = state[f"{ffn}gate"]
     state[f"{ffn}router.score.weight"] = plan(torch.zeros(1, gate.shape[2], dtype=gate.dtype))

@@ -50,6 +50,8 @@ NAMES = {
     "output": "lm_head",
 }
 """Modules of a decoder and their names in files like Llama's; those of a layer follow a prefix."""
+CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
+"""Fields of ours and theirs of the families that have them, and keys of GGUF."""
 QK_NORMS = {"attention.query_norm": "self_attn.q_norm", "attention.key_norm": "self_attn.k_norm"}
 """Norms of queries and keys."""
 
