@@ -255,8 +255,6 @@ class LanguageModel:
             max_new_tokens: At most so many tokens.
             temperature: Divides the logits; 0 takes the most likely token.
             top_k: As of :class:`~glassformer.generation.SamplingRule`, as are ``top_p`` and ``seed``.
-            top_p: See there.
-            seed: See there.
             stop: Tokens that end the text, besides the model's.
         """
         ends = {*self.stop_tokens, *stop}

@@ -66,8 +66,7 @@ GEMMA2 = Family(
     forms=dict.fromkeys(_NORMS, SHIFTED),
     gguf="gemma2",
     gguf_read=lambda keys, found: (
-        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys}
-        | _scales(found, largest=46)
+        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys} | _scales(found, largest=46)
     ),
 )
 
