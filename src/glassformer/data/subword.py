@@ -60,10 +60,8 @@ class SubwordTokenizer:
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """The text of each id; word pieces keep their ``##``, byte pairs are decoded."""
-        added, byte_level = (
-            self._engine.get_added_tokens_decoder(),
-            isinstance(self._engine.decoder, decoders.ByteLevel),
-        )
+        added = self._engine.get_added_tokens_decoder()
+        byte_level = isinstance(self._engine.decoder, decoders.ByteLevel)
         found = []
         for token in map(int, tokens):
             require_token(token, self.vocab_size)

@@ -28,7 +28,7 @@ from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
-from glassformer.data.harmony import Message, Role, Setting, render_prompt
+from glassformer.data.harmony import Message, Role, Setting, render
 from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, read_tokenizer, tokenizer_beside
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.generation.decoding import stream
@@ -43,7 +43,6 @@ from glassformer.text import known_name
 GENERATION_FILE = "generation_config.json"
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: ``[{"role": "user", "content": "Hello"}]``."""
-_ENDS = ("<|return|>", "<|call|>", "<|endoftext|>", "</s>")
 # Of released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
 
@@ -124,7 +123,7 @@ class FoundModel:
         if self.tokenizer is None:
             return tuple(sorted(self.declared_ends))
         specials = self.tokenizer.specials
-        named = [specials[name] for name in _ENDS if name in specials]
+        named = [specials["</s>"]] if "</s>" in specials else []
         return tuple(sorted({*self.declared_ends, *named, *self.tokenizer.ends}))
 
     @property
@@ -235,7 +234,7 @@ class LanguageModel:
         known = get_args(Role)
         require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
         messages = [Message(each["role"], str(each.get("content", ""))) for each in text]
-        return render_prompt(Setting(), messages, self.tokenizer)
+        return render([*Setting().messages(), *messages], self.tokenizer)
 
     def stream(
         self,
