@@ -88,7 +88,7 @@ def open_family(
             return tensor.to(device)
 
         state: dict[str, Planned] = {}
-        for entry in family.entries(config, stored):
+        for entry in family.entries(config):
             pieces = _Pieces(partial(_read, entry, get, kind, device))
             for name, size, form in zip(entry.ours, entry.sizes, entry.parts, strict=True):
                 made = torch.promote_types(kind, torch.float32) if form is SHIFTED else kind
@@ -126,7 +126,7 @@ def checked_config(
     with config_errors(directory / CONFIG_FILE):
         if family.packs and any(name.endswith("blocks") for name in stored):
             config = replace(config, expert_format="mxfp4")
-        entries = family.entries(config, stored)
+        entries = family.entries(config)
         wanted = {
             name: Wanted(shape, ("U8",) if entry.ours[0].endswith(("_blocks", "_scales")) else tuple(FLOATS))
             for entry in entries
