@@ -67,10 +67,10 @@ def test_a_cut_text_is_the_beginning_of_the_whole(trained: SubwordTokenizer) -> 
 
 
 def test_json_both_ways(trained: SubwordTokenizer) -> None:
-    for again in (SubwordTokenizer.from_json(trained.to_json()), tokenizer_from_json(trained.to_json())):
-        assert isinstance(again, SubwordTokenizer)
-        assert again.to_json() == trained.to_json()
-        assert [again.encode(text) for text in ODD] == [trained.encode(text) for text in ODD]
+    again = tokenizer_from_json(trained.to_json())
+    assert isinstance(again, SubwordTokenizer)
+    assert again.to_json() == trained.to_json()
+    assert [again.encode(text) for text in ODD] == [trained.encode(text) for text in ODD]
     words = WordTokenizer.from_texts(TEXTS)
     assert tokenizer_from_json(words.to_json()) == words
 

@@ -40,7 +40,6 @@ from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinea
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import known_name
 
-GENERATION_FILE = "generation_config.json"
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: ``[{"role": "user", "content": "Hello"}]``."""
 # Of released gpt-oss models: o200k_harmony's ids, rounded up.
@@ -446,7 +445,7 @@ def _known(name: str, known: Known) -> Path | GgufFile:
 
 
 def _declared_ends(directory: Path, config: dict[str, Any], decoder: DecoderConfig) -> tuple[int, ...]:
-    path = directory / GENERATION_FILE
+    path = directory / "generation_config.json"
     ends: list[Any] = []
     for settings in (config, read_json(path) if path.is_file() else {}):
         value = settings.get("eos_token_id")
