@@ -168,7 +168,8 @@ def template_from_directory(directory: Path) -> ChatTemplate | None:
         if file.is_file():
             text = read_bytes(file, LARGEST_TEMPLATE, inside=True).decode("utf-8", errors="replace")
         if text is not None:
-            return _template(text, *(named_token(config.get(f"{kind}_token")) for kind in ("bos", "eos")), str(place))
+            bos, eos = (named_token(config.get(f"{kind}_token")) for kind in ("bos", "eos"))
+            return _template(text, bos, eos, str(place))
     return None
 
 

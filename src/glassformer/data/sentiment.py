@@ -121,7 +121,7 @@ def from_files(
         None if path is None else read_examples(path, **columns, all_classes=False) for path in (validation, test)
     ]
     classes = tuple(columns.get("classes", CLASSES))
-    return _complete(read_examples(train, **columns), *held_out, classes)
+    return _complete(read_examples(train, **columns), *held_out, classes=classes)
 
 
 def from_hub(
@@ -155,13 +155,14 @@ def from_hub(
     require(training is not None, f"the data set {name} without a label in 'train'", "labels from 0", "Choose another.")
     highest = max(example.label for part in read.values() for example in part or ())
     classes = getattr(features[label], "names", None) or [str(number) for number in range(highest + 1)]
-    return _complete(training or (), read.get("validation"), read.get("test"), tuple(classes))
+    return _complete(training or (), read.get("validation"), read.get("test"), classes=tuple(classes))
 
 
 def _complete(
     train: tuple[Example, ...],
     validation: tuple[Example, ...] | None,
     test: tuple[Example, ...] | None,
+    *,
     classes: tuple[str, ...],
 ) -> SentimentData:
     """Drop from each part the texts of later parts, then split off the missing parts."""

@@ -48,7 +48,7 @@ def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
         else:
             continue
         del state[f"{name}.blocks"]
-        state[f"{name}.weight"] = Planned(size, torch.float32, lambda module=module: module.weight.detach())
+        state[f"{name}.weight"] = Planned(size, torch.float32, partial(getattr, module, "weight"))
     return StoredDecoder(decoder.config, state, dtype, dtype, decoder.family)
 
 
@@ -283,11 +283,15 @@ def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], di
     return written, planned
 
 
+def _stacked(matrix: Planned) -> Tensor:
+    return matrix.make()[None]
+
+
 def _become_only_expert(ffn: str, state: dict[str, Planned]) -> None:
     """A mixture of one expert, whose router has no choice."""
     for part in ("gate", "up", "down"):
         for ours, theirs in ((f"{ffn}{part}.weight", f"{ffn}{part}"), (f"{ffn}{part}.bias", f"{ffn}{part}_bias")):
             if (each := state.pop(ours, None)) is not None:
-                state[theirs] = Planned([1, *each.shape], each.dtype, lambda each=each: each.make()[None])
+                state[theirs] = Planned([1, *each.shape], each.dtype, partial(_stacked, each))
     gate = state[f"{ffn}gate"]
     state[f"{ffn}router.score.weight"] = plan(torch.zeros(1, gate.shape[2], dtype=gate.dtype))
