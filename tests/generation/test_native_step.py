@@ -125,6 +125,7 @@ def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
 def of_families(draw: st.DrawFn) -> DecoderConfig:
     """Forms of other families than gpt-oss's."""
     kv_heads, group, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 4 * draw(st.integers(1, 9))
+    window = draw(st.none() | st.integers(1, 30))
     learned, place = draw(st.booleans()), draw(st.sampled_from(["before", "after", "both"]))
     window = draw(st.none() | st.integers(1, 30))
     rotation: dict[str, Any] = {"learned_positions": True}
