@@ -85,10 +85,7 @@ def test_defaults_are_hugging_faces() -> None:
     ("change", "message"),
     [
         ({"expert_format": "mxfp4", "hidden_dim": 32}, "expert_format = 'mxfp4'"),
-        ({"sinks": True}, "sinks = True"),
         ({"attention_bias": True}, "attention_bias = True"),
-        ({"ff_bias": True}, "ff_bias = True"),
-        ({"clamp": Clamp()}, "clamp = Clamp"),
         ({"rope_scaling": Yarn()}, "rope_type = 'yarn'"),
         ({"window": 4, "windowed_layers": "odd"}, "windowed_layers = 'odd'"),
         ({"ff_dim": 0, "num_experts": None}, "num_local_experts = None"),

@@ -49,13 +49,6 @@ def test_all_contexts_are_each_arrangement_of_each_facts_tokens() -> None:
     assert all(words(context)[0] == "NAME" for context in contexts)
 
 
-def test_the_set_of_tokens_names_the_fact() -> None:
-    answers: dict[frozenset[int], set[str]] = {}
-    for example in all_contexts():
-        answers.setdefault(frozenset(example.context), set()).add(example.value)
-    assert [len(values) for values in answers.values()] == [1, 1, 1]
-
-
 def test_drawn_examples_are_uniform_and_a_function_of_the_seed() -> None:
     examples = lookup_examples(3600, seed=3)
     assert examples == lookup_examples(3600, seed=3)

@@ -198,13 +198,6 @@ def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:
         tokenizer.decode([-1])
 
 
-def test_a_file_is_read_as_what_it_is(tmp_path: Path, harmony_engine: Tokenizer) -> None:
-    path = tmp_path / "tokenizer.json"
-    harmony_engine.save(str(path))
-    assert module.read_tokenizer(path).encode("Hello") == harmony_engine.encode("Hello").ids
-    assert module.read_tokenizer(str(path)).source == str(path)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -251,11 +244,14 @@ def directory(tmp_path: Path, harmony_engine: Tokenizer) -> Path:
     return tmp_path
 
 
-def test_it_lies_beside_the_weights_or_above_openais(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_it_lies_beside_the_weights_or_above_openais(
+    directory: Path, harmony_engine: Tokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     for place in (directory, directory / "original"):
         found = module.tokenizer_beside(place)
         assert found is not None
         assert found.source == str(directory.resolve() / "tokenizer.json")
+        assert found.encode("Hello") == harmony_engine.encode("Hello").ids
     assert module.tokenizer_beside(tmp_path_factory.mktemp("empty")) is None
 
 

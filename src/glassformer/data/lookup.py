@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ FACTS = MappingProxyType({"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"})
 PAD, SOS, EOS = VOCAB["[PAD]"], VOCAB["[SOS]"], VOCAB["[EOS]"]
 
 Role = Literal["COLOR", "key", "ITEM", "value"]
-_ROLES: tuple[Role, ...] = ("COLOR", "key", "ITEM", "value")
-_ORDERS = tuple(permutations(_ROLES))
+_ORDERS: tuple[tuple[Role, ...], ...] = tuple(permutations(get_args(Role)))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from glassformer.layers.quantized import mxfp4
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.models import Decoder, DecoderConfig
 
-_CPU = torch.device("cpu")
 # Masks and frequencies that older versions of transformers saved beside the weights.
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")
 
@@ -57,8 +56,8 @@ def open_family(
     family: Family,
     directory: Path,
     content: Mapping[str, Any],
-    dtype: torch.dtype | None = None,
-    device: torch.device = _CPU,
+    dtype: torch.dtype | None,
+    device: torch.device,
 ) -> Iterator[StoredDecoder]:
     """The decoder of a directory with this content of ``config.json``; its tensors are read within the context.
 
