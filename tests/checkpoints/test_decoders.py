@@ -100,21 +100,13 @@ def test_without_a_layout_the_rest_is_written_as_gpt_oss(tmp_path: Path) -> None
         assert (written["model_type"], written["sliding_window"]) == ("mixtral", decoder.config.layer_window(0))
 
 
-@pytest.mark.parametrize("released", [True, False])
-def test_mixtral_is_read_tensor_by_tensor(tmp_path: Path, released: bool) -> None:
+def test_mixtral_is_read_tensor_by_tensor(tmp_path: Path) -> None:
     decoder = Decoder(FORM)
     save_decoder(decoder, tmp_path / "there", layout="mixtral", shard_bytes=20_000)
-    directory = tmp_path / "there"
-    if not released:
-        state = MixtralForCausalLM.from_pretrained(directory).state_dict()
-        directory = tmp_path / "current"
-        directory.mkdir()
-        (directory / "config.json").write_text((tmp_path / "there" / "config.json").read_text())
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, directory / "model.safetensors")
-    read = load_decoder(directory)
+    read = load_decoder(tmp_path / "there")
     assert dataclasses.replace(read.config, windowed_layers=FORM.windowed_layers) == FORM
     assert all(torch.equal(weight, decoder.state_dict()[name]) for name, weight in read.state_dict().items())
-    assert load_decoder(directory, dtype=torch.bfloat16).output.weight.dtype == torch.bfloat16
+    assert load_decoder(tmp_path / "there", dtype=torch.bfloat16).output.weight.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("layout", ["gpt_oss", "mixtral", "glassformer"])
@@ -139,9 +131,6 @@ def test_faults_of_the_tensors_are_all_named(tmp_path: Path, layout: str) -> Non
     [
         ("mixtral", {"model_type": "bloom"}, "model_type 'bloom'"),
         ("mixtral", {"model_type": None}, "model_type None"),
-        ("mixtral", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ("mixtral", {"rms_norm_eps": "small"}, "rms_norm_eps = 'small'"),
-        ("mixtral", {"rope_parameters": [1]}, "rope_parameters"),
         ("mixtral", {"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
         ("mixtral", {"num_local_experts": 10**9}, "num_experts = 1000000000"),
         ("mixtral", {"head_dim": 10**6}, "head_dim = 1000000"),
@@ -246,15 +235,6 @@ def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkey
         save_decoder(Decoder(GPT_OSS), tmp_path / "there", replace=True)
     assert (tmp_path / "there" / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-
-def test_what_the_layout_cannot_express_is_named(tmp_path: Path) -> None:
-    with refused(
-        "sinks = True, attention_bias = True, ff_bias = True, clamp = Clamp.*, rope_scaling.rope_type = 'yarn'"
-    ):
-        save_decoder(Decoder(GPT_OSS), tmp_path / "x", layout="mixtral")
-    with refused("packed experts with the plain SwiGLU"):
-        save_decoder(Decoder(dataclasses.replace(FORM, expert_format="mxfp4")), tmp_path / "x")
 
 
 @pytest.mark.parametrize(("windows", "peer"), [(False, LlamaForCausalLM), (True, GptOssForCausalLM)])

@@ -15,27 +15,25 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from glassformer.checkpoints.families.files import decoder_in_memory, in_family
 from glassformer.checkpoints.families.llama import MIXTRAL
-from glassformer.checkpoints.families.table import canonical
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
 # The form of the real thing, small: grouped heads, eight experts of which two are chosen.
-FORM = DecoderConfig(
-    vocab_size=512,
-    num_layers=4,
-    hidden_dim=256,
-    ff_dim=512,
-    num_heads=8,
+TINY = DecoderConfig(
+    vocab_size=32,
+    num_layers=2,
+    hidden_dim=16,
+    ff_dim=32,
+    num_heads=4,
     num_kv_heads=2,
-    head_dim=32,
+    head_dim=8,
     num_experts=8,
     top_k=2,
     max_seq_len=256,
     windowed_layers="all",
 )
-TINY = dataclasses.replace(FORM, vocab_size=32, num_layers=2, hidden_dim=16, ff_dim=32, num_heads=4, head_dim=8)
 
 
 def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -51,53 +49,20 @@ def decoder_from_mixtral(config: dict[str, Any], tensors: dict[str, Tensor]) -> 
         return Decoder.from_pretrained(directory)
 
 
-def peer(hf_config: dict[str, Any]) -> MixtralForCausalLM:
-    model = MixtralForCausalLM(MixtralConfig(**hf_config, attn_implementation="sdpa")).eval()
-    assert model.config._attn_implementation == "sdpa"
-    return model
-
-
-def peer_of(decoder: Decoder, directory: Path, dtype: torch.dtype = torch.float32) -> MixtralForCausalLM:
-    """Hugging Face's model, read from files that hold what ``mixtral_from_decoder`` gives."""
-    hf_config, tensors = mixtral_from_decoder(decoder)
-    (directory / "config.json").write_text(json.dumps(hf_config))
-    contiguous = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-    save_file(contiguous, directory / "model.safetensors", metadata={"format": "pt"})
-    model, told = MixtralForCausalLM.from_pretrained(
-        directory, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
-    )
-    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    return model.eval()
-
-
-@torch.no_grad()
-def largest_difference(decoder: Decoder, model: MixtralForCausalLM, tokens: Tensor) -> float:
-    return (decoder.eval()(tokens) - model(tokens).logits).abs().max().item()
-
-
 @pytest.mark.parametrize("windowed", [(), (0,), (1, 2), (0, 3)])
-def test_layer_types_are_ignored_as_by_hugging_face(windowed: tuple[int, ...]) -> None:
+def test_layer_types_are_ignored_as_by_hugging_face(windowed: tuple[int, ...], tmp_path: Path) -> None:
     """Its MixtralForCausalLM gives every layer the window, whatever ``layer_types`` says."""
     kinds = ["sliding_attention" if layer in windowed else "full_attention" for layer in range(4)]
     hf_config, _ = mixtral_from_decoder(Decoder(dataclasses.replace(TINY, num_layers=4, window=4)))
-    model = peer(hf_config | {"layer_types": kinds, "initializer_range": 0.3})
-    decoder = decoder_from_mixtral(model.config.to_dict(), model.state_dict())
+    hf_config |= {"layer_types": kinds, "initializer_range": 0.3, "attn_implementation": "sdpa"}
+    model = MixtralForCausalLM(MixtralConfig(**hf_config)).eval()
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["layer_types"] == kinds
+    decoder = Decoder.from_pretrained(tmp_path).eval()
     tokens = torch.randint(32, (2, 20))
-    assert largest_difference(decoder, model, tokens) <= 1e-5
+    with torch.no_grad():
+        assert (decoder(tokens) - model(tokens).logits).abs().max() <= 1e-5
     assert (decoder.config.window, decoder.config.windowed_layers) == (4, "all")
-
-
-def test_both_layouts_give_the_same_decoder(tmp_path: Path) -> None:
-    decoder = Decoder(TINY)
-    hf_config, released = mixtral_from_decoder(decoder)
-    current = peer_of(decoder, tmp_path).state_dict()
-    assert "model.layers.0.block_sparse_moe.experts.0.w1.weight" in released
-    assert current["model.layers.1.mlp.experts.gate_up_proj"].shape == (8, 64, 16)
-    for tensors in (released, current):
-        read = decoder_from_mixtral(hf_config, tensors)
-        assert read.config == canonical(TINY)
-        for name, weight in read.state_dict().items():
-            assert torch.equal(weight, decoder.state_dict()[name]), name
 
 
 def test_defaults_are_hugging_faces() -> None:
@@ -116,31 +81,11 @@ def test_defaults_are_hugging_faces() -> None:
         decoder_from_mixtral(without_heads, tensors)
 
 
-@pytest.mark.parametrize("where", ["rope_theta", "rope_parameters"])
-def test_the_rotary_base_is_read_from_either_place(where: str) -> None:
-    hf_config, tensors = mixtral_from_decoder(Decoder(TINY))
-    del hf_config["rope_theta"]
-    hf_config[where] = 5000.0 if where == "rope_theta" else {"rope_type": "default", "rope_theta": 5000.0}
-    assert decoder_from_mixtral(hf_config, tensors).config.rope_base == 5000.0
-
-
-def test_faults_of_the_current_layout_are_named() -> None:
-    hf_config, _ = mixtral_from_decoder(Decoder(TINY))
-    tensors = peer(hf_config).state_dict()
-    tensors["model.layers.0.mlp.experts.gate_up_proj"] = torch.zeros(8, 32, 16)
-    del tensors["model.layers.1.mlp.gate.weight"]
-    with refused(r"missing .*1.mlp.gate.weight, .*gate_up_proj of shape \[8, 32, 16\]"):
-        decoder_from_mixtral(hf_config, tensors)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"expert_format": "mxfp4", "hidden_dim": 32}, "expert_format = 'mxfp4'"),
-        ({"sinks": True}, "sinks = True"),
         ({"attention_bias": True}, "attention_bias = True"),
-        ({"ff_bias": True}, "ff_bias = True"),
-        ({"clamp": Clamp()}, "clamp = Clamp"),
         ({"rope_scaling": Yarn()}, "rope_type = 'yarn'"),
         ({"window": 4, "windowed_layers": "odd"}, "windowed_layers = 'odd'"),
         ({"ff_dim": 0, "num_experts": None}, "num_local_experts = None"),

@@ -38,10 +38,7 @@ def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8),
-    shard=st.integers(1, 150),
-)
+@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), shard=st.integers(1, 150))
 def test_shards_and_their_index(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard: int) -> None:
     directory = tmp_path_factory.mktemp("shards")
     tensors = {f"t{i}": torch.randn(size) for i, size in enumerate(sizes)}

@@ -1,14 +1,13 @@
 import itertools
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data import bayes
 from glassformer.data.bayes import optimal_accuracy, optimal_predictions
-from glassformer.data.recurrence import Generators, RecurrenceConfig, fresh_batch, make_split, sample_generators
+from glassformer.data.recurrence import RecurrenceConfig, fresh_batch
 from refusals import refused
 
 
@@ -32,13 +31,12 @@ def likelihood(
     return product
 
 
-def brute_force(tokens: list[int], config: RecurrenceConfig, excluded: set[tuple[int, ...]]) -> list[list[float]]:
+def brute_force(tokens: list[int], config: RecurrenceConfig) -> list[list[float]]:
     """P(next | tokens so far) as a ratio of sums of likelihoods over every generator, position by position."""
     vectors = list(itertools.product(range(config.vocab_size), repeat=config.order))
-    admitted = [pair for pair in itertools.product(vectors, vectors) if pair[0] + pair[1] not in excluded]
 
     def evidence(beginning: list[int]) -> float:
-        return sum(likelihood(beginning, *pair, config) for pair in admitted)
+        return sum(likelihood(beginning, *pair, config) for pair in itertools.product(vectors, vectors))
 
     return [
         [evidence([*tokens[: end + 1], token]) / evidence(tokens[: end + 1]) for token in range(config.vocab_size)]
@@ -46,40 +44,30 @@ def brute_force(tokens: list[int], config: RecurrenceConfig, excluded: set[tuple
     ]
 
 
-def generator_tuples(generators: Generators) -> set[tuple[int, ...]]:
-    values = torch.cat([generators.initial, generators.coefficients], dim=1)
-    return {tuple(row) for row in values.tolist()}
-
-
 @given(
     size=st.sampled_from([(1, 1), (1, 2), (1, 5), (2, 2), (2, 3), (3, 2)]),
     next_prob=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),
     length=st.integers(1, 6),
-    num_excluded=st.integers(0, 3),
     seed=st.integers(0, 10_000),
 )
 @settings(max_examples=60, deadline=None)
 def test_predictions_equal_the_sum_over_every_generator(
-    size: tuple[int, int], next_prob: float, length: int, num_excluded: int, seed: int
+    size: tuple[int, int], next_prob: float, length: int, seed: int
 ) -> None:
     order, vocab_size = size
     config = RecurrenceConfig(order=order, vocab_size=vocab_size, next_prob=next_prob, seq_len=length)
-    excluded = None
-    if num_excluded:
-        excluded = sample_generators(config, num_excluded, np.random.default_rng(seed))
-        assume(len(generator_tuples(excluded)) < config.num_generators)
-    inputs = fresh_batch(config, 3, seed=seed, step=0, excluded=excluded).inputs
-    predictions = optimal_predictions(inputs, config, excluded)
+    inputs = fresh_batch(config, 3, seed=seed, step=0).inputs
+    predictions = optimal_predictions(inputs, config)
     assert predictions.dtype == torch.float64
     for row, predicted in zip(inputs.tolist(), predictions, strict=True):
-        expected = brute_force(row, config, generator_tuples(excluded) if excluded else set())
+        expected = brute_force(row, config)
         torch.testing.assert_close(predicted, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
 def test_predictions_equal_the_sum_over_the_full_sized_family() -> None:
     config = RecurrenceConfig(seq_len=7)
     inputs = fresh_batch(config, 1, seed=3, step=0).inputs
-    expected = [brute_force(row, config, set()) for row in inputs.tolist()]
+    expected = [brute_force(row, config) for row in inputs.tolist()]
     torch.testing.assert_close(
         optimal_predictions(inputs, config), torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0
     )
@@ -111,14 +99,6 @@ def test_ceiling_of_the_usual_recurrence() -> None:
     assert (accuracy.measured - accuracy.expected).abs().max().item() < 4 * 0.5 / 4_000**0.5
 
 
-def test_known_generators_of_the_training_pool_can_only_help() -> None:
-    config = RecurrenceConfig(vocab_size=3, seq_len=12)
-    split = make_split(config, num_train=4_000, num_test=60, seed=1)
-    uniform = optimal_accuracy(split.train.tokens, config)
-    informed = optimal_accuracy(split.train.tokens, config, excluded=split.test.generators)
-    assert informed.measured.mean() > uniform.measured.mean() + 0.01
-
-
 def test_certain_when_the_generator_is() -> None:
     # Without increments a period of 0s and 1s pins the only rule that emits it: coefficients (1, 0).
     config = RecurrenceConfig(vocab_size=2, next_prob=0.0)
@@ -144,6 +124,3 @@ def test_bad_input_is_refused() -> None:
         optimal_accuracy(torch.tensor([[0]]), config)
     with refused(expected="enumerated"):
         optimal_predictions(torch.tensor([[0, 3]]), RecurrenceConfig(vocab_size=50))
-    everything = torch.tensor(list(itertools.product(range(3), repeat=4)))
-    with refused("all 81 generators excluded"):
-        optimal_predictions(torch.tensor([[0, 1]]), config, Generators(everything[:, :2], everything[:, 2:]))

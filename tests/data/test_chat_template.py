@@ -156,45 +156,38 @@ def test_the_beginning_is_not_doubled(harmony_engine: Tokenizer) -> None:
 def test_templates_of_gguf_metadata() -> None:
     metadata = {
         "tokenizer.chat_template": "default",
-        "tokenizer.chat_template.tool_use": "tools",
+        "tokenizer.chat_template.tool_use": "tools",  # which is not read
         "tokenizer.ggml.tokens": ["<s>", "</s>"],
         "tokenizer.ggml.bos_token_id": 0,
         "tokenizer.ggml.eos_token_id": 1,
     }
     template = template_from_gguf(metadata, "a.gguf")
     assert template == ChatTemplate("default", "<s>", "</s>", "the chat template of a.gguf")
-    assert (found := template_from_gguf(metadata, "a.gguf", "tool_use")) is not None
-    assert found.text == "tools"
     assert template_from_gguf({}, "a.gguf") is None
-    for wrong, name in ((metadata, "other"), ({}, "tool_use"), ({"tokenizer.chat_template": 7}, None)):
-        with refused("no chat template"):
-            template_from_gguf(wrong, "a.gguf", name)
+    with refused("a.gguf with a chat template that is no text"):
+        template_from_gguf({"tokenizer.chat_template": 7}, "a.gguf")
 
 
 @pytest.mark.parametrize(
-    ("config", "file", "name", "expected"),
+    ("config", "file", "expected"),
     [
-        (None, None, None, None),
-        ({"bos_token": "<s>"}, None, None, None),
-        ({"chat_template": "in config", "bos_token": {"content": "<s>"}}, None, None, ("in config", "<s>")),
-        ({"chat_template": "in config"}, "in file ü", None, ("in file ü", None)),
-        (None, "in file", None, ("in file", None)),
-        (
-            {"chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]},
-            None,
-            "rag",
-            ("b", None),
-        ),
+        (None, None, None),
+        ({"bos_token": "<s>"}, None, None),
+        ({"chat_template": "in config", "bos_token": {"content": "<s>"}}, None, ("in config", "<s>")),
+        ({"chat_template": "in config"}, "in file ü", ("in file ü", None)),
+        (None, "in file", ("in file", None)),
+        ({"chat_template": [{"name": name, "template": name[0]} for name in ("rag", "default")]}, None, ("d", None)),
+        ({"chat_template": [{"name": "rag", "template": "r"}]}, None, None),
     ],
 )
 def test_templates_of_directories(
-    config: dict[str, Any] | None, file: str | None, name: str | None, expected: tuple[str, str] | None, tmp_path: Path
+    config: dict[str, Any] | None, file: str | None, expected: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     if file is not None:
         (tmp_path / "chat_template.jinja").write_text(file, encoding="utf-8")
-    found = template_from_directory(tmp_path, name)
+    found = template_from_directory(tmp_path)
     assert (None if found is None else (found.text, found.bos)) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.harmony import Message, ReplyReader, Setting, render, render_prompt
+from glassformer.data.harmony import Message, ReplyReader, Setting, render
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from harmony_vocabulary import HARMONY_SPECIALS
 
@@ -83,7 +83,7 @@ def test_the_package_and_ours_agree(
     setting: Setting, messages: list[Message], real: ReleasedTokenizer, encoding: Any
 ) -> None:
     package = pytest.importorskip("openai_harmony")
-    assert rendered_by(package, encoding, setting, messages) == render_prompt(setting, messages, real)
+    assert rendered_by(package, encoding, setting, messages) == render([*setting.messages(), *messages], real)
 
 
 @pytest.mark.slow

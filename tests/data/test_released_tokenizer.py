@@ -198,13 +198,6 @@ def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:
         tokenizer.decode([-1])
 
 
-def test_a_file_is_read_as_what_it_is(tmp_path: Path, harmony_engine: Tokenizer) -> None:
-    path = tmp_path / "tokenizer.json"
-    harmony_engine.save(str(path))
-    assert module.read_tokenizer(path).encode("Hello") == harmony_engine.encode("Hello").ids
-    assert module.read_tokenizer(str(path)).source == str(path)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -251,11 +244,14 @@ def directory(tmp_path: Path, harmony_engine: Tokenizer) -> Path:
     return tmp_path
 
 
-def test_it_lies_beside_the_weights_or_above_openais(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_it_lies_beside_the_weights_or_above_openais(
+    directory: Path, harmony_engine: Tokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     for place in (directory, directory / "original"):
         found = module.tokenizer_beside(place)
         assert found is not None
         assert found.source == str(directory.resolve() / "tokenizer.json")
+        assert found.encode("Hello") == harmony_engine.encode("Hello").ids
     assert module.tokenizer_beside(tmp_path_factory.mktemp("empty")) is None
 
 
@@ -272,11 +268,6 @@ def test_a_link_to_elsewhere_is_refused(directory: Path, tmp_path_factory: pytes
 def test_a_directory_of_another_name_does_not_look_above(directory: Path) -> None:
     (directory / "weights").mkdir()
     assert module.tokenizer_beside(directory / "weights") is None
-
-
-def test_users_name_a_file_or_a_directory(directory: Path) -> None:
-    for name in (directory, directory / "tokenizer.json"):
-        assert named_tokenizer(str(name)).encode("a") != []
 
 
 def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

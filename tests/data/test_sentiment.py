@@ -75,12 +75,10 @@ def test_the_usual_files_need_no_columns(tmp_path: Path, name: str, content: str
     assert read_examples(write(tmp_path / name, content)) == (GOOD, BAD)
 
 
-def test_columns_go_by_name_or_by_position(tmp_path: Path) -> None:
+def test_columns_go_by_name(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'opinion,stars,kind\n"good, really",1,irony\nbad,0,plain\n')
     assert read_examples(path, "opinion", "stars") == (GOOD, BAD)
     assert read_examples(path, "opinion", "stars", kind_column="kind")[0] == Example("good, really", 1, "irony")
-    path = write(tmp_path / "b.csv", 'x,"good, really",1\ny,bad,0\n')
-    assert read_examples(path, 1, 2) == (GOOD, BAD)
 
 
 def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
@@ -132,8 +130,6 @@ def test_columns_that_are_wrong_are_refused(tmp_path: Path) -> None:
         read_examples(path, "text", "stars")
     with refused(expected="both or none"):
         read_examples(path, "text")
-    with refused("line 1: the label 'label'"):
-        read_examples(path, 0, 1)
 
 
 def test_one_class_alone_may_be_read_to_judge(tmp_path: Path) -> None:
@@ -149,7 +145,7 @@ def test_files_become_a_data_set_without_a_leak(tmp_path: Path) -> None:
     assert [example.text for example in data.test] == ["Text number 3!", "something else"]
     assert (len(data.train), len(data.validation)) == (89, 10)
     assert not leaked(data.train, data.validation + data.test)
-    data = from_files(train, seed=1)
+    data = from_files(train)
     assert [len(part) for part in (data.train, data.validation, data.test)] == [80, 10, 10]
     assert sum(example.label for example in data.test) == 5
     data = from_files(train, validation=test)
@@ -303,7 +299,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 # Tables.
 
 
-def cells(path: Path, *columns: str | int) -> list[tuple[int, tuple[object, ...]]]:
+def cells(path: Path, *columns: str) -> list[tuple[int, tuple[object, ...]]]:
     return [(line, tuple(found.values())) for line, found in read_table(path).select(*columns)]
 
 
@@ -313,8 +309,8 @@ def test_csv_has_quotes_commas_and_line_ends_in_cells(tmp_path: Path) -> None:
 
 
 def test_tsv_takes_quotes_as_they_are(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", '"good" film\t1\n"bad\t0\n\n')
-    assert cells(path, 0, 1) == [(1, ('"good" film', "1")), (2, ('"bad', "0"))]
+    path = write(tmp_path / "a.tsv", 'text\tlabel\n"good" film\t1\n"bad\t0\n\n')
+    assert cells(path, "text", "label") == [(2, ('"good" film', "1")), (3, ('"bad', "0"))]
 
 
 def test_json_lines_keep_their_values(tmp_path: Path) -> None:
@@ -403,10 +399,6 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "a.csv", "text,label\ngood,1\n"))
     with refused("line 1: the columns 'text', 'label'", expected="one column 'verdict'"):
         table.select("text", "verdict")
-    with refused("line 1: the columns 0, 1", expected="a column 2"):
-        table.select(0, 2)
-    with refused(expected="names, or positions"):
-        table.select("text", 1)
     with refused(expected="one column 'text'"):
         read_table(write(tmp_path / "b.csv", "text,text\ngood,1\n")).select("text")
     with refused("no rows"):
@@ -414,5 +406,3 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "a.jsonl", '{"text": "good"}\n{"review": "bad"}\n'))
     with refused("line 2: the columns review", expected="a column 'text'"):
         table.select("text")
-    with refused(expected="names"):
-        table.select(0)

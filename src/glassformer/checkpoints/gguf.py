@@ -24,7 +24,6 @@ from glassformer.models import Decoder, DecoderConfig
 Hold = Literal["blocks", "dense"]
 """Packed weights as the file's own blocks, or expanded."""
 _EXPERTS = re.compile(r"layers\.(\d+)\.ffn\.(gate|up|down)")
-_EXPERT_BIASES = re.compile(r"layers\.(\d+)\.ffn\.(gate|up|down)_bias")
 _FIX = "Take a file that llama.cpp's converter wrote, or the model's safetensors."
 
 
@@ -87,7 +86,7 @@ def load_gguf(
 
 def _layer(entry: Entry) -> tuple[int, int]:
     """Experts of a layer one after another, so that those of one layer at a time are in memory twice."""
-    found = _EXPERTS.fullmatch(entry.ours[0]) or _EXPERT_BIASES.fullmatch(entry.ours[0])
+    found = _EXPERTS.match(entry.ours[0])  # biases, too
     return (0, 0) if found is None else (1, int(found[1]))
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from glassformer.checkpoints.families import FAMILIES, Family
 from glassformer.checkpoints.families.files import decoder_in_memory, rewrite, rewritten
-from glassformer.checkpoints.families.gguf_metadata import gguf_entries, read_gguf_config
-from glassformer.checkpoints.families.table import canonical, differences
+from glassformer.checkpoints.families.gguf_metadata import gguf_entries, llama3_factors, read_gguf_config
+from glassformer.checkpoints.families.table import CAPS, canonical, differences
 from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.errors import InputError, require
 from glassformer.files import new_file
@@ -150,7 +150,7 @@ def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
         f"attention.layer_norm_{'rms_' if config.norm == 'rms' else ''}epsilon": config.norm_eps,
     }
     if family.gguf in _CAPPED:
-        values |= {"attn_logit_softcapping": config.attention_cap, "final_logit_softcapping": config.logit_cap}
+        values |= {theirs: getattr(config, ours) for ours, theirs in CAPS.items()}
     if family.gguf == "gptneox":
         values["use_parallel_residual"] = config.parallel
     if config.num_experts:
@@ -188,12 +188,8 @@ def _factors(family: Family, config: DecoderConfig) -> dict[str, list[float]]:
     """Factors by which single frequencies are divided."""
     scaling = config.rope_scaling
     if isinstance(scaling, Llama3) and family.gguf == "llama":
-        width = config.rotary_dim or config.head_dim
-        exponents = (pair / width for pair in range(0, width, 2))
-        turns = [scaling.original_max_seq_len / (2 * math.pi) / config.rope_base**exponent for exponent in exponents]
-        between = scaling.high_turns - scaling.low_turns
-        kept = [min(max((each - scaling.low_turns) / between, 0.0), 1.0) for each in turns]
-        return {"rope_freqs.weight": [1 / (each + (1 - each) / scaling.factor) for each in kept]}
+        found = llama3_factors(scaling, config.rope_base, config.rotary_dim or config.head_dim)
+        return {"rope_freqs.weight": found.tolist()}
     if isinstance(scaling, LongRope):
         if scaling.short != scaling.long and family.gguf == "phi3":
             return {f"rope_factors_{name}.weight": list(getattr(scaling, name)) for name in ("long", "short")}

@@ -13,7 +13,7 @@ from glassformer.data.harmony import (
     Piece,
     ReplyReader,
     Setting,
-    render_prompt,
+    render,
     require_harmony,
     to_keep,
 )
@@ -113,7 +113,7 @@ class Conversation:
 
     def _prompt(self, messages: list[Message]) -> list[int]:
         if self.template is None:
-            return render_prompt(self.setting, messages, self._tokenizer)
+            return render([*self.setting.messages(), *messages], self._tokenizer)
         system = [Message("system", self.setting.instructions)] if self.setting.instructions else []
         spoken = [{"role": each.role, "content": each.content} for each in [*system, *messages]]
         return self.template.tokens(spoken, self._tokenizer)

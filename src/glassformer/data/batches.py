@@ -1,9 +1,7 @@
 """Batches of texts of different length, with little padding: in training, texts of similar length, shuffled each epoch;
 for a whole set, sorted by length."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from numbers import Integral
 from typing import NamedTuple
@@ -13,7 +11,6 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from glassformer.data.examples import Example
 from glassformer.data.random_streams import generator
 from glassformer.errors import InputError, require, require_positive
 
@@ -95,14 +92,6 @@ class TextBatches:
         self._lengths = np.array([len(row) for row in self.rows])
         self._drawn: tuple[int, int] | None = None
         self._batches: list[np.ndarray] = []
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], encode: Callable[[str], Sequence[int]], pad_id: int, *, seed: int = 0
-    ) -> TextBatches:
-        """The batches of labelled texts, each as the token ids that ``encode`` makes of it."""
-        rows, labels = [encode(example.text) for example in examples], [example.label for example in examples]
-        return cls(rows, labels, pad_id, seed=seed)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from glassformer.data.recurrence import Generators, RecurrenceConfig, require_tokens
+from glassformer.data.recurrence import RecurrenceConfig, require_tokens
 from glassformer.errors import InputError, require
 
 _LARGEST_TABLE = 2**24
@@ -39,16 +39,16 @@ class OptimalAccuracy(NamedTuple):
 
 
 def optimal_predictions(
-    inputs: Int64[Tensor, "batch length"], config: RecurrenceConfig, excluded: Generators | None = None
+    inputs: Int64[Tensor, "batch length"], config: RecurrenceConfig
 ) -> Float64[Tensor, "batch length vocab"]:
     """The exact distribution of the token after each input, given the inputs up to and including it.
 
     Inputs are sequences from their first emitted token on, as a model reads them. The prior is uniform over all
-    generators but those ``excluded``: none for held-out sequences, the held-out generators for training sequences.
+    generators, as for held-out sequences.
     """
     require_tokens(inputs, config.vocab_size)
     emission = _emission_table(config)
-    weights = _weights_by_beginning(emission, _prior(config, excluded), config.order)
+    weights = _weights_by_beginning(emission, config.order)
     rows = max(1, _CHUNK_ELEMENTS // emission[0].numel())
     predictions = torch.cat([_predict(chunk, emission, weights) for chunk in inputs.cpu().split(rows)])
     if predictions.isnan().any():
@@ -61,14 +61,12 @@ def optimal_predictions(
     return predictions
 
 
-def optimal_accuracy(
-    tokens: Int64[Tensor, "batch emitted"], config: RecurrenceConfig, excluded: Generators | None = None
-) -> OptimalAccuracy:
+def optimal_accuracy(tokens: Int64[Tensor, "batch emitted"], config: RecurrenceConfig) -> OptimalAccuracy:
     """How often the optimal prediction is right at each position: an upper bound for every model on these sequences.
 
     Sequences are whole, with their last target: position t predicts ``tokens[:, t + 1]`` from those before.
     """
-    certainty, best = optimal_predictions(tokens[:, :-1], config, excluded).max(dim=-1)
+    certainty, best = optimal_predictions(tokens[:, :-1], config).max(dim=-1)
     hits = (best == tokens[:, 1:].cpu()).double()
     return OptimalAccuracy(measured=hits.mean(dim=0), expected=certainty.mean(dim=0))
 
@@ -89,28 +87,12 @@ def _emission_table(config: RecurrenceConfig) -> Float64[Tensor, "state vocab co
     return config.next_prob * (token == by_increment).double() + (1 - config.next_prob) * (token == by_rule).double()
 
 
-def _prior(config: RecurrenceConfig, excluded: Generators | None) -> Float64[Tensor, "state coefficients"]:
-    prior = torch.ones(config.num_generators, dtype=torch.float64)
-    if excluded is not None:
-        prior[excluded.numbers(config)] = 0
-    require(
-        bool(prior.any()),
-        f"all {config.num_generators} generators excluded",
-        "at least one generator that can have emitted the sequences",
-        "Exclude fewer generators.",
-    )
-    num_states = config.vocab_size**config.order
-    return (prior / prior.sum()).view(num_states, num_states)
-
-
-def _weights_by_beginning(
-    emission: Float64[Tensor, "state vocab coefficients"], prior: Float64[Tensor, "state coefficients"], order: int
-) -> list[Tensor]:
+def _weights_by_beginning(emission: Float64[Tensor, "state vocab coefficients"], order: int) -> list[Tensor]:
     """P(first k tokens, coefficients) for k = 0 ... order, as [beginning, coefficients]."""
-    vocab_size, num_coefficients = emission.shape[1:]
+    num_states, vocab_size, num_coefficients = emission.shape
     by_oldest = emission.view(vocab_size, -1, vocab_size, num_coefficients)
-    joint = prior
-    weights = [prior.sum(dim=0, keepdim=True)]
+    joint = torch.full((num_states, num_coefficients), 1 / (num_states * num_coefficients), dtype=torch.float64)
+    weights = [joint.sum(dim=0, keepdim=True)]
     for _ in range(order):
         # A step appends a token and drops the oldest value; the remaining initial values stay in front.
         joint = torch.einsum("orc,ortc->rtc", joint.reshape(vocab_size, -1, num_coefficients), by_oldest)

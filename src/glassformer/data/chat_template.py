@@ -22,7 +22,7 @@ from glassformer.data.released_tokenizer import (
 )
 from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
-from glassformer.text import known_name, one_line
+from glassformer.text import one_line
 from glassformer.untrusted import read_bytes
 
 LARGEST_TEMPLATE = 2**16
@@ -140,57 +140,44 @@ class ChatTemplate:
         return answer if isinstance(answer, dict) else {"error": "no text"}
 
 
-def template_from_gguf(metadata: Mapping[str, Any], source: str, name: str | None = None) -> ChatTemplate | None:
-    """The chat template in a GGUF file's metadata; None if there is none.
+def template_from_gguf(metadata: Mapping[str, Any], source: str) -> ChatTemplate | None:
+    """The chat template in a GGUF file's metadata, of several the default one; None if there is none.
 
     Args:
         metadata: Values by key.
         source: The file's name, for messages.
-        name: That of one of several; None: the default one.
     """
-    key = "tokenizer.chat_template"
-    texts = {each.removeprefix(f"{key}."): metadata[each] for each in metadata if each.startswith(f"{key}.")}
     tokens = metadata.get("tokenizer.ggml.tokens", ())
 
     def token(kind: str) -> str | None:
         found = metadata.get(f"tokenizer.ggml.{kind}_token_id")
         return str(tokens[found]) if isinstance(found, int) and 0 <= found < len(tokens) else None
 
-    default = {"default": metadata[key]} if key in metadata else {}
-    return _chosen(texts | default, name, token("bos"), token("eos"), source)
+    return _template(metadata.get("tokenizer.chat_template"), token("bos"), token("eos"), source)
 
 
-def template_from_directory(directory: Path, name: str | None = None) -> ChatTemplate | None:
-    """The template of a directory: ``chat_template.jinja`` or in ``tokenizer_config.json``; None without."""
+def template_from_directory(directory: Path) -> ChatTemplate | None:
+    """The template of a directory, of several the default one: ``chat_template.jinja`` or in
+    ``tokenizer_config.json``; None without."""
     for place in tokenizer_places(directory):
         config = read_tokenizer_config(place)
-        found = config.get("chat_template")
-        texts: dict[str, Any] = {} if found is None else {"default": found}
-        if isinstance(found, list):
-            texts = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
-        file = place / "chat_template.jinja"
+        text, file = config.get("chat_template"), place / "chat_template.jinja"
+        if isinstance(text, list):
+            named = (each for each in text if isinstance(each, dict) and each.get("name") == "default")
+            text = next(named, {}).get("template")
         if file.is_file():
-            texts["default"] = read_bytes(file, LARGEST_TEMPLATE, inside=True).decode("utf-8", errors="replace")
-        if texts:
-            return _chosen(
-                texts, name, named_token(config.get("bos_token")), named_token(config.get("eos_token")), str(place)
-            )
+            text = read_bytes(file, LARGEST_TEMPLATE, inside=True).decode("utf-8", errors="replace")
+        if text is not None:
+            bos, eos = (named_token(config.get(f"{kind}_token")) for kind in ("bos", "eos"))
+            return _template(text, bos, eos, str(place))
     return None
 
 
-def _chosen(
-    texts: Mapping[str, Any], name: str | None, bos: str | None, eos: str | None, source: str
-) -> ChatTemplate | None:
-    if name is None and not texts:
+def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatTemplate | None:
+    if text is None:
         return None
-    asked = name or "default"
-    require(
-        isinstance(texts.get(asked), str),
-        f"no chat template {asked!r} in {source}",
-        "the name of one",
-        known_name(asked, sorted(texts)) if texts else "Leave it out.",
-    )
-    return ChatTemplate(texts[asked], bos, eos, f"the chat template of {source}")
+    require(isinstance(text, str), f"{source} with a chat template that is no text", "a text", "Download it again.")
+    return ChatTemplate(text, bos, eos, f"the chat template of {source}")
 
 
 def _marked(value: Any, pattern: str, mark: str) -> Any:

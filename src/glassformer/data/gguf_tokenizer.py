@@ -99,7 +99,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     read.require(0 < len(ids) == len(tokens), f"{len(tokens) - len(ids)} repeated tokens", "different tokens")
     longest = max(map(len, tokens))
     read.require(longest <= LONGEST_TOKEN, f"a token of {longest:,} characters", f"at most {LONGEST_TOKEN:,}")
-    types = read.numbers("token_type", len(tokens)) if read.has("token_type") else [1] * len(tokens)
+    typed = "tokenizer.ggml.token_type" in metadata
+    types = read.numbers("token_type", len(tokens)) if typed else [1] * len(tokens)
     phi3 = model == "llama" and metadata.get("general.architecture") == "phi3"
     specials = {
         token: index
@@ -279,9 +280,6 @@ class _Metadata:
 
     def require(self, condition: bool, got: str, expected: str) -> None:
         require(condition, f"{self.source} with {got}", expected, "Download or convert it again.")
-
-    def has(self, name: str) -> bool:
-        return f"tokenizer.ggml.{name}" in self._metadata
 
     def value(self, name: str, kind: type, default: Any) -> Any:
         found = self._metadata.get(f"tokenizer.ggml.{name}", default)

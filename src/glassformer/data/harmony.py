@@ -105,11 +105,6 @@ def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: 
     return tokens
 
 
-def render_prompt(setting: Setting, messages: Sequence[Message], tokenizer: ReleasedTokenizer) -> list[int]:
-    """The tokens of a prompt: a setting and the messages after it, with ``<|start|>assistant`` at its end."""
-    return render([*setting.messages(), *messages], tokenizer)
-
-
 def to_keep(reply: Sequence[Message]) -> list[Message]:
     """The messages of a finished reply that the next turn reads: the assistant's, without reasoning and tool calls."""
     return [

@@ -204,7 +204,10 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
 
 def reordered(facts: Facts, *, seed: int = 0) -> Facts:
     """The same facts in another random order; queries and answers stay."""
-    return _in_order(facts, _random_order(facts.real, generator(seed, 0, 2)))
+    order = _random_order(facts.real, generator(seed, 0, 2))
+    place = torch.where(facts.place < 0, -1, (order == facts.place[:, None]).int().argmax(1))
+    keys, values, real = (part.gather(1, order) for part in (facts.keys, facts.values, facts.real))
+    return Facts(keys, values, real, facts.query, facts.answer, place)
 
 
 def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
@@ -265,12 +268,6 @@ def expected_largest(throws: int, cells: int) -> float:
         if within > 1 - 1e-14:
             break
     return float(expected)
-
-
-def _in_order(facts: Facts, order: Tensor) -> Facts:
-    place = torch.where(facts.place < 0, -1, (order == facts.place[:, None]).int().argmax(1))
-    keys, values, real = (part.gather(1, order) for part in (facts.keys, facts.values, facts.real))
-    return Facts(keys, values, real, facts.query, facts.answer, place)
 
 
 def _random_order(real: Tensor, rng: np.random.Generator) -> Tensor:

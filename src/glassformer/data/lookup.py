@@ -5,11 +5,11 @@ value and ``[EOS]``. There is no query, since the context holds one fact. As the
 context's tokens determines the fact; in :mod:`glassformer.data.in_context_lookup` it does not.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ FACTS = MappingProxyType({"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"})
 PAD, SOS, EOS = VOCAB["[PAD]"], VOCAB["[SOS]"], VOCAB["[EOS]"]
 
 Role = Literal["COLOR", "key", "ITEM", "value"]
-_ROLES: tuple[Role, ...] = ("COLOR", "key", "ITEM", "value")
-_ORDERS = tuple(permutations(_ROLES))
+_ORDERS: tuple[tuple[Role, ...], ...] = tuple(permutations(get_args(Role)))
 
 
 @dataclass(frozen=True)
@@ -85,47 +84,18 @@ def all_contexts() -> tuple[LookupExample, ...]:
 
 
 def split_lookup(
-    examples: Sequence[LookupExample],
-    fractions: Sequence[float] = (0.8, 0.1, 0.1),
-    seed: int = 0,
-    *,
-    together: Literal["nothing", "contexts", "orders"] = "contexts",
+    examples: Sequence[LookupExample], fractions: Sequence[float] = (0.8, 0.1, 0.1)
 ) -> tuple[tuple[LookupExample, ...], ...]:
-    """Split examples into parts of about these fractions.
+    """Cut examples, in their order, into parts of about these fractions, which sum to 1, as the course does.
 
-    ``together`` is what must not occur in two parts:
-
-    - "nothing": cut in the given order, as the course does. There are only 72 contexts, so of thousands of examples
-      every held-out one is also in the training part.
-    - "contexts": equal contexts. A held-out fact is trained on in other orders, and its order with other facts.
-    - "orders": equal orders. A held-out example has an order of roles that no training example has.
-
-    A *fact* cannot be held out, since only its training examples define its value. For a model that sees only the set
-    of tokens there are 3 different inputs, and the three splits are equally easy; with positions they differ.
-
-    ``fractions``, which sum to 1, are those of distinct contexts, orders or examples. Within a part, examples keep
-    their order.
+    There are only 72 contexts, so of thousands of examples every held-out one is also in the training part.
     """
     require_fractions(fractions)
-    rng = generator(seed)
-    kinds = ("nothing", "contexts", "orders")
-    require(together in kinds, f"together = {together!r}", f"one of {', '.join(kinds)}", "Choose one of them.")
-    names: list[Hashable] = [
-        {"nothing": row, "contexts": (example.key, example.order), "orders": example.order}[together]
-        for row, example in enumerate(examples)
-    ]
-    distinct = list(dict.fromkeys(names))
-    if together != "nothing":
-        distinct = [distinct[index] for index in rng.permutation(len(distinct))]
-    bounds = np.rint(np.cumsum(fractions) * len(distinct)).astype(int)
-    part_of = {name: int(np.searchsorted(bounds, rank, side="right")) for rank, name in enumerate(distinct)}
-    parts = tuple(
-        tuple(example for example, name in zip(examples, names, strict=True) if part_of[name] == part)
-        for part in range(len(fractions))
-    )
+    ends = np.rint(np.cumsum(fractions) * len(examples)).astype(int).tolist()
+    parts = tuple(tuple(examples[start:end]) for start, end in pairwise([0, *ends]))
     require(
         all(parts),
-        f"{len(distinct)} different ones for {len(fractions)} parts, one of which is empty",
+        f"{len(examples)} examples for {len(fractions)} parts, one of which is empty",
         "at least one in each part",
         "Pass more examples or larger fractions.",
     )

@@ -12,7 +12,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -55,19 +55,18 @@ def leaky_examples() -> tuple[Example, ...]:
 
 def read_examples(
     path: Path | str,
-    text_column: str | int | None = None,
-    label_column: str | int | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
     *,
-    kind_column: str | int | None = None,
+    kind_column: str | None = None,
     classes: Sequence[str] = CLASSES,
     all_classes: bool = True,
 ) -> tuple[Example, ...]:
     """Labelled texts from a CSV, TSV or JSON-lines file (:func:`read_table`).
 
-    A label is the number of a class or its name in any case, or "neg" or "pos". A column is a name in the header, or a
-    position from 0 in a file without a header. By default the columns are found by the names "text", "sentence" or
-    "review" and "label", "sentiment" or "class"; in a file of two columns without such a header, as SST-2's are, the
-    labels are in the column with more of them.
+    A label is the number of a class or its name in any case, or "neg" or "pos". By default the columns are found by the
+    names "text", "sentence" or "review" and "label", "sentiment" or "class"; in a file of two columns without such a
+    header, as SST-2's are, the labels are in the column with more of them.
 
     ``all_classes`` refuses a file without examples of a class, from which it cannot be learned.
     """
@@ -79,7 +78,7 @@ def read_examples(
     )
     table = read_table(path)
     if text_column is None or label_column is None:
-        text_column, label_column = _find_columns(table, classes)
+        table, text_column, label_column = _find_columns(table, classes)
     columns = [text_column, label_column] + ([] if kind_column is None else [kind_column])
     examples = []
     for line, cells in table.select(*columns):
@@ -110,8 +109,6 @@ def from_files(
     train: Path | str,
     validation: Path | str | None = None,
     test: Path | str | None = None,
-    *,
-    seed: int = 0,
     **columns: Any,
 ) -> SentimentData:
     """A data set from up to three files; a tenth of the training file becomes a part without a file.
@@ -124,7 +121,7 @@ def from_files(
         None if path is None else read_examples(path, **columns, all_classes=False) for path in (validation, test)
     ]
     classes = tuple(columns.get("classes", CLASSES))
-    return _complete(read_examples(train, **columns), *held_out, classes=classes, seed=seed)
+    return _complete(read_examples(train, **columns), *held_out, classes=classes)
 
 
 def from_hub(
@@ -133,7 +130,6 @@ def from_hub(
     *,
     text_column: str | None = None,
     label_column: str | None = None,
-    seed: int = 0,
 ) -> SentimentData:
     """A data set of the Hugging Face hub, for example ``stanfordnlp/sst2``, through the package ``datasets``.
 
@@ -159,7 +155,7 @@ def from_hub(
     require(training is not None, f"the data set {name} without a label in 'train'", "labels from 0", "Choose another.")
     highest = max(example.label for part in read.values() for example in part or ())
     classes = getattr(features[label], "names", None) or [str(number) for number in range(highest + 1)]
-    return _complete(training or (), read.get("validation"), read.get("test"), classes=tuple(classes), seed=seed)
+    return _complete(training or (), read.get("validation"), read.get("test"), classes=tuple(classes))
 
 
 def _complete(
@@ -168,7 +164,6 @@ def _complete(
     test: tuple[Example, ...] | None,
     *,
     classes: tuple[str, ...],
-    seed: int,
 ) -> SentimentData:
     """Drop from each part the texts of later parts, then split off the missing parts."""
     train = _without(train, (validation or ()) + (test or ()))
@@ -183,7 +178,7 @@ def _complete(
         validation = kept
     missing = (not validation) + (not test)
     if missing:
-        train, *cut = split_by_text(train, [1 - _HELD_OUT * missing, *[_HELD_OUT] * missing], seed)
+        train, *cut = split_by_text(train, [1 - _HELD_OUT * missing, *[_HELD_OUT] * missing])
         validation = validation or cut.pop(0)
         test = test or cut.pop(0)
     labels = {example.label for example in train}
@@ -202,22 +197,23 @@ def _without(examples: tuple[Example, ...], later: tuple[Example, ...]) -> tuple
     return tuple(example for example in examples if example.text not in repeated)
 
 
-def _find_columns(table: Table, classes: Sequence[str]) -> tuple[str | int, str | int]:
-    """The text and label columns: by the usual names, or by the content of two columns without a header."""
+def _find_columns(table: Table, classes: Sequence[str]) -> tuple[Table, str, str]:
+    """The text and label columns: by the usual names, or by the content of two columns, which then get a header."""
     texts, labels = ([name for name in table.columns if name in names] for names in (_TEXT_NAMES, _LABEL_NAMES))
     if len(texts) == len(labels) == 1:
-        return texts[0], labels[0]
+        return table, texts[0], labels[0]
     if len(table.columns) == 2 and not table.named and not texts and not labels:
         first, second = (
             sum(_class_of(cells[place], classes) is not None for _, cells in table.records) for place in (0, 1)
         )
         # Most, not all, so that reading reports the line with the wrong label.
         if max(first, second) > len(table.records) / 2 and first != second:
-            return (1, 0) if first > second else (0, 1)
+            header = Record(0, dict(enumerate(("label", "text") if first > second else ("text", "label"))))
+            return replace(table, records=(header, *table.records)), "text", "label"
     raise InputError(
         f"{table.path}, line {table.records[0].line}: the columns {', '.join(map(repr, table.columns[:20]))}"[:600],
         "a recognizable text and label column, for example a header 'text' and 'label'",
-        "Pass text_column and label_column: names, or positions from 0 without a header.",
+        "Pass text_column and label_column, or name the columns so.",
     )
 
 
@@ -282,29 +278,19 @@ class Table:
         first = self.records[0].cells
         return tuple(str(name) for name in (first if self.named else first.values()))
 
-    def select(self, *columns: str | int) -> list[Record]:
-        """The given columns of every row, by position in the order of ``columns``.
-
-        Columns are names, so that the first row of a CSV or TSV is the header, or positions from 0, so that it is not.
-        """
-        names = [column for column in columns if isinstance(column, str)]
-        require(
-            len(names) in (0, len(columns)) and not (self.named and len(names) < len(columns)),
-            f"the columns {columns} of {self.path}",
-            "names" if self.named else "names, or positions from 0, but not both",
-            "Positions are for files without a header.",
-        )
-        records, keys = self.records, columns
-        if names and not self.named:
-            for name in names:
+    def select(self, *columns: str) -> list[Record]:
+        """The columns of these names of every row, by position in the order of ``columns``."""
+        records, keys = self.records, tuple[int | str, ...](columns)
+        if not self.named:
+            for name in columns:
                 require(
                     self.columns.count(name) == 1,
                     f"{self.path}, line {records[0].line}: the columns {', '.join(map(repr, self.columns[:20]))}",
                     f"one column {name!r}",
-                    "Pass the names of the columns, or their positions from 0 without a header.",
+                    "Pass the names of the columns, which the first row has.",
                 )
             require(len(records) > 1, f"{self.path} with a header and no rows", "at least one row", "Add some.")
-            records, keys = records[1:], tuple(self.columns.index(name) for name in names)
+            records, keys = records[1:], tuple(map(self.columns.index, columns))
         for line, cells in records:
             missing = next((column for column in keys if column not in cells), None)
             got = f"{self.path}, line {line}: the columns {', '.join(map(str, cells))[:500]}"

@@ -4,8 +4,6 @@ Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pair
 work on bytes, so that every text can be encoded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders
 
+from glassformer.data.released_tokenizer import read_tokenizer_config
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer, read_json, require_text, require_token, whole_text
 from glassformer.errors import InputError, require, require_positive
 from glassformer.untrusted import read_text
@@ -60,10 +59,8 @@ class SubwordTokenizer:
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """The text of each id; word pieces keep their ``##``, byte pairs are decoded."""
-        added, byte_level = (
-            self._engine.get_added_tokens_decoder(),
-            isinstance(self._engine.decoder, decoders.ByteLevel),
-        )
+        added = self._engine.get_added_tokens_decoder()
+        byte_level = isinstance(self._engine.decoder, decoders.ByteLevel)
         found = []
         for token in map(int, tokens):
             require_token(token, self.vocab_size)
@@ -81,13 +78,8 @@ class SubwordTokenizer:
         return text.strip()
 
     def to_json(self) -> str:
-        """The engine's JSON, as in a ``tokenizer.json``."""
+        """The engine's JSON, as in a ``tokenizer.json``, for :func:`tokenizer_from_json`."""
         return str(self._engine.to_str())
-
-    @classmethod
-    def from_json(cls, text: str) -> SubwordTokenizer:
-        """The tokenizer of a ``tokenizer.json``, or of :meth:`to_json`."""
-        return cls(_engine_from(text, "a tokenizer"))
 
 
 Tokenizer = WordTokenizer | SubwordTokenizer
@@ -108,16 +100,15 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
     text = read_text(path, inside=inside)
     if path.suffix == ".json":
         return SubwordTokenizer(_engine_from(text, str(path)))
-    config = path.with_name("tokenizer_config.json")
-    return SubwordTokenizer(
-        _bert(path, text, read_json(read_text(config, inside=True), str(config)) if config.is_file() else {})
-    )
+    return SubwordTokenizer(_bert(path, text, read_tokenizer_config(path.parent)))
 
 
 def tokenizer_from_json(text: str) -> Tokenizer:
     """The tokenizer of either kind that ``to_json`` wrote."""
     content = read_json(text, "a tokenizer")
-    return WordTokenizer.from_json(text) if "format" in content else SubwordTokenizer.from_json(text)
+    if "format" in content:
+        return WordTokenizer.from_json(text)
+    return SubwordTokenizer(_engine_from(text, "a tokenizer"))
 
 
 def _bert(path: Path, text: str, config: dict[str, Any]) -> BertWordPieceTokenizer:

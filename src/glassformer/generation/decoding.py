@@ -97,8 +97,6 @@ def stream(
 
     Args:
         model: As for :func:`generate`, as are ``prompts`` and ``max_new_tokens``.
-        prompts: See there.
-        max_new_tokens: See there.
         rule: How a token is chosen; greedy by default.
         stop_tokens: Tokens that end a text.
         compile: Compile the decoding step with ``torch.compile``, which needs a C++ compiler. For GPUs; on a processor

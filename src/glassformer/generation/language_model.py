@@ -28,7 +28,7 @@ from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
-from glassformer.data.harmony import Message, Role, Setting, render_prompt
+from glassformer.data.harmony import Message, Role, Setting, render
 from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, read_tokenizer, tokenizer_beside
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.generation.decoding import stream
@@ -40,10 +40,8 @@ from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinea
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import known_name
 
-GENERATION_FILE = "generation_config.json"
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: ``[{"role": "user", "content": "Hello"}]``."""
-_ENDS = ("<|return|>", "<|call|>", "<|endoftext|>", "</s>")
 # Of released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
 
@@ -124,7 +122,7 @@ class FoundModel:
         if self.tokenizer is None:
             return tuple(sorted(self.declared_ends))
         specials = self.tokenizer.specials
-        named = [specials[name] for name in _ENDS if name in specials]
+        named = [specials["</s>"]] if "</s>" in specials else []
         return tuple(sorted({*self.declared_ends, *named, *self.tokenizer.ends}))
 
     @property
@@ -239,7 +237,7 @@ class LanguageModel:
         known = get_args(Role)
         require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
         messages = [Message(each["role"], str(each.get("content", ""))) for each in text]
-        return render_prompt(Setting(), messages, self.tokenizer)
+        return render([*Setting().messages(), *messages], self.tokenizer)
 
     def stream(
         self,
@@ -259,8 +257,6 @@ class LanguageModel:
             max_new_tokens: At most so many tokens.
             temperature: Divides the logits; 0 takes the most likely token.
             top_k: As of :class:`~glassformer.generation.SamplingRule`, as are ``top_p`` and ``seed``.
-            top_p: See there.
-            seed: See there.
             stop: Tokens that end the text, besides the model's.
         """
         ends = {*self.stop_tokens, *stop}
@@ -441,8 +437,8 @@ def _known(name: str, known: Known) -> Path | GgufFile:
         for folder in (spec.submodule_search_locations or [] if spec is not None else [])
     ]
     if known.packages and len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces):
-        size = sum(piece.stat().st_size for piece in pieces)
-        _require_size(name, known, size)
+        size, expected = sum(piece.stat().st_size for piece in pieces), f"{known.nbytes:,}"
+        require(size == known.nbytes, f"a file of {size:,} bytes for {name}", expected, "Install it again.")
         return joined([pieces])
     if known.hub is None:
         names = " ".join(package.replace("_", "-") for package, _ in known.packages)
@@ -451,19 +447,14 @@ def _known(name: str, known: Known) -> Path | GgufFile:
     if known.file is None:
         return find_directory(known.hub)
     path = find_file(known.hub, known.file)
-    _require_size(name, known, path.stat().st_size)
     with path.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     require(found == known.sha256, f"{path} with the sha256 {found}", f"{known.sha256}", "Download it again.")
     return read_gguf(path)
 
 
-def _require_size(name: str, known: Known, size: int) -> None:
-    require(size == known.nbytes, f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again.")
-
-
 def _declared_ends(directory: Path, config: dict[str, Any], decoder: DecoderConfig) -> tuple[int, ...]:
-    path = directory / GENERATION_FILE
+    path = directory / "generation_config.json"
     ends: list[Any] = []
     for settings in (config, read_json(path) if path.is_file() else {}):
         value = settings.get("eos_token_id")

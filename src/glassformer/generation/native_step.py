@@ -14,8 +14,8 @@ from torch.utils.hooks import RemovableHandle
 
 from glassformer.errors import InputError
 from glassformer.kernels import native
-from glassformer.kernels.blocks import KINDS
-from glassformer.kernels.decode_step import ACTIVATIONS, Layer, Matrix, Norm, Rotation, decode_step
+from glassformer.kernels.blocks import KINDS, number
+from glassformer.kernels.decode_step import ACTIVATIONS, FORMATS, Layer, Matrix, Norm, Rotation, decode_step
 from glassformer.kernels.decode_step import Decoder as Weights
 from glassformer.kernels.dispatch import use_definition
 from glassformer.kernels.lossless import fits
@@ -204,11 +204,11 @@ class _Plan:
         rotations = self._rotations(model)
         output, bias = self._linear(model, "output", config.vocab_size, width)
         _require(bias is None)
-        for number, (layer, cache) in enumerate(zip(layers, self._cache.layers, strict=True)):
-            block = _part(model.layers, str(number), Block)
+        for index, (layer, cache) in enumerate(zip(layers, self._cache.layers, strict=True)):
+            block = _part(model.layers, str(index), Block)
             self._attention(layer, block, cache, model)
-            local = model.local_rotary is not None and config.layer_window(number) is not None
-            layer.rotation = -1 if config.learned_positions or number in config.unrotated_layers else int(local)
+            local = model.local_rotary is not None and config.layer_window(index) is not None
+            layer.rotation = -1 if config.learned_positions or index in config.unrotated_layers else int(local)
             self._feed_forward(layer, block, width)
         return Weights(
             embedding=self._embedding(model, "embedding", config.vocab_size),
@@ -240,7 +240,8 @@ class _Plan:
         _require(self.dtype == torch.float32)  # in which their layers compute
         kind = KINDS[owner.kind]
         _require(width % kind.block == 0)
-        return Matrix.blocks(self._address(owner.blocks, torch.uint8, rows, kind.row_bytes(width)), kind, width)
+        address = self._address(owner.blocks, torch.uint8, rows, kind.row_bytes(width))
+        return Matrix(address, None, number(owner.kind), width)
 
     def _rotations(self, model: Decoder) -> Any:
         """The rotation of all layers and that of windowed ones; none with learned positions."""
@@ -332,13 +333,13 @@ class _Plan:
         return None if weight is None else self._address(weight, self.dtype, *shape)
 
     def _matrix(self, weight: Tensor, *shape: int) -> Matrix:
-        return Matrix.of(self._address(weight, self.dtype, *shape), self.dtype, shape[-1])
+        return Matrix(self._address(weight, self.dtype, *shape), None, FORMATS[self.dtype], shape[-1])
 
     def _packed(self, owner: PackedMixture, name: str, experts: int, rows: int, width: int) -> Matrix:
         shape = (experts, rows, width // 32)
         scales = self._address(getattr(owner, f"{name}_scales"), torch.uint8, *shape)
         blocks = self._address(getattr(owner, f"{name}_blocks"), torch.uint8, *shape, 16)
-        return Matrix.of(blocks, torch.uint8, width, scales)
+        return Matrix(blocks, scales, FORMATS[torch.uint8], width)
 
     def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> tuple[Matrix, int | None]:
         """The weights of a linear layer and the address of its bias."""
@@ -351,12 +352,13 @@ class _Plan:
             packed, index = linear.packed, linear.index
             _require(len(packed) == rows and fits(packed, index, width))
             address = self._address(packed, torch.uint8, *packed.shape)
-            return Matrix.lossless(address, self._address(index, torch.int32, *index.shape), width), bias
+            return Matrix(address, self._address(index, torch.int32, *index.shape), FORMATS["lossless"], width), bias
         if not isinstance(linear, Int8Linear):
             return self._matrix(linear.weight, rows, width), bias
         _require(self.dtype == torch.bfloat16)  # as packed experts
         scales = self._address(linear.scales, torch.bfloat16, rows, width // 32)
-        return Matrix.of(self._address(linear.integers, torch.int8, rows, width), torch.int8, width, scales), bias
+        integers = self._address(linear.integers, torch.int8, rows, width)
+        return Matrix(integers, scales, FORMATS[torch.int8], width), bias
 
     def _set_linear(self, layer: Layer, to: str, *linear: Any) -> None:
         matrix, bias = self._linear(*linear)

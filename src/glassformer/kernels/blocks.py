@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int8, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from glassformer.kernels import native
@@ -57,16 +57,6 @@ class BlockKind:
     def width(self, row_bytes: int) -> int:
         """Weights of a row of so many bytes."""
         return row_bytes // self.nbytes * self.block
-
-
-def unpack(
-    kind: str, blocks: UInt8[Tensor, "*rows bytes"]
-) -> tuple[Int8[Tensor, "*rows width"], Float[Tensor, "*rows groups"], Float[Tensor, "*rows groups"]]:
-    """Codes, and in float32 scales and offsets of each group, of whole rows of blocks."""
-    cut = blocks.unflatten(-1, (-1, KINDS[kind].nbytes))
-    codes, scales, offsets = KINDS[kind].unpacked(cut)
-    offsets = torch.zeros_like(scales) if offsets is None else offsets
-    return codes.to(torch.int8).flatten(-2), scales.flatten(-2), offsets.flatten(-2)
 
 
 def expanded(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*rows width"]:

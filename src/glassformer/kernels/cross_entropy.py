@@ -13,9 +13,6 @@ from torch import Tensor
 from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, differentiate, native_library, use_definition
 from glassformer.kernels.native import declare
 
-NOTHING = -100
-"""The ``ignored`` of :func:`cross_entropy` that is no token."""
-
 _FEW = 2**16  # logits, with which calling the library takes longer than the work
 
 
@@ -26,11 +23,12 @@ def definition(logits: Tensor, targets: Tensor, ignored: int) -> Tensor:
 
 
 def cross_entropy(
-    logits: Float[Tensor, "row vocab"], targets: Int64[Tensor, " row"], ignored: int = NOTHING
+    logits: Float[Tensor, "row vocab"], targets: Int64[Tensor, " row"], ignored: int = -100
 ) -> Float[Tensor, ""]:
     """:func:`definition`, in nats; on the CPU without a second copy of the logits, in one pass each way.
 
-    For the backward pass it keeps the logits and one number per row. NaN where every target is ``ignored``.
+    For the backward pass it keeps the logits and one number per row. NaN where every target is ``ignored``,
+    by default a number that is no token.
 
     Raises:
         IndexError: A target outside the vocabulary (torch's own).

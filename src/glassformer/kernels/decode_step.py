@@ -4,8 +4,6 @@ The definition is the forward pass of :class:`~glassformer.models.decoder.Decode
 :mod:`glassformer.generation.native_step` fills the structures, and decides when they may be used.
 """
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import c_double, c_int64, c_void_p
 from typing import Any
@@ -14,32 +12,17 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from glassformer.kernels.blocks import BlockKind, number
 from glassformer.kernels.native import Library, declare
 
-_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 3, torch.uint8: 4}
-_LOSSLESS = 2
+FORMATS = {torch.float32: 0, torch.bfloat16: 1, "lossless": 2, torch.int8: 3, torch.uint8: 4}
+"""Formats of a :class:`Matrix`: dtypes, of which int8 and MXFP4's uint8 have scales, and 12 bits with an index in their
+place. GGUF's blocks follow: :func:`~glassformer.kernels.blocks.number`."""
 
 
 class Matrix(ctypes.Structure):
     """Rows of weights, one after the other."""
 
     _fields_ = (("data", c_void_p), ("scales", c_void_p), ("format", c_int64), ("width", c_int64))
-
-    @classmethod
-    def of(cls, data: int, dtype: torch.dtype, width: int, scales: int | None = None) -> Matrix:
-        """Of weights of this dtype: 8-bit ones and MXFP4's blocks have scales."""
-        return cls(data, scales, _FORMATS[dtype], width)
-
-    @classmethod
-    def lossless(cls, packed: int, index: int, width: int) -> Matrix:
-        """Of what :func:`~glassformer.layers.quantized.lossless.encode` made of rows of ``width`` numbers."""
-        return cls(packed, index, _LOSSLESS, width)
-
-    @classmethod
-    def blocks(cls, blocks: int, kind: BlockKind, width: int) -> Matrix:
-        """Of GGUF's blocks."""
-        return cls(blocks, None, number(kind.name), width)
 
 
 def _fields(kind: type, names: str) -> list[tuple[str, type]]:

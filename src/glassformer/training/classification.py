@@ -96,7 +96,10 @@ class ClassificationTask:
             seed: Of the order of the batches.
             options: Further arguments of the class, by name.
         """
-        learned, measured = (TextBatches.of(part, encode, pad_id, seed=seed) for part in (train, held_out))
+        learned, measured = (
+            TextBatches([encode(each.text) for each in part], [each.label for each in part], pad_id, seed=seed)
+            for part in (train, held_out)
+        )
         return cls(learned, measured, **options)
 
     def batch(self, step: int, size: int) -> Batch:

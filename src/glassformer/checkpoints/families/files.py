@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.checkpoints.assembly import StoredDecoder, check_sizes, config_errors, require_no_nan
 from glassformer.checkpoints.families import FAMILIES
@@ -31,7 +31,6 @@ from glassformer.layers.quantized import mxfp4
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.models import Decoder, DecoderConfig
 
-_CPU = torch.device("cpu")
 # Masks and frequencies that older versions of transformers saved beside the weights.
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")
 
@@ -48,7 +47,7 @@ def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
         else:
             continue
         del state[f"{name}.blocks"]
-        state[f"{name}.weight"] = Planned(size, torch.float32, partial(_expanded, module))
+        state[f"{name}.weight"] = Planned(size, torch.float32, partial(getattr, module, "weight"))
     return StoredDecoder(decoder.config, state, dtype, dtype, decoder.family)
 
 
@@ -57,8 +56,8 @@ def open_family(
     family: Family,
     directory: Path,
     content: Mapping[str, Any],
-    dtype: torch.dtype | None = None,
-    device: torch.device = _CPU,
+    dtype: torch.dtype | None,
+    device: torch.device,
 ) -> Iterator[StoredDecoder]:
     """The decoder of a directory with this content of ``config.json``; its tensors are read within the context.
 
@@ -88,7 +87,7 @@ def open_family(
             return tensor.to(device)
 
         state: dict[str, Planned] = {}
-        for entry in family.entries(config, stored):
+        for entry in family.entries(config):
             pieces = _Pieces(partial(_read, entry, get, kind, device))
             for name, size, form in zip(entry.ours, entry.sizes, entry.parts, strict=True):
                 made = torch.promote_types(kind, torch.float32) if form is SHIFTED else kind
@@ -126,7 +125,7 @@ def checked_config(
     with config_errors(directory / CONFIG_FILE):
         if family.packs and any(name.endswith("blocks") for name in stored):
             config = replace(config, expert_format="mxfp4")
-        entries = family.entries(config, stored)
+        entries = family.entries(config)
         wanted = {
             name: Wanted(shape, ("U8",) if entry.ours[0].endswith(("_blocks", "_scales")) else tuple(FLOATS))
             for entry in entries
@@ -281,11 +280,6 @@ def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], di
             make = lambda index=index, each=pieces, dtype=dtype: each.take(index).to(dtype)  # noqa: E731
             planned[name] = Planned(shape, dtype, make)
     return written, planned
-
-
-def _expanded(layer: nn.Module) -> Tensor:
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    return weight.detach()
 
 
 def _stacked(matrix: Planned) -> Tensor:

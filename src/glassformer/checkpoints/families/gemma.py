@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope
-from glassformer.checkpoints.families.table import NAMES, QK_NORMS, Family, bias, write_bias
+from glassformer.checkpoints.families.table import CAPS, NAMES, QK_NORMS, Family, bias, write_bias
 from glassformer.checkpoints.families.tensor_names import SHIFTED
 from glassformer.models import DecoderConfig
 
@@ -21,21 +21,20 @@ _NAMES = NAMES | {
     "ffn_post_norm": "post_feedforward_layernorm",
 }
 _NORMS = ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm", "final_norm")
-_CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
 # Of files that do not name them; llama.cpp has the same.
 _GEMMA2_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 
 def _read(file: Fields, found: dict[str, Any], caps: dict[str, float]) -> dict[str, Any]:
-    off = [ours for ours, theirs in _CAPS.items() if file.get(theirs, caps.get(theirs)) is None]
-    cap = {ours: None if ours in off else file.number(theirs, caps.get(theirs)) for ours, theirs in _CAPS.items()}
+    off = [ours for ours, theirs in CAPS.items() if file.get(theirs, caps.get(theirs)) is None]
+    cap = {ours: None if ours in off else file.number(theirs, caps.get(theirs)) for ours, theirs in CAPS.items()}
     file.only("hidden_act", "gelu_pytorch_tanh")
     scale = (file.whole("query_pre_attn_scalar", 256) or 1) ** -0.5
     return cap | bias(file, found) | {"attention_scale": scale, "embedding_scale": found["hidden_dim"] ** 0.5}
 
 
 def _write(config: DecoderConfig) -> dict[str, Any]:
-    caps = {theirs: getattr(config, ours) for ours, theirs in _CAPS.items()}
+    caps = {theirs: getattr(config, ours) for ours, theirs in CAPS.items()}
     scalar = round((config.attention_scale or config.head_dim**-0.5) ** -2)
     return caps | write_bias(config) | {"query_pre_attn_scalar": scalar}
 
@@ -67,8 +66,7 @@ GEMMA2 = Family(
     forms=dict.fromkeys(_NORMS, SHIFTED),
     gguf="gemma2",
     gguf_read=lambda keys, found: (
-        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in _CAPS.items() if theirs not in keys}
-        | _scales(found, largest=46)
+        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys} | _scales(found, largest=46)
     ),
 )
 

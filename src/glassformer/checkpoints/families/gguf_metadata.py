@@ -7,13 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from glassformer.checkpoints.families import tensor_names
 from glassformer.checkpoints.families.config_json import Fields
-from glassformer.checkpoints.families.table import Family, canonical, windowed
+from glassformer.checkpoints.families.table import CAPS, Family, canonical, windowed
 from glassformer.checkpoints.families.tensor_names import EXPERTS, GGUF_PREFIX, PACKED, Entry
 from glassformer.errors import require
 from glassformer.layers.options import Linear, Llama3, LongRope, RopeScaling, Yarn
+from glassformer.layers.positions import frequencies
 from glassformer.models import DecoderConfig
 
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -60,7 +63,7 @@ def read_gguf_config(
         found["local_rope_base"] = keys.number("rope.freq_base_swa", default)
     keys.get("rope.freq_base_swa")
     found |= {"learned_positions": True} if "position_embd.weight" in shapes else {}
-    found |= {ours: _cap(keys, key) for ours, key in _CAPS.items()}
+    found |= {ours: keys.number(key, 0.0) or None for ours, key in CAPS.items()}
     if family.parts.get("norm") == "layer":
         found["parallel"] = keys.flag("use_parallel_residual", False)
     found |= family.parts
@@ -83,13 +86,6 @@ def gguf_entries(family: Family, config: DecoderConfig, names: Collection[str]) 
             # Packed pieces must stand one after the other.
             table = {ours: each for ours, each in table.items() if ours not in packed} | packed
     return tensor_names.entries(config, table, GGUF_PREFIX, family.gguf_forms)
-
-
-_CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
-
-
-def _cap(keys: Fields, name: str) -> float | None:
-    return keys.number(name, 0.0) or None
 
 
 def _sizes(keys: Fields, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -189,13 +185,17 @@ def _scaling(
 def _by_factors(factors: tuple[float, ...], base: float, width: int) -> RopeScaling | None:
     """Llama 3's rescaling, of which a file holds only the factors: recognised with the released models' numbers."""
     require(len(factors) == width // 2, f"{len(factors)} factors in rope_freqs", f"{width // 2}", _FIX)
-    largest = max(factors)
+    largest, given = max(factors), torch.tensor(factors, dtype=torch.float64)
     if largest == 1 == min(factors):
         return None
-    turns = 8192 / (2 * torch.pi) / base ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
-    kept = ((turns - 1) / 3).clamp(0, 1)
-    released = 1 / (kept + (1 - kept) / largest)
-    given = torch.tensor(factors, dtype=torch.float64)
-    if largest > 1 and torch.allclose(given, released, rtol=1e-5, atol=0):
-        return Llama3(largest, 8192)
+    if largest > 1:
+        released = Llama3(largest, 8192)
+        if torch.allclose(given, llama3_factors(released, base, width), rtol=1e-5, atol=0):
+            return released
     return LongRope(factors, factors, 2**30)
+
+
+def llama3_factors(scaling: Llama3, base: float, width: int) -> Float64[Tensor, " pair"]:
+    """The factors by which it divides the frequencies of ``width`` coordinates."""
+    powers = base ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return 1 / (powers * frequencies(powers, scaling, base))

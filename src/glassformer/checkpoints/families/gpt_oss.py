@@ -159,21 +159,16 @@ def _from_openai(content: Mapping[str, Any]) -> Mapping[str, Any]:
     factor, original = file.number("rope_scaling_factor", 32.0), file.whole("initial_context_length", 4096)
     yarn = {"factor": factor, "original_max_position_embeddings": original, "truncate": False, "rope_type": "yarn"}
     yarn |= {"beta_fast": file.number("rope_ntk_beta", 32.0), "beta_slow": file.number("rope_ntk_alpha", 1.0)}
-    window = file.whole("sliding_window", 128) or None
     read = {
         "max_position_embeddings": math.floor(original * factor) if factor > 1 else original,
         "rope_scaling": yarn if factor > 1 else {"rope_type": "default"},
+        "sliding_window": file.whole("sliding_window", 128) or None,
     }
     known = (*_SAME, *_OTHERS, "rope_scaling_factor", "initial_context_length", "rope_ntk_beta", "rope_ntk_alpha")
     unknown = [name for name in content if name not in known]
     require(not unknown, f"{', '.join(unknown)}", "fields of OpenAI's configuration", "Remove them.")
     kept = {name: content[name] for name in _SAME if name in content}
-    return (
-        kept
-        | {theirs: content[ours] for ours, theirs in _OTHERS.items() if ours in content}
-        | read
-        | {"sliding_window": window}
-    )
+    return kept | {theirs: content[ours] for ours, theirs in _OTHERS.items() if ours in content} | read
 
 
 def _to_openai(written: dict[str, Any]) -> dict[str, Any]:

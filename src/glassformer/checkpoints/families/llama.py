@@ -43,8 +43,7 @@ MISTRAL = Family(
     window=4096,
 )
 
-# Files have a tensor for each expert and matrix; a model of transformers 5 in memory has one for all experts. Its
-# layer_types are ignored, as by transformers. Source: Jiang et al. 2024, arXiv 2401.04088.
+# Its layer_types are ignored, as by transformers. Source: Jiang et al. 2024, arXiv 2401.04088.
 _MATRICES = {"gate": "w1", "up": "w3", "down": "w2"}
 _EXPERTS = {f"ffn.{ours}": f"block_sparse_moe.experts.{{expert}}.{name}.weight" for ours, name in _MATRICES.items()}
 MIXTRAL = Family(
@@ -62,9 +61,6 @@ MIXTRAL = Family(
     windows="all",
     ignored=("layer_types",),
     names=NAMES | {"ffn.router.score": "block_sparse_moe.gate"} | _EXPERTS,
-    in_memory={"ffn.router.score": "mlp.gate"}
-    | dict.fromkeys(("ffn.gate", "ffn.up"), "mlp.experts.gate_up_proj")
-    | {"ffn.down": "mlp.experts.down_proj"},
 )
 
 # Qwen2 and Qwen2.5. Source: Yang et al. 2024, arXiv 2407.10671.

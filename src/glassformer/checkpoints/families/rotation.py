@@ -64,11 +64,8 @@ class Rope:
         kind = next((new for old, new in self.aliases if old == kind), kind)
         known = kind in self.kinds
         require(known, f"{part.place}rope_type = {kind!r}", f"one of {', '.join(self.kinds)}", "Take another model.")
-        part.get("type")
-        if original is None:
-            original = part.get("original_max_position_embeddings", longest)
-        part.get("original_max_position_embeddings")
-        length = Fields({"original_max_position_embeddings": original}, part.place)
+        inside = part.get("original_max_position_embeddings", longest)
+        length = Fields({"original_max_position_embeddings": inside if original is None else original}, part.place)
         read = {
             "default": lambda: None,
             "linear": lambda: _linear(part),

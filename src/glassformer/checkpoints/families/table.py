@@ -4,7 +4,7 @@ A family adds no code to the network. Its row says what its fields are called, w
 :class:`~glassformer.models.DecoderConfig` it always has, and what its tensors are called.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -50,6 +50,8 @@ NAMES = {
     "output": "lm_head",
 }
 """Modules of a decoder and their names in files like Llama's; those of a layer follow a prefix."""
+CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
+"""Fields of ours and theirs of the families that have them, and keys of GGUF."""
 QK_NORMS = {"attention.query_norm": "self_attn.q_norm", "attention.key_norm": "self_attn.k_norm"}
 """Norms of queries and keys."""
 
@@ -117,8 +119,6 @@ class Family:
     """Adds parts that the family always has to a decoder without them, so that its logits stay."""
     names: Mapping[str, str] = field(default_factory=lambda: NAMES)
     """Our modules and theirs; see :mod:`~glassformer.checkpoints.families.tensor_names`."""
-    in_memory: Mapping[str, str] = field(default_factory=dict)
-    """Other names of some of them, in a model of transformers 5 that is not saved yet."""
     prefix: str = "model.layers.{}."
     """Of their names in a layer."""
     base: str = ""
@@ -186,13 +186,9 @@ class Family:
             written["use_sliding_window"] = config.window is not None
         return written | self.write(config)
 
-    def entries(self, config: DecoderConfig, stored: Collection[str] = ()) -> list[Entry]:
-        """The tensors of its safetensors files; ``stored`` are the names there."""
-        first = {f"{self.prefix.format(0)}{theirs}" for theirs in self.in_memory.values()}
-        # Packed pieces must stand one after the other.
-        kept = {ours: each for ours, each in self.names.items() if ours not in self.in_memory}
-        names = kept | dict(self.in_memory) if first & set(stored) else self.names
-        return tensor_names.entries(config, names, self.prefix, self.forms)
+    def entries(self, config: DecoderConfig) -> list[Entry]:
+        """The tensors of its safetensors files."""
+        return tensor_names.entries(config, self.names, self.prefix, self.forms)
 
     def _sizes(self, file: Fields) -> dict[str, Any]:
         found: dict[str, Any] = {}

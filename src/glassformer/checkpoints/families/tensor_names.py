@@ -5,7 +5,7 @@ Several of our modules with one foreign name are packed in one tensor, by rows, 
 so that they apply to biases and to packed rows of bytes as well.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -244,7 +244,7 @@ def _expanded(template: str, layer: int, config: DecoderConfig) -> tuple[str, ..
     return tuple(name.replace("{expert}", str(expert)) for expert in range(config.num_experts or 0))
 
 
-def tensors_of_layer(names: Mapping[str, str], config: DecoderConfig, optional: Collection[str] = ()) -> int:
+def tensors_of_layer(names: Mapping[str, str], config: DecoderConfig) -> int:
     """At least so many tensors of a file belong to a layer."""
-    inside: Iterable[str] = {theirs for ours, theirs in names.items() if ours.split(".")[0] not in OUTSIDE and theirs}
-    return sum((config.num_experts or 0) if "{expert}" in name else name not in optional for name in inside)
+    inside = {theirs for ours, theirs in names.items() if ours.split(".")[0] not in OUTSIDE and theirs}
+    return sum((config.num_experts or 0) if "{expert}" in name else 1 for name in inside)

@@ -90,7 +90,7 @@ def shares(attention: Attention) -> Float[np.ndarray, "head 2"]:
 
 def course_split(seed: int, num_samples: int = NUM_SAMPLES) -> tuple[tuple[LookupExample, ...], ...]:
     """The seed's 4,000 training, 500 validation and 500 test examples, or as large shares of ``num_samples``."""
-    return lookup.split_lookup(lookup.lookup_examples(num_samples, seed), together="nothing")
+    return lookup.split_lookup(lookup.lookup_examples(num_samples, seed))
 
 
 def build_course_model(seed: int, source_positions: Positions = "none") -> EncoderDecoder:
