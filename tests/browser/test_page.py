@@ -375,6 +375,6 @@ def test_an_answer_that_is_awaited_can_still_be_read(page: Page, go: Go) -> None
     go(page, model="sentiment")
     look = "(each) => { const { color, opacity } = getComputedStyle(each); return [color, opacity]; }"
     said = page.locator(".said")
-    said.evaluate("(each) => { each.dataset.busy = 'true'; }")
+    said.evaluate("(each) => { each.dataset.stale = 'true'; }")
     # The colour of quiet text, whose contrast is checked with every view.
     assert said.evaluate(look) == page.locator(".about").evaluate(look)

@@ -276,7 +276,8 @@ def test_another_order_is_compared(opened: Callable[..., Page], settled: Callabl
     page.get_by_role("button", name="Try every order").click()
     settled(page)
     expect(page.locator(".fault")).to_have_count(0)
-    expect(page.get_by_text("500 orders, drawn at random, of 6 were read.")).to_be_visible()
+    expect(page.get_by_text("500 orders, drawn at random, of 6 cards were read.")).to_be_visible()
+    expect(page.get_by_role("heading", name="No order that was read changes anything")).to_be_visible()
 
 
 def test_its_address_counts_before_what_was_saved(

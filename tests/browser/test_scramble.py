@@ -162,7 +162,7 @@ def test_every_order_is_tried(page: Page, show: Go, screenshot: Callable[[Page, 
     page.get_by_role("button", name="Try every order").click()
     found = page.get_by_role("region", name="Every order")
     expect(found).to_contain_text("No order changes anything")
-    expect(found).to_contain_text(f"All {math.factorial(5)} orders of 5 were read. No token changed.")
+    expect(found).to_contain_text(f"All {math.factorial(5)} orders of 5 cards were read. No token changed.")
     screenshot(page, "scramble-every-order")
     found.get_by_role("button", name="Show that order").click()
     assert order(page) != WORDS
@@ -204,7 +204,7 @@ def test_cards_that_changed_places_look_as_if_they_had_always_been_there(
 def test_of_very_many_orders_some_are_tried(page: Page, show: Go) -> None:
     show(page, **FACTS, source=json.dumps([*GIVEN, "tim=1", "kim=2"]))
     page.get_by_role("button", name="Try every order").click()
-    expect(page.get_by_role("region", name="Every order")).to_contain_text("drawn at random, of 8 were read")
+    expect(page.get_by_role("region", name="Every order")).to_contain_text("drawn at random, of 8 cards were read")
 
 
 def test_another_value_does_change_the_answer(page: Page, show: Go, screenshot: Callable[[Page, str], Path]) -> None:
