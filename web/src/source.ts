@@ -59,7 +59,7 @@ export type Part = Attention["part"];
 export type View = ModelCard["views"][number];
 
 /** Milliseconds between letters, so that a server or a kernel is asked once for a word. */
-export const TYPING = 100;
+export const TYPING = 50;
 
 /** Rows and columns of the largest tile. */
 export const { TILE } = contract;
