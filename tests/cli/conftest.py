@@ -29,11 +29,15 @@ def tiny_gpt_oss(bare_gpt_oss: Path, byte_engine: Tokenizer) -> Path:
     return directory
 
 
-@pytest.fixture
-def refuses(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refuses:
-    """Run a command line that cannot be used: nothing on standard output, and one line that says why, or tyro's box."""
+@pytest.fixture(autouse=True)
+def _as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.delenv("GLASSFORMER_DEBUG", raising=False)
+
+
+@pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]) -> Refuses:
+    """Run a command line that cannot be used: nothing on standard output, and one line that says why, or tyro's box."""
 
     def run(arguments: Sequence[object], *words: str, status: int = 2) -> None:
         capsys.readouterr()

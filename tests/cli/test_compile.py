@@ -13,17 +13,11 @@ from refusals import Output, Refuses
 
 MINE = """
 import operator
-from glassformer.programs import indices, select, selector_width, tokens
-from refusals import Output, Refuses
+from glassformer.programs import select, selector_width, tokens
 
 program = selector_width(select(tokens, tokens, operator.eq), "mine")
 vocabulary, max_len, causal = ["red", "green"], 4, True
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GLASSFORMER_DEBUG", raising=False)
 
 
 @pytest.fixture

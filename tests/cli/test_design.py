@@ -16,11 +16,6 @@ from refusals import Output, Refuses
 POSSIBLE = [name for name in TASKS if name != "parity"]
 
 
-@pytest.fixture(autouse=True)
-def _no_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GLASSFORMER_DEBUG", raising=False)
-
-
 @pytest.mark.parametrize("name", POSSIBLE)
 def test_what_is_written_solves_the_task(name: str, tmp_path: Path, output: Output) -> None:
     for out in ("head.json", "head.npz"):

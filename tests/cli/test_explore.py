@@ -28,7 +28,6 @@ from refusals import Output, Refuses
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("GLASSFORMER_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
 
 

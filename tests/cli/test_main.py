@@ -119,7 +119,6 @@ def test_an_error_is_one_line_and_a_status_and_debugging_lets_it_through(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
     command(failing(error))
     assert cli.main(["probe"]) == status
     assert capsys.readouterr() == ("", f"glassformer: {said}\n")
@@ -137,9 +136,7 @@ def test_what_steers_a_terminal_is_written_as_numbers(
     kind: Callable[[str], Exception],
     command: Callable[..., None],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
     command(failing(kind("unknown \x1b]0;owned\x07\x1b[2J\nin é.safetensors")))
     assert cli.main(["probe"]) in (cli.EXIT_INPUT, cli.EXIT_FAILED)
     shown = capsys.readouterr().err

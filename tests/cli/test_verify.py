@@ -19,12 +19,6 @@ from refusals import Output, Refuses
 MINE = {"letters": "ABC", "tolerance": 0.001, "examples": [{"input": "CAB", "output": "CCC"}]}
 
 
-@pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("GLASSFORMER_DEBUG", raising=False)
-
-
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
     """The designed head for ``unique``."""

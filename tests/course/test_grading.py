@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from course.checked import EXERCISES, READY
+from course.checked import EXERCISES
 from glassformer.cli.main import main
 from glassformer.course import grading, lessons
 from glassformer.course.checking import MIME, Exercise
@@ -65,15 +65,15 @@ def test_the_cells_are_those_that_jupytext_reads(lab):
     assert [{**cell["metadata"], "lines_to_next_cell": None} for cell in made] == stored
 
 
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_start_writes_a_notebook_with_blanks(lab, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("shutil.which", {"jupyter-lab": "there" if lab == READY[0] else None}.get)
+    monkeypatch.setattr("shutil.which", {"jupyter-lab": "there" if lab == LABS[0] else None}.get)
     nbformat = pytest.importorskip("nbformat")
     assert main(["course", "start", lab.replace("_", "-"), str(tmp_path), "--seed", "3"]) == 0
     path = tmp_path / f"{lab}.ipynb"
     said = capsys.readouterr().out
     assert f"jupyter lab {path}" in said
-    assert ("pip install jupyterlab" in said) == (lab != READY[0])
+    assert ("pip install jupyterlab" in said) == (lab != LABS[0])
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     text = "\n".join(cell.source for cell in made.cells)
@@ -84,7 +84,7 @@ def test_start_writes_a_notebook_with_blanks(lab, tmp_path, capsys, monkeypatch)
     assert main(["course", "start", lab.replace("_", "-"), str(tmp_path)]) == 2
 
 
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_blanks_and_solutions_differ_in_the_regions_alone(lab):
     blank, full = notebook(lab)["cells"], notebook(lab, solutions=True)["cells"]
     for one, other, cell in zip(blank, full, read_lesson(lab), strict=True):
@@ -97,7 +97,7 @@ def test_blanks_and_solutions_differ_in_the_regions_alone(lab):
 
 @with_nbgrader
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_start_writes_what_nbgrader_assigns(lab, tmp_path):
     (tmp_path / "source" / lab).mkdir(parents=True)
     (tmp_path / "nbgrader_config.py").touch()
@@ -116,7 +116,7 @@ def test_start_writes_what_nbgrader_assigns(lab, tmp_path):
         )
 
 
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_recorded_results_count_and_say_so(lab, tmp_path):
     name = code_exercise(lab)
     handed_in(
@@ -148,7 +148,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_a_strange_record_does_not_count_and_all_others_do(lab, change, tmp_path):
     name = code_exercise(lab)
     handed_in(lab, tmp_path / "a.ipynb", lambda records: change(records[name]))
@@ -158,7 +158,7 @@ def test_a_strange_record_does_not_count_and_all_others_do(lab, change, tmp_path
     assert all(grades[each].points == grades[each].of for each in codes - {name})
 
 
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_a_check_that_was_changed_or_removed_does_not_count(lab, tmp_path):
     name = code_exercise(lab)
     content = handed_in(lab, tmp_path / "a.ipynb")
@@ -232,7 +232,7 @@ def test_a_damaged_notebook_is_a_row_that_says_so(content, tmp_path):
     "outputs", [None, 3, [None], [{"data": []}], [{"data": {MIME: []}}], [{"ename": ["x"]}], "text"]
 )
 def test_strange_outputs_do_no_harm(outputs, tmp_path):
-    lab = READY[0]
+    lab = LABS[0]
     name = code_exercise(lab)
     content = handed_in(lab, tmp_path / "a.ipynb")
     next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")["outputs"] = outputs
@@ -241,7 +241,7 @@ def test_strange_outputs_do_no_harm(outputs, tmp_path):
 
 
 def test_all_files_are_graded_beside_bad_ones(tmp_path, capsys):
-    lab = READY[0]
+    lab = LABS[0]
     name = code_exercise(lab)
     good = handed_in(lab, tmp_path / "good.ipynb")
     # As some editors save it: sources as lists, a cell's metadata dropped, a picture of 10 MB.
@@ -263,7 +263,7 @@ def test_all_files_are_graded_beside_bad_ones(tmp_path, capsys):
 
 
 def test_files_that_are_not_there_and_places_that_cannot_be_written_are_said_at_once(tmp_path, capsys):
-    handed_in(READY[0], tmp_path / "a.ipynb")
+    handed_in(LABS[0], tmp_path / "a.ipynb")
     wrong = {
         "which is not there": [str(tmp_path / "*.txt"), "--out", str(tmp_path / "grades.csv")],
         "a place that can be written to": [str(tmp_path / "a.ipynb"), "--out", str(tmp_path / "a.ipynb" / "x.csv")],
@@ -278,7 +278,7 @@ def test_files_that_are_not_there_and_places_that_cannot_be_written_are_said_at_
 
 
 def test_where_nothing_is_graded_no_table_is_written_or_lost(tmp_path, monkeypatch):
-    handed_in(READY[0], tmp_path / "a.ipynb")
+    handed_in(LABS[0], tmp_path / "a.ipynb")
     monkeypatch.setattr(grading, "find_spec", lambda name: None)
     out = tmp_path / "grades.csv"
     command = ["course", "grade", str(tmp_path / "a.ipynb"), "--out", str(out), "--run", "--overwrite"]
@@ -289,7 +289,7 @@ def test_where_nothing_is_graded_no_table_is_written_or_lost(tmp_path, monkeypat
     assert out.read_text() == "of last week"
 
 
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_a_result_without_an_answer_does_not_count(lab, tmp_path):
     name = code_exercise(lab)
     content = handed_in(lab, tmp_path / "a.ipynb")
@@ -306,7 +306,7 @@ def test_a_result_without_an_answer_does_not_count(lab, tmp_path):
 
 
 def test_a_changed_copy_of_a_check_does_no_harm(tmp_path):
-    lab = READY[0]
+    lab = LABS[0]
     name = code_exercise(lab)
     content = handed_in(lab, tmp_path / "a.ipynb")
     cell = next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")
@@ -329,14 +329,14 @@ def test_results_of_two_variants_do_not_both_count(named, tmp_path):
 
 
 def test_feedback_holds_no_control_characters(tmp_path):
-    lab = READY[0]
+    lab = LABS[0]
     name = code_exercise(lab)
     handed_in(lab, tmp_path / "a.ipynb", lambda records: records[name].update(message="a\x1b[31m\x00\nb"))
     assert by_name(grade_file(tmp_path / "a.ipynb"))[name].feedback.startswith("a [31m \nb ")
 
 
 def test_feedback_cannot_be_a_formula_of_a_spreadsheet(tmp_path):
-    lab = READY[0]
+    lab = LABS[0]
     name = code_exercise(lab)
     handed_in(lab, tmp_path / "a.ipynb", lambda records: records[name].update(message='=HYPERLINK("http://x")'))
     row = next(
@@ -348,7 +348,7 @@ def test_feedback_cannot_be_a_formula_of_a_spreadsheet(tmp_path):
 
 
 def test_results_for_gradescope(tmp_path):
-    lab = READY[0]
+    lab = LABS[0]
     handed_in(lab, tmp_path / "a.ipynb", lambda records: records.pop(code_exercise(lab)))
     results = tmp_path / "results.json"
     flags = ["--out", str(tmp_path / "grades.csv"), "--gradescope", str(results)]
@@ -370,7 +370,7 @@ def without_training(lab, content):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", READY)
+@pytest.mark.parametrize("lab", LABS)
 def test_the_solutions_of_a_variant_pass_its_checks(lab, capsys):
     made = without_training(lab, notebook(lab, seed=7, solutions=True))
     sources = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
@@ -500,7 +500,7 @@ def test_strange_answers_in_files_get_feedback_and_no_points(content, tmp_path):
 
 
 def test_answers_are_graded_beside_notebooks_and_damaged_files(tmp_path, capsys):
-    handed_in(READY[0], tmp_path / "a.ipynb")
+    handed_in(LABS[0], tmp_path / "a.ipynb")
     files = [tmp_path / "a.ipynb", answered(tmp_path / "right.json", answer=HISTOGRAM)]
     for name, content in DAMAGED.items():
         files.append(tmp_path / f"{name}.json")

@@ -262,9 +262,6 @@ def test_what_is_compiled_runs_uncompiled_and_is_seen() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True)
 
 
-# Whom to watch
-
-
 # What it gives
 
 

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -108,10 +108,6 @@ class Judgement:
     passed: bool
     message: str
     counterexample: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return asdict(self)
 
 
 def plain(answer: Any) -> Any:
@@ -298,6 +294,10 @@ class Lesson:
     """The checks of a lab: ``check(name, answer)`` prints that the answer is right, or raises :class:`WrongAnswer`.
 
     ``case`` holds the arguments of the last case that failed.
+
+    Args:
+        lab: ``"hand_designed"``, ``"sentiment"``, ``"lookup"`` or ``"gpt_oss"``.
+        seed: The variant of its tasks; 0 is the course's own.
     """
 
     def __init__(self, lab: str, seed: int = 0) -> None:
@@ -392,6 +392,10 @@ class Lesson:
             shell.display_pub.publish({"text/plain": text, MIME: record})
         elif passed:
             print(message)
+
+
+lesson = Lesson
+"""The name by which notebooks call it."""
 
 
 def answer_data(exercise: Verdict, answer: Any) -> Any:
@@ -492,13 +496,3 @@ def _raised(error: BaseException) -> str:
 
 def _indented(text: str) -> str:
     return text.replace("\n", "\n    ")
-
-
-def lesson(lab: str, seed: int = 0) -> Lesson:
-    """The checks of a lab.
-
-    Args:
-        lab: ``"hand_designed"``, ``"sentiment"``, ``"lookup"`` or ``"gpt_oss"``.
-        seed: The variant of its tasks; 0 is the course's own.
-    """
-    return Lesson(lab, seed)

@@ -147,16 +147,8 @@ def _read(path: Path) -> Any:
         return json_value(text)
 
 
-def read_notebook(path: Path) -> Submission:
-    """The code cells of a notebook, and the lab that it is of.
-
-    Raises:
-        InputError: A file that cannot be read, is too large, no notebook, or a notebook of no lab.
-    """
-    return _submission(path, _read(path))
-
-
 def _submission(path: Path, content: Any) -> Submission:
+    """The code cells of a notebook, and the lab that it is of; refuses what is no notebook, or of no lab."""
     with in_file(path):
         listed = content.get("cells") if isinstance(content, dict) else None
         expected = "a notebook of nbformat 4, or an answer that names its exercise"
@@ -290,7 +282,7 @@ def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = Fals
         (root / "nbgrader_config.py").touch()
         for number, file in enumerate(files):
             try:
-                lab = read_notebook(file).lab
+                lab = _submission(file, _read(file)).lab
             except InputError:
                 yield grade_file(file, seed)
                 continue

@@ -104,14 +104,12 @@ def qk_circuit(model: Any, layer: int, head: int, *, distance: int = 0) -> Circu
         head: A query head.
         distance: From the key to the query, for a model with rotary positions.
     """
-    model = network_of(model)
     return _Reader(model).qk(layer, head, distance)
 
 
 @torch.no_grad()
 def ov_circuit(model: Any, layer: int, head: int) -> Circuit:
     """What a head adds to the residual stream for what it reads at a key; arguments as for :func:`qk_circuit`."""
-    model = network_of(model)
     return _Reader(model).ov(layer, head)
 
 
@@ -122,7 +120,6 @@ def token_vectors(model: Any) -> tuple[Float[Tensor, "vocab hidden"], Float[Tens
     ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding, unembedding)`` the full OV
     circuit; both up to the norms' scales.
     """
-    model = network_of(model)
     return _Reader(model).vectors()
 
 
@@ -152,7 +149,6 @@ def composition_scores(model: Any, *, distance: int = 0, samples: int = 50, seed
         samples: Random pairs for the baseline.
         seed: Of these.
     """
-    model = network_of(model)
     require_positive(samples=samples)
     reader = _Reader(model)
     layers, heads = len(reader.points), reader.points[0].heads
@@ -184,8 +180,8 @@ def _ratio(first: Circuit, second: Circuit) -> float:
 class _Reader:
     """The matrices of the heads of a pre-norm decoder."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: Any) -> None:
+        self._model = model = network_of(model)
         decoder = not isinstance(model, Encoder | EncoderDecoder)
         require(decoder, f"circuits of {type(model).__name__}", "a decoder", "Pass a decoder with its output layer.")
         readout = readout_of(model)

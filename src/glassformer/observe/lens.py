@@ -334,7 +334,6 @@ class Readout:
 
 def readout_of(model: nn.Module) -> Readout:
     """The readout of a model that :func:`logit_lens` can read."""
-    model = getattr(model, "_orig_mod", model)
     points = find_hook_points(model)
     blocks = [point for point in points if point.role == "block"]
     output = next((point.module for point in points if point.role == "logits"), None)

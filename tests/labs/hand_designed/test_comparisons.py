@@ -55,22 +55,16 @@ def bits(p: np.ndarray, q: np.ndarray) -> float:
 def test_the_distance_is_that_of_a_loop_over_all_sequences(space: SequenceSpace, seed: int) -> None:
     heads = random_head(space, seed), random_head(space, seed + 1)
     block = next(space.blocks(10_000))
-    divergences, differences, texts = [], [], []
+    divergences, differences = [], []
     first = int(space.has_cls)
-    for tokens, x, real in zip(block.tokens, space.one_hot(block), block.real, strict=True):
+    for x, real in zip(space.one_hot(block), block.real, strict=True):
         one, other = (NumpyHead(head).trace(x[real]) for head in heads)
-        for query in range(first, int(real.sum())):
-            divergences.append(bits(one.weights[query], other.weights[query]))
-            texts.append(space.decode(tokens[real][first:]))
+        rows = range(first, int(real.sum()))
+        divergences += [bits(one.weights[query], other.weights[query]) for query in rows]
         differences.append(np.abs(one.output - other.output)[first:].ravel())
     found = head_distance(*heads, space)
     assert found.attention_mean == pytest.approx(np.mean(divergences), abs=1e-12)
     assert found.attention_max == pytest.approx(max(divergences), abs=1e-12)
-    # Several sequences may be equally far.
-    assert found.farthest in {
-        text for text, far in zip(texts, divergences, strict=True) if far > max(divergences) - 1e-9
-    }
-    assert found.output_mean == pytest.approx(np.concatenate(differences).mean(), abs=1e-12)
     assert found.output_max == pytest.approx(np.concatenate(differences).max(), abs=1e-12)
     assert found.num_sequences == found.num_possible == len(block.tokens)
 
@@ -82,7 +76,7 @@ def test_distance_is_symmetric_and_sees_no_basis(space: SequenceSpace, seed: int
     there, back = head_distance(first, second, space), head_distance(second, first, space)
     turned = change_basis(second, random_basis(second.qk_dim, seed))
     seen = head_distance(first, turned, space)
-    for name in ("attention_mean", "attention_max", "output_mean", "output_max", "qk_cosine", "value_cosine"):
+    for name in ("attention_mean", "attention_max", "output_max", "qk_cosine", "value_cosine"):
         assert getattr(back, name) == pytest.approx(getattr(there, name), abs=1e-12)
         assert getattr(seen, name) == pytest.approx(getattr(there, name), abs=1e-10)
     same = head_distance(second, turned, space)
@@ -136,7 +130,7 @@ def test_constants_on_values_count() -> None:
     head = HeadWeights(np.eye(3), 5 * np.eye(3), np.eye(3))
     lifted = HeadWeights(head.Km, head.Qm, head.Vm + 1)
     found = head_distance(head, lifted, space)
-    assert (found.output_mean, found.output_max) == pytest.approx((1, 1))
+    assert found.output_max == pytest.approx(1)
     assert (found.attention_max, found.qk_cosine) == pytest.approx((0, 1), abs=1e-12)
     assert found.value_cosine == pytest.approx(2 / math.sqrt(1 * (4 + 1 + 1)))
 
@@ -147,7 +141,6 @@ def test_many_sequences_are_sampled_and_said_to_be() -> None:
     found = head_distance(first, HeadWeights(np.eye(6), 0 * np.eye(6), np.eye(6)), space, limit=500, seed=3)
     assert (found.num_sequences, found.num_possible) == (500, space.count)
     assert 0 < found.attention_mean < found.attention_max <= 1
-    assert len(space.encode(found.farthest)) <= 12
     again = head_distance(first, HeadWeights(np.eye(6), 0 * np.eye(6), np.eye(6)), space, limit=500, seed=3)
     assert again == found
 

@@ -22,16 +22,16 @@ def outcome(misread: list[int], error: float = 0.1) -> Outcome:
 def stories() -> list[Story]:
     """What might have become of four heads: one solved, one late, two stuck."""
 
-    def moment(steps: int, misread: list[int], own: float, first: float, share: float) -> Moment:
-        return Moment(steps, outcome(misread), Circuit(share, [0.1, 0.1, 0.1, own], [3.0, first, -1.0, -1.0, -1.0]))
+    def moment(steps: int, misread: list[int], own: float, first: float) -> Moment:
+        return Moment(steps, outcome(misread), Circuit([0.1, 0.1, 0.1, own], [3.0, first, -1.0, -1.0, -1.0]))
 
-    late = [moment(100, [0, 0, 1, 3], 0.4, -1.2, 0.98), moment(300, [0] * 4, 0.1, -1.1, 0.99)]
-    stuck = [moment(100, [3, 3, 3, 3], 0.5, 1.5, 0.5), moment(1000, [0, 3, 3, 3], 0.5, 1.5, 0.45)]
+    late = [moment(100, [0, 0, 1, 3], 0.4, -1.2), moment(300, [0] * 4, 0.1, -1.1)]
+    stuck = [moment(100, [3, 3, 3, 3], 0.5, 1.5), moment(1000, [0, 3, 3, 3], 0.5, 1.5)]
     return [
-        Story(0, "solved", [moment(100, [0] * 4, 0.45, -1.0, 0.97)]),
+        Story(0, "solved", [moment(100, [0] * 4, 0.45, -1.0)]),
         Story(1, "late", late),
-        Story(2, "stuck", stuck, Minimum(0.25, 1e-6, -1e-9, 2.0), False, True),
-        Story(3, "stuck", stuck, Minimum(0.35, 1e-3, -0.5, 2.0)),
+        Story(2, "stuck", stuck, Minimum(0.25, -1e-9, 2.0), False, True),
+        Story(3, "stuck", stuck, Minimum(0.35, -0.5, 2.0)),
     ]
 
 
@@ -93,8 +93,8 @@ def test_claims_turn_with_the_stories(report: Callable[..., str], stories: list[
 
     assert "All 1 heads" in told(stories[0])
     moment = stories[2].moments[0]
-    negative = dataclasses.replace(moment, circuit=Circuit(0.95, [0.1] * 4, [3.0, -1.1, -1.0, -1.0, -1.0]))
-    replaced = dataclasses.replace(moment, circuit=Circuit(0.0, [0.1] * 4, [-1.0, 1.5, -1.0, -1.0, -1.0]))
+    negative = dataclasses.replace(moment, circuit=Circuit([0.1] * 4, [3.0, -1.1, -1.0, -1.0, -1.0]))
+    replaced = dataclasses.replace(moment, circuit=Circuit([0.1] * 4, [-1.0, 1.5, -1.0, -1.0, -1.0]))
     swapped = told(*stories[:3], dataclasses.replace(stories[2], moments=[replaced]))
     assert "beside it in 1, and instead of it in 1, where the value of CLS is negative" in swapped
     assert "the work of CLS" not in told(stories[0], dataclasses.replace(stories[2], moments=[negative]))

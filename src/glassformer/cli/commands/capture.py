@@ -24,22 +24,17 @@ _LENS = 3
 
 
 @torch.no_grad()
-def run(flags: CaptureFlags) -> tuple[list[str], Arrays, list[str]]:
-    """The lines of the table, the arrays, and the text of each token."""
+def main(flags: CaptureFlags) -> int:
+    """Print the table, and write the arrays if asked for."""
     lm = load(flags.model, device=flags.device)
     tokens = lm.tokens(flags.text)
     (query,) = select("--position", flags.position, tokens.shape[1])
     lines, arrays = _TABLES[flags.what](lm, tokens, query, flags)
-    return lines, arrays | {"tokens": tokens[0].cpu().numpy()}, lm.strings(tokens)
-
-
-def main(flags: CaptureFlags) -> int:
-    """Print the table, and write the arrays if asked for."""
-    lines, arrays, strings = run(flags)
     for line in lines:
         say(line)
     if flags.save is not None:
-        _write(flags.save, arrays, strings)
+        arrays |= {"tokens": tokens[0].cpu().numpy()}
+        _write(flags.save, arrays, lm.strings(tokens))
         say(f"{flags.save}: {', '.join(f'{name} {list(each.shape)}' for name, each in arrays.items())}"[:200])
     return 0
 

@@ -9,7 +9,7 @@ from glassformer.cli.flags import CompileFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import require
 from glassformer.files import require_absent
-from glassformer.programs.certificate import ProgramCertificate, verify_program
+from glassformer.programs.certificate import verify_program
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.language import typed
 from glassformer.programs.library import Example, read_program
@@ -19,8 +19,11 @@ from glassformer.programs.saved import load_program, require_place, save_program
 from glassformer.text import shown
 
 
-def run(flags: CompileFlags) -> ProgramCertificate | None:
-    """Compile, print the parts and, if requested, the certificate, and write the transformer."""
+def main(flags: CompileFlags) -> int:
+    """Compile, print the parts and, if requested, the certificate, and write the transformer.
+
+    Returns the exit status: 1 if a proof was requested and not found, otherwise 0.
+    """
     out = flags.out
     if out is not None:
         require_place(out)
@@ -30,23 +33,18 @@ def run(flags: CompileFlags) -> ProgramCertificate | None:
     if flags.dtype is not None:
         model = model.to(getattr(torch, flags.dtype))
     say(describe(model))
-    certificate = None
+    status = 0
     if flags.verify:
         certificate = verify_program(model, limit=flags.limit, seconds=flags.seconds or math.inf)
         say(f"\n{certificate}")
+        status = 0 if certificate.verdict == "holds" else 1
         if certificate.verdict == "undecided":
             say(f"\nTo run them all, pass --limit {certificate.num_different} or more, or choose a smaller max_len.")
     if out is not None:
         with writing(out):
             save_program(model, out)
         say(f"\ntransformer: {shown(out)}")
-    return certificate
-
-
-def main(flags: CompileFlags) -> int:
-    """Compile; return the exit status: 1 if a proof was requested and not found, otherwise 0."""
-    certificate = run(flags)
-    return 0 if certificate is None or certificate.verdict == "holds" else 1
+    return status
 
 
 def _model(flags: CompileFlags, example: Example) -> CompiledProgram:

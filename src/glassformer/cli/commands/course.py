@@ -46,7 +46,7 @@ def _files(named: Sequence[Path]) -> list[Path]:
     return list({path.resolve(): path for path in found}.values())
 
 
-def grade(flags: GradeFlags) -> list[Grade]:
+def grade(flags: GradeFlags) -> None:
     """Grade the files, print a line for each, and write the tables.
 
     What was graded is in the table also where a long run is interrupted; an older table stays if nothing was.
@@ -79,7 +79,6 @@ def grade(flags: GradeFlags) -> list[Grade]:
         with writing(flags.gradescope):
             write_text(flags.gradescope, json.dumps(gradescope(grades), indent=2) + "\n")
         say(f"results: {shown(flags.gradescope)}")
-    return grades
 
 
 def main(flags: CourseFlags) -> int:

@@ -6,13 +6,13 @@ from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
 from glassformer.files import require_absent
 from glassformer.handcraft.designs import design, designable
-from glassformer.handcraft.verification import Certificate, verify
+from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import require_place, require_size, write_head
 from glassformer.text import shown
 
 
-def run(flags: DesignFlags) -> Certificate:
-    """Build, verify, print sharpness and certificate, and write the weights if they are proved."""
+def main(flags: DesignFlags) -> int:
+    """Build, verify and print a head; write its weights if they are proved: exit status 0, else 1."""
     require_absent(flags.out, flags.overwrite)
     require_place(flags.out)
     task = built_in(flags.task, flags.letters, flags.max_len)
@@ -37,9 +37,4 @@ def run(flags: DesignFlags) -> Certificate:
     if certificate.holds:
         write_head(made.weights, flags.out)
         say(f"\nweights: {shown(flags.out)}")
-    return certificate
-
-
-def main(flags: DesignFlags) -> int:
-    """Design; return the exit status: 0 if the head is proved and written, else 1."""
-    return 0 if run(flags).holds else 1
+    return 0 if certificate.holds else 1

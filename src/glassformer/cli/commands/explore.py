@@ -19,7 +19,7 @@ from glassformer.files import require_absent
 from glassformer.text import short, shown
 
 
-def run(flags: ExploreFlags) -> None:
+def main(flags: ExploreFlags) -> int:
     """Serve the page until Ctrl-C, or write it."""
     text = flags.text or ""
     got = f"--text of {len(text):,} characters"
@@ -27,7 +27,7 @@ def run(flags: ExploreFlags) -> None:
     require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")
     if flags.all:
         _save_all(flags)
-        return
+        return 0
     if flags.save is not None:
         require_absent(flags.save, flags.overwrite)
     else:
@@ -36,7 +36,7 @@ def run(flags: ExploreFlags) -> None:
     words = _words(flags, backend)
     if flags.save is not None:
         say(f"page: {shown(save(backend, from_words(words), flags.save))}")
-        return
+        return 0
     listener = server.listen(flags.port)
     host, port = listener.getsockname()
     address = f"http://{host}:{port}/" + (f"#{urlencode(words)}" if words else "")
@@ -45,6 +45,7 @@ def run(flags: ExploreFlags) -> None:
     # All that is loaded now is kept until the end; frozen, it is not scanned again by the garbage collector at exit.
     gc.freeze()
     server.serve(backend, listener, address, browser=flags.browser)
+    return 0
 
 
 def _save_all(flags: ExploreFlags) -> None:
@@ -55,12 +56,6 @@ def _save_all(flags: ExploreFlags) -> None:
     for name in save_all(Backend(list_models(runs=None)), flags.save):
         say(f"page of {name} ...")
     say(f"pages: {shown(flags.save / 'index.html')}")
-
-
-def main(flags: ExploreFlags) -> int:
-    """Serve the page or write it."""
-    run(flags)
-    return 0
 
 
 def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:

@@ -20,8 +20,8 @@ _PART = re.compile(r"(\d{1,6})\.(\d{1,6}|attention|ffn)")
 
 
 @torch.no_grad()
-def run(flags: InterveneFlags) -> list[str]:
-    """A table of the likely next tokens before and after, and with ``generate`` both continuations."""
+def main(flags: InterveneFlags) -> int:
+    """Print a table of the likely next tokens before and after, and with ``generate`` both continuations."""
     parts = [_without(part) for part in flags.without]  # refused before the model is loaded
     lm = load(flags.model, device=flags.device)
     if flags.steer is not None:
@@ -32,12 +32,7 @@ def run(flags: InterveneFlags) -> list[str]:
     with intervene(lm.model, *parts):
         after = _next(lm, tokens)
         changed = _continued(lm, flags)
-    return [*_table(lm, before, after, flags.top), *_continued(lm, flags, "before"), *changed]
-
-
-def main(flags: InterveneFlags) -> int:
-    """Print it."""
-    for line in run(flags):
+    for line in (*_table(lm, before, after, flags.top), *_continued(lm, flags, "before"), *changed):
         say(line)
     return 0
 

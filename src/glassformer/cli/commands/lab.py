@@ -1,7 +1,6 @@
 """``glassformer lab NAME``: run one lab from start to end; it leaves a directory with report, figures and numbers."""
 
 import importlib
-from pathlib import Path
 
 from glassformer.cli.flags import LABS_WITH_DATA, LabFlags, LabName
 
@@ -14,16 +13,12 @@ LABS: dict[LabName, str] = {
 }
 
 
-def run(flags: LabFlags) -> Path:
-    """Run the lab that ``flags`` names and return the path of its report."""
-    from glassformer.labs.run import run as run_lab
+def main(flags: LabFlags) -> int:
+    """Run the lab and print the path of its report."""
+    from glassformer.labs.run import run
 
     lab = importlib.import_module(LABS[flags.name]).LAB
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
-    return run_lab(lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
-
-
-def main(flags: LabFlags) -> int:
-    """Run the lab and print the path of its report."""
-    print(f"report: {run(flags)}")
+    report = run(lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
+    print(f"report: {report}")
     return 0

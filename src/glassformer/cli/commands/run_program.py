@@ -11,8 +11,8 @@ from glassformer.programs.parts import agree
 from glassformer.programs.saved import load_program
 
 
-def run(flags: RunProgramFlags) -> bool:
-    """Run, print a line for each position; whether the transformer and the definition agree."""
+def main(flags: RunProgramFlags) -> int:
+    """Run, and print a line for each position: exit status 1 if transformer and definition differ, otherwise 0."""
     path = Path(flags.program)
     if path.suffix.lower() == ".json":
         model = load_program(path)
@@ -38,9 +38,4 @@ def run(flags: RunProgramFlags) -> bool:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    return agreed
-
-
-def main(flags: RunProgramFlags) -> int:
-    """Run; return the exit status: 1 if the transformer and the definition differ, otherwise 0."""
-    return 0 if run(flags) else 1
+    return 0 if agreed else 1

@@ -25,9 +25,7 @@ class HeadDistance:
 
     attention_mean: float  # Jensen-Shannon divergence of the weights over the queries, in bits: 0 the same, 1 elsewhere
     attention_max: float
-    farthest: str  # the sequence with the largest
-    output_mean: float  # absolute difference of the outputs' entries
-    output_max: float
+    output_max: float  # the largest absolute difference of an output's entry
     qk_cosine: float  # of the centred scores; independent of the sharpness, see :func:`circuit_similarity`
     value_cosine: float  # of the values of the places
     num_sequences: int  # that were compared
@@ -72,27 +70,19 @@ def head_distance(
     if space.count > limit:
         sampled = space.sample(limit, seed)
         blocks = (space.block(sampled[start : start + size]) for start in range(0, limit, size))
-    sums, counts, largest_output, farthest, num_sequences = np.zeros(2), np.zeros(2), 0.0, (-1.0, ""), 0
+    total, largest, largest_output, num_queries, num_sequences = 0.0, 0.0, 0.0, 0, 0
     for block in blocks:
         place, letters = space.place_of(block), block.real.copy()
         letters[:, : int(space.has_cls)] = False
         weights = [_weights(table, space, block) for table in scores]
-        apart = np.where(letters, divergence(*weights) / np.log(2), -1.0)  # padding is NaN
+        apart = divergence(*weights)[letters] / np.log(2)  # padding is NaN
         outputs = [weight @ value[place] for weight, value in zip(weights, values, strict=True)]
-        difference = np.abs(outputs[0] - outputs[1])[letters]
-        sums += apart[letters].sum(), difference.sum()
-        counts += letters.sum(), difference.size
-        largest_output = max(largest_output, float(difference.max()))
-        if apart.max() > farthest[0]:
-            row = int(apart.max(axis=1).argmax())
-            farthest = float(apart.max()), space.decode(block.tokens[row][letters[row]])
-        num_sequences += len(block.tokens)
-    means = sums / counts
+        total, largest = total + float(apart.sum()), max(largest, float(apart.max()))
+        largest_output = max(largest_output, float(np.abs(outputs[0] - outputs[1])[letters].max()))
+        num_queries, num_sequences = num_queries + len(apart), num_sequences + len(block.tokens)
     return HeadDistance(
-        attention_mean=float(means[0]),
-        attention_max=farthest[0],
-        farthest=farthest[1],
-        output_mean=float(means[1]),
+        attention_mean=total / num_queries,
+        attention_max=largest,
         output_max=largest_output,
         qk_cosine=qk_cosine,
         value_cosine=value_cosine,

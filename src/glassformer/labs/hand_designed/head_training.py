@@ -165,10 +165,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Minimum:
-    """The loss over all sequences at some weights, its gradient's norm, and the extreme eigenvalues of its Hessian."""
+    """The loss over all sequences at some weights, and the extreme eigenvalues of its Hessian there."""
 
     mse: float
-    gradient_norm: float
     lowest_curvature: float
     highest_curvature: float
 
@@ -188,9 +187,8 @@ def curvature(head: HeadWeights, task: Task) -> Minimum:
         return sequences.loss({name: part.view(1, *matrix.shape) for (name, matrix), part in parts})[0]
 
     flat = torch.cat([matrix.flatten() for matrix in matrices.values()])
-    gradient, value = torch.func.grad_and_value(loss)(flat)
     curvatures = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, flat))
-    return Minimum(value.item(), gradient.norm().item(), curvatures[0].item(), curvatures[-1].item())
+    return Minimum(loss(flat).item(), curvatures[0].item(), curvatures[-1].item())
 
 
 @dataclass(frozen=True)

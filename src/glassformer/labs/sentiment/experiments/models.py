@@ -24,7 +24,6 @@ from glassformer.labs.sentiment.experiments.recipes import (
     BASELINES,
     FROM_MINILM,
     FROM_SCRATCH,
-    Epoch,
     PretrainedRecipe,
     ScratchRecipe,
     one_thread,
@@ -52,7 +51,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """One trained model. Accuracies, F1 and the calibration error (with 15 bins) are in [0, 1], the loss in nats."""
+    """One trained model. Accuracies and the calibration error (with 15 bins) are in [0, 1], the loss in nats."""
 
     name: str
     seed: int | None  # None where nothing is random
@@ -61,12 +60,10 @@ class ModelResult:
     num_parameters: int
     validation_accuracy: float
     test_accuracy: float
-    test_macro_f1: float
     test_loss: float
     test_calibration_error: float
     kinds: dict[str, float]  # accuracy on reviews of each kind
     bins: list[Bin]  # calibration on the test texts
-    epochs: list[Epoch]  # none for word counts
 
     @property
     def slug(self) -> str:
@@ -199,14 +196,14 @@ def measure_model(
     recipe: Recipe, seed: int | None, data: SentimentData, kinds: Sequence[Example], directory: Path
 ) -> ModelResult:
     """Train one, in ``directory`` where it takes long, and measure it on the test texts and on ``kinds``."""
-    choice, epochs = "", list[Epoch]()
+    choice = ""
     probabilities: Callable[[Sequence[str]], Any]
     if isinstance(recipe, TfidfRecipe):
         counts, strength = fit_counts(recipe, data)
         choice, size = f"C = {strength:g}", counts.num_parameters
         probabilities = partial(counts.probabilities, num_classes=len(data.classes))
     else:
-        classifier, epochs = train_recipe(recipe, data, directory, seed or 0)
+        classifier = train_recipe(recipe, data, directory, seed or 0)
         size = sum(weight.numel() for weight in classifier.encoder.parameters())
         probabilities = classifier.probabilities
 
@@ -223,12 +220,10 @@ def measure_model(
         num_parameters=size,
         validation_accuracy=scores(predicted(data.validation), _labels(data.validation))["accuracy"],
         test_accuracy=measured["accuracy"],
-        test_macro_f1=measured["macro_f1"],
         test_loss=measured["loss"],
         test_calibration_error=measured["calibration_error"],
         kinds=accuracy_by_kind(predicted(kinds).numpy(), kinds),
         bins=reliability(test.double().numpy(), labels.numpy()),
-        epochs=epochs,
     )
 
 

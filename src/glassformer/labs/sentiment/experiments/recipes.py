@@ -1,14 +1,12 @@
 """The classifiers of the lab as data: how each is built and trained."""
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import find_directory, minilm
@@ -60,56 +58,6 @@ class TrainingRecipe:
         )
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """Where a training stood after so many passes."""
-
-    epoch: int
-    train_loss: float  # mean of the updates since the one before, with dropped words, dropout and smoothed labels
-    validation_loss: float  # nats
-    validation_accuracy: float
-
-
-def fit(
-    model: nn.Module,
-    encode: Callable[[str], Sequence[int]],
-    pad_id: int,
-    data: SentimentData,
-    training: TrainingRecipe,
-    seed: int,
-    directory: Path | None = None,
-    description: Mapping[str, Any] | None = None,
-) -> list[Epoch]:
-    """Train ``model`` in place on ``data.train``; it ends in evaluation mode with the weights of the last update.
-
-    ``model(tokens, real)`` returns logits; ``encode`` gives the token ids of a text, of which ``pad_id`` fills up short
-    rows. Nothing is chosen by the validation texts, and the test texts are not used. ``directory`` keeps the run, and
-    continues what it holds; ``description`` is what else makes it this run, besides the texts and the seed.
-    """
-    task = ClassificationTask.of(
-        data.train,
-        data.validation,
-        encode,
-        pad_id,
-        seed=seed,
-        num_classes=len(data.classes),
-        word_dropout=training.word_dropout,
-        label_smoothing=training.label_smoothing,
-    )
-    config = training.config(len(data.train), seed)
-    described = {**(description or {}), "texts": len(data.train), "fingerprint": fingerprint(data), "seed": seed}
-    result = train_in(directory, model, task, config, described)
-    per_epoch = -(-len(data.train) // training.batch_size)
-    before, epochs = 0, []
-    for step, evaluation in result.evaluations:
-        if step > 0:
-            losses = [loss for at, loss in result.losses if before < at <= step]
-            loss = statistics.fmean(losses)
-            epochs.append(Epoch(step // per_epoch, loss, evaluation["loss"], evaluation["accuracy"]))
-            before = step
-    return epochs
-
-
 COURSE_TFIDF = TfidfRecipe("TF-IDF, 500 words", max_features=500, stop_words="english")
 FULL_TFIDF = TfidfRecipe("TF-IDF, all words", strengths=(1.0, 3.0, 10.0))
 BASELINES = (COURSE_TFIDF, FULL_TFIDF)
@@ -123,10 +71,6 @@ class ScratchRecipe:
     training: TrainingRecipe
     vocab_size: int  # at most
     model: dict[str, Any]  # arguments of EncoderConfig besides vocab_size, num_classes and pad_id
-
-    def encoder_config(self, vocab_size: int, num_classes: int, pad_id: int) -> EncoderConfig:
-        """The encoder for a vocabulary."""
-        return EncoderConfig(vocab_size=vocab_size, num_classes=num_classes, pad_id=pad_id, **self.model)
 
 
 @dataclass(frozen=True)
@@ -181,25 +125,34 @@ def build_classifier(
             encoder = load_encoder(source, num_classes=len(classes), dropout=recipe.dropout, attention_dropout=0.0)
             return Classifier(encoder, load_subwords(source), classes)
         tokenizer = WordTokenizer.from_texts(train_texts, recipe.vocab_size)
-        config = recipe.encoder_config(tokenizer.vocab_size, len(classes), tokenizer.pad_id)
+        config = EncoderConfig(
+            vocab_size=tokenizer.vocab_size, num_classes=len(classes), pad_id=tokenizer.pad_id, **recipe.model
+        )
         return Classifier(Encoder(config), tokenizer, classes)
 
 
 def train_recipe(
-    recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path | None, seed: int
-) -> tuple[Classifier, list[Epoch]]:
-    """Build an encoder and :func:`fit` it; ``directory`` keeps its run in "run" and the classifier beside it."""
+    recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path, seed: int
+) -> Classifier:
+    """Train an encoder on ``data.train``: the classifier in evaluation mode, with the weights of the last update.
+
+    Nothing is chosen by the validation texts, and the test texts are not used. ``directory`` keeps the run in "run",
+    continues what that holds, and has the classifier beside it.
+    """
     classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
-    epochs = fit(
-        classifier.encoder,
+    training = recipe.training
+    task = ClassificationTask.of(
+        data.train,
+        data.validation,
         classifier.tokenizer.encode,
         classifier.tokenizer.pad_id,
-        data,
-        recipe.training,
-        seed,
-        directory and directory / "run",
-        {"recipe": asdict(recipe)},
+        seed=seed,
+        num_classes=len(data.classes),
+        word_dropout=training.word_dropout,
+        label_smoothing=training.label_smoothing,
     )
-    if directory is not None and not (directory / ENCODER).is_dir():
+    described = {"recipe": asdict(recipe), "texts": len(data.train), "fingerprint": fingerprint(data), "seed": seed}
+    train_in(directory / "run", classifier.encoder, task, training.config(len(data.train), seed), described)
+    if not (directory / ENCODER).is_dir():
         save_classifier(classifier, directory / ENCODER)
-    return classifier, epochs
+    return classifier
