@@ -8,13 +8,6 @@ import { require } from "./refusing";
 
 const [ROUNDOFF, MOST, SAME] = [2 ** -53, Number.MAX_VALUE / 4, 1e-9];
 
-/** Rounding errors: of differences of two scores, of outputs, and of bounds, these relative. */
-interface Roundings {
-  score: number;
-  value: number;
-  bound: number;
-}
-
 export async function certify(tables: Tables, task: Task, pause: Pause): Promise<Certificate> {
   const { tolerance } = task;
   const roundings = roundingsOf(tables, task);
@@ -31,7 +24,8 @@ export async function certify(tables: Tables, task: Task, pause: Pause): Promise
       const isRight = error < task.decisive_error || readingsRight(found, target, task);
       largest = Math.max(largest, error);
       if (!counterexample && !(tolerance === null ? isRight : error <= tolerance)) {
-        counterexample = { sequence: letters.map((each) => task.letters[each]).join(""), position: at, output: found, target, error };
+        const sequence = letters.map((each) => task.letters[each]).join("");
+        counterexample = { sequence, position: at, output: found, target, error };
       }
       const wanted = wantedOf(tables, task, query, places, target);
       const known = bounded(tables, query, places, wanted, target, roundings, letters.length < task.max_len);
@@ -69,7 +63,8 @@ export function readingsRight(output: number[], target: number[], { readout }: T
   return best(true) > best(false);
 }
 
-function roundingsOf({ inputs, weights: { Km, Qm, Vm } }: Tables, { max_len, has_cls }: Task): Roundings {
+/** Rounding errors: of differences of two scores, of outputs, and of bounds, these relative. */
+function roundingsOf({ inputs, weights: { Km, Qm, Vm } }: Tables, { max_len, has_cls }: Task) {
   /** The largest sums of absolute products, by columns. */
   const sums = (matrix: Rows) =>
     matrix[0]!.map((_, column) => Math.max(...inputs.map((row) => row.reduce((sum, x, at) => sum + Math.abs(x * matrix[at]![column]!), 0))));
@@ -95,6 +90,8 @@ function wantedOf({ values }: Tables, { tiers, tolerance }: Task, query: number,
   const found = keys.map((key) => values[key]!.every((value, at) => Math.abs(value - target[at]!) <= (tolerance ?? SAME)));
   return found.includes(true) ? found : found.map(() => true);
 }
+
+type Roundings = ReturnType<typeof roundingsOf>;
 
 /** Of one query: the margin of its best wanted score, and the bound on the error of its output. */
 function bounded(

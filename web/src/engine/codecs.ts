@@ -41,9 +41,10 @@ export interface Codec {
 }
 
 type Of<K extends CodecData["kind"]> = Extract<CodecData, { kind: K }>;
+type Own = Pick<Codec, "encode" | "word" | "longest"> & Partial<Codec>;
 
 export function codecOf(data: CodecData): Codec {
-  const own = { numbers, letters, bytes, words, lookup }[data.kind] as (data: CodecData) => Pick<Codec, "encode" | "word" | "longest">;
+  const own = { numbers, letters, bytes, words, lookup }[data.kind] as (data: CodecData) => Own;
   return { join: () => "", rule: () => null, source: null, ...own(data) };
 }
 

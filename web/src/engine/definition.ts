@@ -92,7 +92,8 @@ export function defined({ parts, codes, numbers }: Definition, weights: Weights,
     }),
     values: last && words(last, parts.at(-1)!),
     /** A code, or a number up to 0.001. */
-    agrees: (at: number, number: number, code: number) => (codes ? codes[code] === last![at] : Math.abs(number - numbers![last![at]!]!) < 1e-3),
+    agrees: (at: number, number: number, code: number) =>
+      codes ? codes[code] === last![at] : Math.abs(number - numbers![last![at]!]!) < 1e-3,
   };
 }
 

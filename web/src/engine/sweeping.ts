@@ -53,8 +53,9 @@ export function patches(runs: Runs, ask: AskPatches, pause: Pause): Promise<Patc
         });
       }
     }
-    const [first, texts] = [preference(outcomes.before, pair), { tokens: streams.tokens, second_tokens: changed.run.message.tokens }];
-    return { left, answer: { ...pair, ...texts, first, second: preference(changed.before, pair), patched, done: 0, total: left.size } };
+    const texts = { tokens: streams.tokens, second_tokens: changed.run.message.tokens };
+    const [first, last] = [preference(outcomes.before, pair), preference(changed.before, pair)];
+    return { left, answer: { ...pair, ...texts, first, second: last, patched, done: 0, total: left.size } };
   });
 }
 
