@@ -1,4 +1,5 @@
-// The answers of a saved page's own model, in the messages of the server: see glassformer/explorer/answers.
+// The answers of a saved page's own model, in the messages of the server but for what the page does not show: see
+// glassformer/explorer/answers.
 import type { CallName, Calls, Experts, Part } from "../source";
 import type { Pause } from "./attention";
 import { codecOf, type CodecData } from "./codecs";
