@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { scrollAcross } from "../../measuring";
 import { letterOn } from "../attention/colours";
+import { arrowOf } from "../attention/selection";
 
 interface CellTableProps {
   label: string;
@@ -28,11 +29,10 @@ export function CellTable({ label, rows, columns, first, cell, seen, choose, chi
   const held = (value: number, count: number) => Math.min(count - 1, Math.max(0, value));
   const [atRow, atColumn] = [held(at[0], rows.length), held(at[1], columns)];
   const move = (event: KeyboardEvent) => {
-    const steps: Record<string, [number, number]> = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const by = steps[event.key];
-    if (!by || event.altKey || event.ctrlKey || event.metaKey) return;
+    const by = arrowOf(event);
+    if (!by) return;
     event.preventDefault();
-    setAt([held(atRow + by[0], rows.length), held(atColumn + by[1], columns)]);
+    setAt([held(atRow - by[0], rows.length), held(atColumn + by[1], columns)]);
     requestAnimationFrame(() => frame.current?.querySelector<HTMLElement>('td [tabindex="0"]')?.focus());
   };
   useEffect(() => scrollAcross(frame.current, frame.current?.querySelector<HTMLElement>("td[data-own=true]") ?? null, NAMES), seen);
