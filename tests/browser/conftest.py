@@ -238,3 +238,22 @@ def check_accessible(settled: Callable[[Page], None]) -> Callable[[Page], None]:
         assert grave == []
 
     return check_accessible
+
+
+Look = Callable[[Page, str], None]
+
+
+@pytest.fixture(scope="session")
+def check_look(
+    screenshot: Callable[[Page, str], Path],
+    check_fits: Callable[[Page], None],
+    check_accessible: Callable[[Page], None],
+) -> Look:
+    """``check_look(page, name)``: a picture, of a page without sideways scroll and without accessibility faults."""
+
+    def check_look(page: Page, name: str) -> None:
+        screenshot(page, name)
+        check_fits(page)
+        check_accessible(page)
+
+    return check_look

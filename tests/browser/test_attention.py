@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from playwright.sync_api import Locator, Page, Position, expect
 from glassformer.explorer import messages as m
 
 from .attention_page import Reading, cell_at, hover_cell, shown_value, state
+from .conftest import Look
 
 TEXT = "1 4 0 5 3 0 2 6 1 1 5 4"
 MODEL = "recurrence"
@@ -259,34 +259,15 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("look", ["wide", "dark", "phone", "phone-dark"])
-def test_every_shape_is_accessible_and_fits(
-    open_page: Any,
-    go: Any,
-    check_accessible: Callable[[Page], None],
-    check_fits: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Any],
-    shape: str,
-    look: str,
-) -> None:
+def test_every_shape_is_accessible_and_fits(open_page: Any, go: Any, shape: str, look: str, check_look: Look) -> None:
     page = open_page(phone="phone" in look, dark="dark" in look)
     go(page, model=MODEL, text=TEXT, shape=shape, pin=9, layer=1)
     expect(page.locator(SHAPES[shape]).first).to_be_visible()
-    check_fits(page)
-    check_accessible(page)
-    screenshot(page, f"attention-{shape}-{look}")
+    check_look(page, f"attention-{shape}-{look}")
 
 
 @pytest.mark.parametrize("look", ["wide", "dark", "phone"])
-def test_a_comparison_is_accessible_and_fits(
-    open_page: Any,
-    go: Any,
-    check_accessible: Callable[[Page], None],
-    check_fits: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Any],
-    look: str,
-) -> None:
+def test_a_comparison_is_accessible_and_fits(open_page: Any, go: Any, look: str, check_look: Look) -> None:
     page = open_page(phone=look == "phone", dark=look == "dark")
     go(page, model=MODEL, text=TEXT, versus='{"layer":1,"head":0}', pin=9)
-    check_fits(page)
-    check_accessible(page)
-    screenshot(page, f"attention-compare-{look}")
+    check_look(page, f"attention-compare-{look}")

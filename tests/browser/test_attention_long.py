@@ -20,7 +20,7 @@ from glassformer.explorer.messages import ModelCard
 from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, address, cell_at, hover_cell, shown_value, state, window
-from .conftest import eventually
+from .conftest import Look, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -232,16 +232,7 @@ def test_long_texts_scroll_in_lines_and_text(page: Page, go_long: Any) -> None:
 
 
 @pytest.mark.parametrize("look", ["wide", "dark", "phone"])
-def test_4096_tokens_are_accessible_and_fit(
-    open_page: Any,
-    go_long: Any,
-    check_accessible: Callable[[Page], None],
-    check_fits: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Any],
-    look: str,
-) -> None:
+def test_4096_tokens_are_accessible_and_fit(open_page: Any, go_long: Any, look: str, check_look: Look) -> None:
     page = open_page(phone=look == "phone", dark=look == "dark")
     go_long(page, 4096, layer=1)
-    check_fits(page)
-    check_accessible(page)
-    screenshot(page, f"attention-4096-{look}")
+    check_look(page, f"attention-4096-{look}")

@@ -18,7 +18,7 @@ from glassformer.handcraft.tasks import identity, unique
 from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import read_head, write_head
 
-from .conftest import Go, eventually
+from .conftest import Go, Look, eventually
 from .design_page import cell, changed, showing
 
 READ_TABLE = """(name) => {
@@ -398,17 +398,10 @@ def test_long_numbers_and_wrong_texts_do_not_widen_the_page(
 
 @pytest.mark.slow
 def test_it_fits_a_phone_and_has_no_accessibility_fault(
-    open_page: Callable[..., Page],
-    show: Go,
-    check_fits: Callable[[Page], None],
-    check_accessible: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
+    open_page: Callable[..., Page], show: Go, check_look: Look
 ) -> None:
     cells = json.dumps({"Vm.0.0": "1", "Qm.0.0": "-"})
     for phone, is_dark, name in ((False, True, "dark"), (True, False, "phone"), (True, True, "phone-dark")):
         page = open_page(phone=phone, dark=is_dark)
         show(page, cells=cells)
-        check_fits(page)
-        screenshot(page, f"design-{name}")
-        if phone != is_dark:
-            check_accessible(page)
+        check_look(page, f"design-{name}")

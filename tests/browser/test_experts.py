@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from glassformer.explorer.messages import Ask, AskExperts, Experts
 
-from .conftest import Go
+from .conftest import Go, Look
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -175,16 +174,7 @@ def test_4096_tokens_draw_only_what_is_seen(page: Page, show: Go) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wide", "phone-dark"])
-def test_it_looks_right(
-    kind: str,
-    open_page: Callable[..., Page],
-    show: Go,
-    screenshot: Callable[[Page, str], Path],
-    check_accessible: Callable[[Page], None],
-    check_fits: Callable[[Page], None],
-) -> None:
+def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go, check_look: Look) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     show(page, pin=6, expertLayer=1)
-    screenshot(page, f"experts-{kind}")
-    check_fits(page)
-    check_accessible(page)
+    check_look(page, f"experts-{kind}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Go, Open
+from .conftest import Go, Look, Open
 
 pytestmark = pytest.mark.slow
 
@@ -103,20 +102,13 @@ def test_every_model_opens_in_every_of_its_views(
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_looks_right_in_light_and_dark_and_on_a_phone(
-    view: str,
-    open_page: Open,
-    go: Go,
-    screenshot: Callable[[Page, str], Path],
-    check_accessible: Check,
-    check_fits: Check,
+    view: str, open_page: Open, go: Go, check_look: Look
 ) -> None:
     papers = set()
     for kind in ("light", "dark", "phone-light", "phone-dark"):
         page = open_page(phone="phone" in kind, dark="dark" in kind)
         open_view(go, page, view)
-        screenshot(page, f"page-{view}-{kind}")
-        check_fits(page)
-        check_accessible(page)
+        check_look(page, f"page-{view}-{kind}")
         papers.add(page.evaluate("getComputedStyle(document.querySelector('.glassformer')).backgroundColor"))
     assert len(papers) == 2
 

@@ -21,7 +21,7 @@ from glassformer.programs.library import PROGRAMS
 from glassformer.programs.saved import save_program
 from sorting import SORTED, sorting
 
-from .conftest import Go, Open
+from .conftest import Go, Look, Open
 
 ROWS = """(label) => [...document.querySelector(`table[aria-label="${label}"]`).querySelectorAll('tbody tr')]
   .map((row) => [...row.querySelectorAll('th, td:not(.more)')].map((cell) => cell.innerText.split('\\n')[0]))"""
@@ -155,20 +155,11 @@ def test_a_stored_program_is_shown_without_a_definition(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["light", "phone-dark"])
-def test_it_fits_and_is_accessible(
-    kind: str,
-    open_page: Open,
-    go: Go,
-    check_fits: Callable[[Page], None],
-    check_accessible: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-) -> None:
+def test_it_fits_and_is_accessible(kind: str, open_page: Open, go: Go, check_look: Look) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     go(page, model="program-shuffle-dyck-2")
     expect(page.locator(".proof h2")).to_have_text("Holds")
-    check_fits(page)
-    check_accessible(page)
-    screenshot(page, f"program-shuffle-dyck-2-{kind}")
+    check_look(page, f"program-shuffle-dyck-2-{kind}")
 
 
 @pytest.mark.slow

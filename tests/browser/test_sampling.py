@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from glassformer.explorer.loading.loaded_model import last_logits
 from glassformer.generation.sampling import SamplingRule
 
-from .conftest import Go
+from .conftest import Go, Look
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 
@@ -235,22 +234,13 @@ def test_typing_a_text_forgets_what_was_written(page: Page, show: Go) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wide", "phone-dark"])
-def test_it_looks_right(
-    kind: str,
-    open_page: Callable[..., Page],
-    show: Go,
-    screenshot: Callable[[Page, str], Path],
-    check_accessible: Callable[[Page], None],
-    check_fits: Callable[[Page], None],
-) -> None:
+def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go, check_look: Look) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     show(page, temperature=1.6, topK=5, topP=0.85, seed=4)
     page.get_by_role("button", name="Write ten").click()
     expect(page.locator(".trail li")).to_have_count(10)
     expect(page.get_by_role("button", name="Write ten")).to_be_visible()
-    screenshot(page, f"sampling-{kind}")
-    check_fits(page)
-    check_accessible(page)
+    check_look(page, f"sampling-{kind}")
 
 
 def test_a_text_that_cannot_be_read_is_answered_with_a_reason(page: Page, served: str, watch: Any) -> None:

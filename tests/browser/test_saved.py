@@ -23,7 +23,7 @@ from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import State, changed, from_words
 
 from .attention_page import shown_value
-from .conftest import Open, Watch
+from .conftest import Look, Open, Watch
 
 pytestmark = pytest.mark.slow
 
@@ -538,15 +538,7 @@ def test_nothing_can_be_fetched_from_it(opened: Callable[..., Page], watch: Watc
 
 
 @pytest.mark.parametrize("model", ["unique", "sentiment", "recurrence"])
-def test_it_fits_a_phone_and_everyone(
-    opened: Callable[..., Page],
-    check_fits: Callable[[Page], None],
-    check_accessible: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    model: str,
-) -> None:
+def test_it_fits_a_phone_and_everyone(opened: Callable[..., Page], model: str, check_look: Look) -> None:
     for dark in (False, True):
         page = opened(model=model, phone=True, dark=dark)
-        check_fits(page)
-        check_accessible(page)
-        screenshot(page, f"saved-{model}-phone-{'dark' if dark else 'light'}")
+        check_look(page, f"saved-{model}-phone-{'dark' if dark else 'light'}")

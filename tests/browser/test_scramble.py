@@ -12,7 +12,7 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-from .conftest import Go
+from .conftest import Go, Look
 
 COURSE = {"model": "lookup-course", "view": "scramble"}
 FACTS = {"model": "lookup-facts", "view": "scramble", "text": "emma"}
@@ -282,12 +282,7 @@ def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
 
 @pytest.mark.slow
 def test_it_fits_a_phone_and_has_no_accessibility_fault(
-    open_page: Callable[..., Page],
-    show: Go,
-    settled: Callable[[Page], None],
-    check_fits: Callable[[Page], None],
-    check_accessible: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
+    open_page: Callable[..., Page], show: Go, settled: Callable[[Page], None], check_look: Look
 ) -> None:
     for phone, is_dark, name in ((False, True, "dark"), (True, False, "phone"), (True, True, "phone-dark")):
         page = open_page(phone=phone, dark=is_dark)
@@ -295,7 +290,4 @@ def test_it_fits_a_phone_and_has_no_accessibility_fault(
         page.get_by_role("button", name="Try every order").click()
         expect(page.get_by_role("region", name="Every order")).to_be_visible()
         settled(page)
-        check_fits(page)
-        screenshot(page, f"scramble-{name}")
-        if phone != is_dark:
-            check_accessible(page)
+        check_look(page, f"scramble-{name}")

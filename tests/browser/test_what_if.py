@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 
 from .attention_page import cell_at, state
-from .conftest import Go
+from .conftest import Go, Look
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -408,24 +407,14 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
 
 @pytest.mark.parametrize("kind", ["wide", "wide-dark", "phone", "phone-dark"])
 @pytest.mark.parametrize("which", ["recurrence", "sentiment", "lookup-facts"])
-def test_it_looks_right(
-    kind: str,
-    which: str,
-    open_page: Callable[..., Page],
-    go: Go,
-    screenshot: Callable[[Page, str], Path],
-    check_accessible: Callable[[Page], None],
-    check_fits: Callable[[Page], None],
-) -> None:
+def test_it_looks_right(kind: str, which: str, open_page: Callable[..., Page], go: Go, check_look: Look) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     part = "cross" if which == "lookup-facts" else "self"
     removed = json.dumps([{"part": part, "layer": 0, "head": 1}])
     forbidden = json.dumps([{"part": part, "layer": 0, "head": 0, "query": 0, "key": 0}])
     go(page, model=which, view="whatif", part=part, removed=removed, forbidden=forbidden)
     expect(chips(page)).to_have_count(2)
-    screenshot(page, f"what-if-{which}-{kind}")
-    check_fits(page)
-    check_accessible(page)
+    check_look(page, f"what-if-{which}-{kind}")
 
 
 def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:

@@ -17,7 +17,7 @@ from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.widget import ExplorerWidget
 
-from .conftest import Open
+from .conftest import Look, Open
 
 pytestmark = pytest.mark.slow
 
@@ -279,18 +279,11 @@ def test_it_is_as_dark_as_the_notebook(
 
 
 def test_it_fits_a_narrow_cell_and_everyone(
-    open_page: Open,
-    backend: Backend,
-    monkeypatch: pytest.MonkeyPatch,
-    check_fits: Callable[[Page], None],
-    check_accessible: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
+    open_page: Open, backend: Backend, monkeypatch: pytest.MonkeyPatch, check_look: Look
 ) -> None:
     notebook = Notebook(open_page(phone=True), monkeypatch)
     notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
-    check_fits(notebook.page)
-    check_accessible(notebook.page)
-    screenshot(notebook.page, "widget-phone")
+    check_look(notebook.page, "widget-phone")
 
 
 def text_of(backend: Backend, model: str) -> str:

@@ -5,33 +5,25 @@ import type { components } from "./messages";
 
 export type Schemas = components["schemas"];
 export type Ask = Schemas["Ask"];
-export type AskAttempt = Schemas["AskAttempt"];
 export type AskCheck = Schemas["AskCheck"];
 export type AskContributions = Schemas["AskContributions"];
 export type AskFind = Schemas["AskFind"];
-export type AskDetect = Schemas["AskDetect"];
-export type AskExperts = Schemas["AskExperts"];
-export type AskHead = Schemas["AskHead"];
 export type AskLens = Schemas["AskLens"];
-export type AskMeasures = Schemas["AskMeasures"];
 export type AskNext = Schemas["AskNext"];
 export type AskPatches = Schemas["AskPatches"];
-export type AskPage = Schemas["AskPage"];
 export type AskProgram = Schemas["AskProgram"];
-export type AskProof = Schemas["AskProof"];
 export type AskRows = Schemas["AskRows"];
 export type AskScramble = Schemas["AskScramble"];
 export type AskSteps = Schemas["AskSteps"];
 export type AskSweep = Schemas["AskSweep"];
 export type AskTile = Schemas["AskTile"];
 export type AskWhatIf = Schemas["AskWhatIf"];
-export type Attempt = Schemas["Attempt"];
 export type Attention = Schemas["Attention"];
 export type Candidate = Schemas["Candidate"];
-export type Catalogue = Schemas["Catalogue"];
-export type Certificate = Schemas["CertificateMessage"];
+/** Without what the page says in its own words. */
+export type Certificate = Omit<Schemas["CertificateMessage"], "text">;
 export type Changes = NonNullable<Ask["changes"]>;
-export type Check = Schemas["Check"];
+export type Check = Omit<Schemas["Check"], "certificate"> & { certificate: Certificate };
 export type Contributions = Schemas["Contributions"];
 export type Detected = Schemas["Detected"];
 export type Experts = Schemas["Experts"];
@@ -47,14 +39,13 @@ export type Patches = Schemas["Patches"];
 export type Program = Schemas["Program"];
 export type ProgramHead = Schemas["ProgramHead"];
 export type ProgramPart = Schemas["ProgramPart"];
-export type ProgramVariable = Schemas["ProgramVariable"];
 export type Proof = Schemas["Proof"];
 export type Refusal = Schemas["Refusal"];
 export type Run = Schemas["Run"];
 export type Scrambled = Schemas["Scrambled"];
 export type Step = Schemas["Step"];
 export type Steps = Schemas["Steps"];
-export type WhatIf = Schemas["WhatIf"];
+export type WhatIf = Omit<Schemas["WhatIf"], "changes">;
 export type Part = Attention["part"];
 export type View = ModelCard["views"][number];
 
@@ -65,18 +56,18 @@ export const TYPING = 50;
 export const { TILE } = contract;
 
 export interface Calls {
-  models: { asked: Record<string, never>; answered: Catalogue };
+  models: { asked: Record<string, never>; answered: Schemas["Catalogue"] };
   run: { asked: Ask; answered: Run };
   weights: { asked: AskTile; answered: Float32Array };
   rows: { asked: AskRows; answered: Float32Array };
-  measures: { asked: AskMeasures; answered: Measures };
-  detect: { asked: AskDetect; answered: Detected };
-  experts: { asked: AskExperts; answered: Experts };
-  head: { asked: AskHead; answered: Head };
+  measures: { asked: Schemas["AskMeasures"]; answered: Measures };
+  detect: { asked: Schemas["AskDetect"]; answered: Detected };
+  experts: { asked: Schemas["AskExperts"]; answered: Experts };
+  head: { asked: Schemas["AskHead"]; answered: Head };
   check: { asked: AskCheck; answered: Check };
   program: { asked: AskProgram; answered: Program };
-  proof: { asked: AskProof; answered: Proof };
-  attempt: { asked: AskAttempt; answered: Attempt };
+  proof: { asked: Schemas["AskProof"]; answered: Proof };
+  attempt: { asked: Schemas["AskAttempt"]; answered: Schemas["Attempt"] };
   scramble: { asked: AskScramble; answered: Scrambled };
   next: { asked: AskNext; answered: Next };
   steps: { asked: AskSteps; answered: Steps };
@@ -86,7 +77,7 @@ export interface Calls {
   lens: { asked: AskLens; answered: Lens };
   contributions: { asked: AskContributions; answered: Contributions };
   find: { asked: AskFind; answered: Found };
-  page: { asked: AskPage; answered: string };
+  page: { asked: Schemas["AskPage"]; answered: string };
 }
 export type CallName = keyof Calls;
 

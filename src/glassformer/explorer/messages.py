@@ -732,6 +732,15 @@ class AskSweep(AskOutcome):
     """How many exact heads the caller knows: the answer has more. None: nothing yet, so that an estimate will do."""
 
 
+class Compared(Message):
+    """A token or class, and the one that it is compared with, if any."""
+
+    target: OutcomeId
+    name: str
+    other: OutcomeId | None
+    other_name: str | None
+
+
 class SweptStack(Message):
     """The heads of one stack of attentions."""
 
@@ -743,13 +752,9 @@ class SweptStack(Message):
     """[layer][head]: whether the model was run without this head; otherwise its value is a first-order estimate."""
 
 
-class HeadSweep(Message):
+class HeadSweep(Compared):
     """The log-odds of a token or class without each head: ``log(p / (1 - p))``, or ``log(p / q)`` over another one."""
 
-    target: OutcomeId
-    name: str
-    other: OutcomeId | None
-    other_name: str | None
     before: float
     stacks: list[SweptStack]
     done: int
@@ -769,13 +774,9 @@ class AskPatches(AskOutcome):
     """How many places the caller knows."""
 
 
-class Patches(Message):
+class Patches(Compared):
     """The log-odds of a token or class after a second text with one place of the residual stream as in the first."""
 
-    target: OutcomeId
-    name: str
-    other: OutcomeId | None
-    other_name: str | None
     tokens: list[str]
     second_tokens: list[str]
     first: float
@@ -828,13 +829,9 @@ class Contribution(Message):
     value: float
 
 
-class Contributions(Message):
+class Contributions(Compared):
     """A logit, or a difference of two, as the sum over the parts of a model; see ``observe.lens.direct_logits``."""
 
-    target: OutcomeId
-    name: str
-    other: OutcomeId | None
-    other_name: str | None
     total: float
     parts: list[Contribution]
 

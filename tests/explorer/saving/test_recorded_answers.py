@@ -163,26 +163,6 @@ def test_edits_are_laid_over_the_design() -> None:
     assert (changed.Qm, changed.Vm) == (DESIGN.Qm, DESIGN.Vm)
 
 
-def test_other_sizes() -> None:
-    changed = edited(DESIGN, {"size.qk": "3", "size.pos": "2", "size.len": "1", "Km.3.2": "4"})
-    assert changed.Km == [[1, 2, 0], [3, 4, 0], [0, 0.5, 0], [0, 0, 4]]
-    assert changed.pos == [[0.0, 0.0]]
-    assert edited(DESIGN, {"size.pos": "0"}).pos is None
-
-
-def test_sizes_that_would_make_a_matrix_too_large_are_ignored() -> None:
-    assert edited(DESIGN, {"size.qk": "999", "size.pos": "99"}) == DESIGN
-    assert edited(DESIGN, {"size.pos": "99", "size.len": "99"}) == DESIGN
-    assert len(edited(DESIGN, {"size.qk": "999"}).Km[0]) == 999
-
-
-@pytest.mark.parametrize(
-    "address", ["Km..1", "Km.0.", "Km.00.1", "Km. 0.1", "Km.0.1.0", "Km.0x0.1", "Xm.0.1", "Km.0.1\n"]
-)
-def test_odd_addresses_are_ignored(address: str) -> None:
-    assert edited(DESIGN, {address: "9"}) == DESIGN
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [

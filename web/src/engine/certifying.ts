@@ -2,26 +2,17 @@
 // and bounds.py, whose text derives the bound.
 import type { Certificate } from "../source";
 import type { Pause } from "./attention";
-import { fixed, general, grouped } from "./formatting";
+import { general } from "./formatting";
 import { attention, output, placesOf, sequences, type Rows, type Tables, type Task } from "./places";
 import { require } from "./refusing";
 
 const [ROUNDOFF, MOST, SAME] = [2 ** -53, Number.MAX_VALUE / 4, 1e-9];
 
-type Failure = NonNullable<Certificate["counterexample"]>;
-
-/** Rounding errors: of differences of two scores, of outputs, and of bounds, these relative. */
-interface Roundings {
-  score: number;
-  value: number;
-  bound: number;
-}
-
 export async function certify(tables: Tables, task: Task, pause: Pause): Promise<Certificate> {
   const { tolerance } = task;
   const roundings = roundingsOf(tables, task);
   let [run, outputs, right, largest, margin, bound] = [0, 0, 0, -Infinity, Infinity, 0];
-  let [worst, counterexample]: [Failure | null, Failure | null] = [null, null];
+  let counterexample: Certificate["counterexample"] = null;
   for (const letters of sequences(task)) {
     const places = placesOf(letters, task);
     const first = places.length - letters.length;
@@ -31,9 +22,11 @@ export async function certify(tables: Tables, task: Task, pause: Pause): Promise
       const apart = Math.max(...found.map((value, column) => Math.abs(value - target[column]!)));
       const error = Number.isNaN(apart) ? Infinity : apart;
       const isRight = error < task.decisive_error || readingsRight(found, target, task);
-      const failure = () => ({ sequence: letters.map((each) => task.letters[each]).join(""), position: at, output: found, target, error });
-      if (error > largest) [largest, worst] = [error, failure()];
-      if (!counterexample && !(tolerance === null ? isRight : error <= tolerance)) counterexample = failure();
+      largest = Math.max(largest, error);
+      if (!counterexample && !(tolerance === null ? isRight : error <= tolerance)) {
+        const sequence = letters.map((each) => task.letters[each]).join("");
+        counterexample = { sequence, position: at, output: found, target, error };
+      }
       const wanted = wantedOf(tables, task, query, places, target);
       const known = bounded(tables, query, places, wanted, target, roundings, letters.length < task.max_len);
       margin = Math.min(margin, known.margin);
@@ -47,7 +40,7 @@ export async function certify(tables: Tables, task: Task, pause: Pause): Promise
   const readout = task.readout === "sign" ? "every sign right" : "every largest entry right";
   const finite = Number.isFinite(largest);
   require(finite, "outputs that float64 cannot represent", "finite outputs", "Scale the weights down.");
-  const found: Omit<Certificate, "text"> = {
+  return {
     verdict: counterexample ? "fails" : "holds",
     rests_on: "every sequence",
     criterion: tolerance === null ? readout : `every error at most ${general(tolerance, 6)}`,
@@ -60,7 +53,6 @@ export async function certify(tables: Tables, task: Task, pause: Pause): Promise
     bound: Number.isFinite(bound) ? bound : null,
     counterexample,
   };
-  return { ...found, text: inWords(found, task.name, worst!) };
 }
 
 /** Whether an output is read as its target is; any of several largest entries counts. */
@@ -71,7 +63,8 @@ export function readingsRight(output: number[], target: number[], { readout }: T
   return best(true) > best(false);
 }
 
-function roundingsOf({ inputs, weights: { Km, Qm, Vm } }: Tables, { max_len, has_cls }: Task): Roundings {
+/** Rounding errors: of differences of two scores, of outputs, and of bounds, these relative. */
+function roundingsOf({ inputs, weights: { Km, Qm, Vm } }: Tables, { max_len, has_cls }: Task) {
   /** The largest sums of absolute products, by columns. */
   const sums = (matrix: Rows) =>
     matrix[0]!.map((_, column) => Math.max(...inputs.map((row) => row.reduce((sum, x, at) => sum + Math.abs(x * matrix[at]![column]!), 0))));
@@ -98,6 +91,8 @@ function wantedOf({ values }: Tables, { tiers, tolerance }: Task, query: number,
   return found.includes(true) ? found : found.map(() => true);
 }
 
+type Roundings = ReturnType<typeof roundingsOf>;
+
 /** Of one query: the margin of its best wanted score, and the bound on the error of its output. */
 function bounded(
   { scores, values }: Tables, query: number, keys: number[], wanted: boolean[], target: number[], roundings: Roundings, padded: boolean,
@@ -118,23 +113,4 @@ function bounded(
     return missed + uneven * (Math.max(...near) - Math.min(...near)) + leaked * distance;
   });
   return { margin, error: Math.max(...errors) };
-}
-
-/** As `str(certificate)`. */
-function inWords(found: Omit<Certificate, "text">, task: string, worst: Failure): string {
-  const { verdict, criterion, num_checked, num_right, num_outputs, largest_error, margin, bound, counterexample } = found;
-  const numbers = (values: number[]) => values.map((value) => general(value, 4)).join(" ");
-  const at = ({ sequence, position, output: got, target }: Failure) =>
-    `${sequence}, position ${position}: got [${numbers(got)}], wanted [${numbers(target)}]`;
-  const none = bound === null ? "unknown" : "none needed";
-  const lines = [
-    `${task}: ${verdict.toUpperCase()} (${criterion}; float64)`,
-    `  based on        every sequence: ${grouped(num_checked)} of ${grouped(num_checked)} run`,
-    `  correct         ${grouped(num_right)} of ${grouped(num_outputs)} outputs (${fixed(100 * (num_right / num_outputs), 2)}%)`,
-    `  largest error   ${general(largest_error, 3)} at ${at(worst)}`,
-    `  margin          ${margin === null ? none : general(margin, 6)}`,
-    `  bound on error  ${bound === null ? "unknown" : general(bound, 3)}`,
-  ];
-  if (counterexample) lines.push(`  counterexample  ${at(counterexample)}`);
-  return lines.join("\n");
 }

@@ -40,21 +40,12 @@ export interface Codec {
   source: { given: string[]; read(units: string[]): number[][]; most: number; end: number | null } | null;
 }
 
-const PLAIN = { join: () => "", rule: () => null, source: null };
+type Of<K extends CodecData["kind"]> = Extract<CodecData, { kind: K }>;
+type Own = Pick<Codec, "encode" | "word" | "longest"> & Partial<Codec>;
 
 export function codecOf(data: CodecData): Codec {
-  switch (data.kind) {
-    case "numbers":
-      return numbers(data.vocab_size, data.longest, data.recurrence);
-    case "letters":
-      return letters(data.letters, data.longest, data.start);
-    case "bytes":
-      return bytes(data.longest);
-    case "words":
-      return words(data.words, data.letter, data.invisible, data.longest);
-    case "lookup":
-      return lookup(data);
-  }
+  const own = { numbers, letters, bytes, words, lookup }[data.kind] as (data: CodecData) => Own;
+  return { join: () => "", rule: () => null, source: null, ...own(data) };
 }
 
 /** What Python's `str.split` splits at. */
@@ -62,10 +53,9 @@ export const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\
 export const split = (text: string): string[] => text.split(new RegExp(`[${SPACE}]+`, "u")).filter((word) => word !== "");
 
 /** Numbers between spaces. */
-function numbers(size: number, longest: number, recurrence: Recurrence | null): Codec {
+function numbers({ vocab_size: size, longest, recurrence }: Of<"numbers">) {
   return {
-    ...PLAIN,
-    encode(text) {
+    encode(text: string) {
       const typed = split(text);
       const expected = `whole numbers from 0 to ${size - 1} between spaces`;
       typed.forEach((word, place) => {
@@ -77,8 +67,8 @@ function numbers(size: number, longest: number, recurrence: Recurrence | null): 
       return typed.map(Number);
     },
     word: String,
-    join: (tokens) => tokens.join(" "),
-    rule: (tokens) => recurrence && ruleOf(tokens, recurrence),
+    join: (tokens: number[]) => tokens.join(" "),
+    rule: (tokens: number[]) => recurrence && ruleOf(tokens, recurrence),
     longest,
   };
 }
@@ -97,56 +87,53 @@ export function lettersIn(text: string, names: string[], longest: number): numbe
 }
 
 /** Letters without spaces, which are read after a start token. */
-function letters(names: string[], longest: number, start: string): Codec {
+function letters({ letters: names, longest, start }: Of<"letters">) {
   const known = [...names, start];
   return {
-    ...PLAIN,
-    encode: (text) => [names.length, ...lettersIn(text, names, longest)],
-    word: (token) => known[token]!,
-    join: (tokens) => tokens.filter((token) => token !== names.length).map((token) => known[token]).join(""),
+    encode: (text: string) => [names.length, ...lettersIn(text, names, longest)],
+    word: (token: number) => known[token]!,
+    join: (tokens: number[]) => tokens.filter((token) => token !== names.length).map((token) => known[token]).join(""),
     longest: longest + 1,
   };
 }
 
 /** The bytes of a text in UTF-8. */
-function bytes(longest: number): Codec {
+function bytes({ longest }: Of<"bytes">) {
   const shown: Record<string, string> = { "\n": "\u23CE", "\t": "\u21E5", " ": "\u2423" };
   return {
-    ...PLAIN,
-    encode(text) {
+    encode(text: string) {
       const tokens = [...new TextEncoder().encode(text)];
       const fits = 1 <= tokens.length && tokens.length <= longest;
       require(fits, `a text of ${grouped(tokens.length)} bytes`, `1 to ${grouped(longest)}`, "Shorten the text.");
       return tokens;
     },
-    word(token) {
+    word(token: number) {
       const character = String.fromCharCode(token);
       return shown[character] ?? (0x20 < token && token < 0x7f ? character : `\\x${token.toString(16).padStart(2, "0")}`);
     },
-    join: (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens)),
+    join: (tokens: number[]) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens)),
     longest,
   };
 }
 
 /** Words and punctuation marks in lower case, after the token CLS: see glassformer/data/tokenizer.py. */
-function words(known: string[], letter: string, invisible: string, longest: number): Codec {
+function words({ words: known, letter, invisible, longest }: Of<"words">) {
   const end = "(?![\\p{L}\\p{N}_])";
   const forms = [`${letter}+?(?=n't${end})`, `n't${end}`, `'(?:s|re|ve|ll|d|m)${end}`, `${letter}+`, `[^${SPACE}]`];
   const [word, unseen] = [new RegExp(forms.join("|"), "gu"), new RegExp(invisible, "gu")];
   const ids = new Map(known.map((each, token) => [each, token]));
   return {
-    ...PLAIN,
-    encode(text) {
+    encode(text: string) {
       const lower = text.replace(unseen, "").normalize("NFKC").toLowerCase();
       const found = lower.normalize("NFKC").replaceAll("\u2019", "'").match(word) ?? [];
       return [ids.get("<CLS>")!, ...found.slice(0, longest - 1).map((each) => ids.get(each) ?? ids.get("<UNK>")!)];
     },
-    word: (token) => known[token]!,
+    word: (token: number) => known[token]!,
     longest,
   };
 }
 
-function lookup({ words: names, asks, begin, source, units, keys, values, most, end }: Lookup): Codec {
+function lookup({ words: names, asks, begin, source, units, keys, values, most, end }: Lookup) {
   const listed = (some: string[]) => (some.length <= 14 ? some.join(", ") : `${some.slice(0, 4).join(", ")} ... ${some.at(-1)}`);
   const reader = (known: string[], what: string) => (word: string) => {
     require(known.includes(word), `the ${what} ${quoted(word)}`, `a ${what} among ${listed(known)}`, "Use one of these.");
@@ -167,12 +154,11 @@ function lookup({ words: names, asks, begin, source, units, keys, values, most, 
   const word = reader(units.known ?? [], "word");
   const read = (some: string[]) => counted(some, units.longest).map((unit) => (units.known ? [word(unit)] : fact(unit)));
   return {
-    ...PLAIN,
-    encode(text) {
+    encode(text: string) {
       const typed = begin === null ? [text.trim()] : [begin, ...split(text)];
       return counted(typed, asks.longest).map(reader(asks.known, asks.what));
     },
-    word: (token) => names[token]!,
+    word: (token: number) => names[token]!,
     longest: asks.longest,
     source: { given: source, read, most, end },
   };

@@ -31,18 +31,11 @@ export interface Definition {
   numbers: (number | null)[] | null;
 }
 
-export interface Defined {
-  parts: ProgramPart[];
-  /** Null where a mean of values is asked for that have none. */
-  values: string[] | null;
-  /** Whether an output at a position is what the definition says: a code, or a number up to 0.001. */
-  agrees(position: number, number: number, code: number): boolean;
-}
-
 /** Of a variable its value at each position, of a selector its row for each query; null where there is no value. */
 type Column = number[] | boolean[][] | null;
 
-export function defined({ parts, codes, numbers }: Definition, weights: Weights, tokens: number[], causal: boolean): Defined {
+/** The parts with their values; the program's values, null where it has none; and whether an output is what they say. */
+export function defined({ parts, codes, numbers }: Definition, weights: Weights, tokens: number[], causal: boolean) {
   const columns: Column[] = [];
   const places = [...tokens.keys()];
   const seen = (rows: boolean[][]) => rows.map((row, query) => row.map((chosen, key) => chosen && (!causal || key <= query)));
@@ -98,7 +91,9 @@ export function defined({ parts, codes, numbers }: Definition, weights: Weights,
       return { name, kind, sources, domain, values: words(columns[at]!, part) };
     }),
     values: last && words(last, parts.at(-1)!),
-    agrees: (at, number, code) => (codes ? codes[code] === last![at] : Math.abs(number - numbers![last![at]!]!) < 1e-3),
+    /** A code, or a number up to 0.001. */
+    agrees: (at: number, number: number, code: number) =>
+      codes ? codes[code] === last![at] : Math.abs(number - numbers![last![at]!]!) < 1e-3,
   };
 }
 

@@ -12,12 +12,6 @@ export function general(value: number, digits: number): string {
   return bare(Number(`${mantissa}e${power}`).toFixed(digits - 1 - power));
 }
 
-/** `format(value, ".{decimals}f")`. */
-export function fixed(value: number, decimals: number): string {
-  const digits = Number(value.toExponential().split("e")[1]) + 1 + decimals;
-  return (value === 0 || digits < 1 ? value : Number(rounded(value, digits))).toFixed(decimals);
-}
-
 /** JavaScript rounds what lies exactly in the middle away from 0. */
 function rounded(value: number, digits: number): string {
   const [exact, power] = value.toExponential(100).split("e") as [string, string];

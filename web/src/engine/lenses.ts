@@ -3,11 +3,11 @@
 import type { AskContributions, AskLens, Contributions, Lens } from "../source";
 import type { Pause } from "./attention";
 import type { Hook, Model } from "./model";
-import { linear, rowsOf, softmax, type Numbers } from "./products";
-import { require } from "./refusing";
+import { dot, linear, rowsOf, softmax, type Numbers } from "./products";
+import { require, requireFinite } from "./refusing";
 import type { Runs } from "./runs";
 import { ranked } from "./sampling";
-import { chosen, outcomesOf, requireRead } from "./outcomes";
+import { chosen, outcomesOf, pairOf, requireRead } from "./outcomes";
 import { towards } from "./what-if";
 
 const MOST_POSITIONS = 64;
@@ -41,8 +41,7 @@ export async function lens(runs: Runs, ask: AskLens, pause: Pause): Promise<Lens
     const logits = model.readOut(rows, inputs.at(-1)!);
     const count = logits.length / positions.length;
     const shares = rowsOf(logits, count).map((row) => softmax(row));
-    const finite = shares.every((each) => each.every(Number.isFinite));
-    require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.");
+    shares.forEach((each) => requireFinite(each));
     const best = shares.map((each) => ranked(each)[0]!);
     found.stages.push(layer < 0 ? "embedding" : `layer ${layer}`);
     found.names.push(best.map((each) => runs.name(each)));
@@ -59,17 +58,15 @@ export async function lens(runs: Runs, ask: AskLens, pause: Pause): Promise<Lens
  */
 export async function contributions(runs: Runs, ask: AskContributions, pause: Pause): Promise<Contributions> {
   const outcomes = await outcomesOf(runs, ask, pause);
-  const target = chosen(outcomes, ask.target);
-  const other = ask.other === null ? null : chosen(outcomes, ask.other, "other");
+  const pair = pairOf(runs, outcomes, ask);
+  const { target, other } = pair;
   requireRead(runs, outcomes, "contributions");
   const { model } = runs;
   const { config, weights, last } = model;
   const kind = { decoder: "Decoder", encoder: "Encoder", encoder_decoder: "EncoderDecoder" }[config.kind];
-  const [before, fix] = ["blocks that normalise their input", "Use logit_lens()."];
-  require(config.norm_place !== "sum", `${kind} with post-norm blocks`, before, fix);
   const fits = config.norm_place === "before" && config.logit_cap === null;
   const got = `${kind} with norms after its parts, or with capped logits`;
-  require(fits, got, "logits that are a sum over the parts", fix);
+  require(fits, got, "logits that are a sum over the parts", "Use logit_lens().");
   const { inputs, reading } = outcomes.run;
   const width = config.hidden_dim;
   const alone = inputs.at(-1)!.map((_, at) => Number(at === outcomes.place));
@@ -78,7 +75,7 @@ export async function contributions(runs: Runs, ask: AskContributions, pause: Pa
   const gradients = rowsOf(reading.stream, width).map((row, at) => shares[at]! && gradient(model, row, direction, shares[at]!));
   const sum = (of: (gradient: Float64Array, at: number) => number) =>
     gradients.reduce<number>((all, each, at) => (each ? all + of(each, at) : all), 0);
-  const along = (values: Numbers) => sum((each, at) => product(each, values, at * width));
+  const along = (values: Numbers) => sum((each, at) => dot(each, 0, values, at * width, width));
   const difference = (values: Float32Array) => values[target]! - (other === null ? 0 : values[other]!);
 
   const part = (
@@ -95,7 +92,7 @@ export async function contributions(runs: Runs, ask: AskContributions, pause: Pa
       return part(`${name} head ${head}`, "head", layer, value, { part: of, number: head });
     });
     if (!bias?.some((value) => value !== 0)) return found;
-    const added = sum((each) => product(each, bias, 0));
+    const added = sum((each) => dot(each, 0, bias, 0, width));
     return [...found, part(of === "cross" ? `${name} bias` : `${name} attention bias`, "bias", layer, added)];
   };
 
@@ -108,7 +105,7 @@ export async function contributions(runs: Runs, ask: AskContributions, pause: Pa
     if (site === "router" && token === 0) {
       fed = Array.from(values, (_, number) => part(`layer ${layer} expert ${number}`, "expert", layer, 0, { number }));
     }
-    if (site === "expert" && gradients[token]) fed![expert]!.value += product(gradients[token], values, 0);
+    if (site === "expert" && gradients[token]) fed![expert]!.value += dot(gradients[token], 0, values, 0, width);
     if (site !== "residual") return;
     if (layer < 0) parts.push(part("embedding", "embedding", null, along(values)));
     parts.push(...fed!, ...attended!);
@@ -120,15 +117,8 @@ export async function contributions(runs: Runs, ask: AskContributions, pause: Pa
   const value = normBias ? difference(linear(normBias, model.output, null, width)) : 0;
   if (value !== 0) parts.push(part("norm bias", "bias", null, value));
   if (outputBias) parts.push(part("output bias", "bias", null, difference(outputBias)));
-  const named = other === null ? null : runs.name(other);
-  return { target, name: runs.name(target), other, other_name: named, total: difference(outcomes.before), parts };
+  return { ...pair, total: difference(outcomes.before), parts };
 }
-
-const product = (a: Numbers, b: Numbers, from: number): number => {
-  let sum = 0;
-  for (let at = 0; at < a.length; at++) sum += a[at]! * b[from + at]!;
-  return sum;
-};
 
 /** Of a logit that counts this much, in the stream x before the final norm, whose scale stays. */
 function gradient({ config, weights, last }: Model, x: Float32Array, direction: Float64Array, share: number): Float64Array {

@@ -60,14 +60,12 @@ export class Matrices {
   }
 
   async measures(pause: Pause): Promise<Measures> {
-    const found: ((Measured & { key: number; share: number; passed: number }) | null)[][] = [];
+    const found: ReturnType<typeof measured>[][] = [];
     for (const [layer, call] of this.layers.entries()) {
       found.push([]);
       for (let head = 0; head < call.heads; head++) {
-        const [weights, passed] = [await this.matrix(layer, head, 0, false, pause), await this.matrix(layer, head, 0, true, pause)];
-        const one = mostRead(call, weights);
-        const all = measured(call, weights);
-        found[layer]!.push(all && { ...all, ...one, passed: means(call, passed)[one.key]! });
+        const weights = await this.matrix(layer, head, 0, false, pause);
+        found[layer]!.push(measured(call, weights, await this.matrix(layer, head, 0, true, pause)));
         await pause();
       }
     }
@@ -127,22 +125,9 @@ function means({ causal }: Attended<Numbers>, { rows, columns, cells }: Matrix):
   return sums.map((sum) => sum / Math.max(1, rows - Number(causal)));
 }
 
-/** The largest share of the attention that a key gets, and the first key that gets about as much. */
-function mostRead(call: Attended<Numbers>, matrix: Matrix): { key: number; share: number } {
-  const found = means(call, matrix);
-  const share = Math.max(0, ...found);
-  return { key: found.findIndex((each) => each >= share - 1e-4), share };
-}
-
-interface Measured {
-  entropy: number;
-  distance: number;
-  sink: number;
-  thumbnail: number[][];
-}
-
 /** Null where weights are not finite. */
-function measured(call: Attended<Numbers>, { rows, columns, cells }: Matrix): Measured | null {
+function measured(call: Attended<Numbers>, matrix: Matrix, passed: Matrix) {
+  const { rows, columns, cells } = matrix;
   const [tall, wide] = [Math.min(rows, THUMBNAIL), Math.min(columns, THUMBNAIL)];
   const thumbnail = Array.from({ length: tall }, () => new Array<number>(wide).fill(0));
   const [rowOf, columnOf] = [partsOf(rows, tall), partsOf(columns, wide)];
@@ -170,7 +155,12 @@ function measured(call: Attended<Numbers>, { rows, columns, cells }: Matrix): Me
   }
   const mean = (sum: number) => (counted ? sum / counted : 0);
   const rounded = thumbnail.map((row) => row.map((weight) => Math.round(weight * 1e4) / 1e4));
-  return { entropy: Math.max(0, mean(bits)), distance: mean(distance), sink: sink / rows, thumbnail: rounded };
+  // The largest share of the attention that a key gets, and the first key that gets about as much.
+  const shares = means(call, matrix);
+  const share = Math.max(...shares);
+  const key = shares.findIndex((each) => each >= share - 1e-4);
+  const measures = { entropy: Math.max(0, mean(bits)), distance: mean(distance), sink: sink / rows };
+  return { ...measures, key, share, passed: means(call, passed)[key]!, thumbnail: rounded };
 }
 
 /** The part of each of `count` places that are divided into `parts` of nearly equal size. */

@@ -112,12 +112,10 @@ export class Model {
 
   private pooled(rows: Float32Array[], shares: number[]): Float32Array {
     const real = rows.filter((_, at) => shares[at]! > 0);
-    const counted = shares.filter((share) => share > 0);
-    const none = new Float32Array(this.config.hidden_dim);
     if (this.config.pooling === "max" && real.length > 0) {
       return real.reduce((all, row) => all.map((value, at) => Math.max(value, row[at]!)));
     }
-    return real.map((row, at) => row.map((value) => value * counted[at]!)).reduce<Float32Array>(sum, none);
+    return rows.map((row, at) => row.map((value) => value * shares[at]!)).reduce(sum);
   }
 
   /** The weight of each position in the pooled text. */

@@ -1,9 +1,9 @@
 // A model's output for a run: the next token at one position, or the class, as glassformer/explorer/answers/outcomes.py.
-import type { Ask, Attention, Part } from "../source";
+import type { Ask, Attention, HeadSweep, Part } from "../source";
 import type { Pause } from "./attention";
 import type { Pass } from "./model";
 import { softmax } from "./products";
-import { quoted, refusing, require } from "./refusing";
+import { quoted, refusing, require, requireFinite } from "./refusing";
 import type { KeptRun, Runs } from "./runs";
 import { ranked } from "./sampling";
 
@@ -19,7 +19,7 @@ export interface Outcomes {
 
 export async function outcomesOf(runs: Runs, { ask, place }: { ask: Ask; place: number | null }, pause: Pause): Promise<Outcomes> {
   require(!ask.changes, "a run with changes", "one without, to which they are compared", "Name the changes in the request itself.");
-  const run = await runs.reading(ask, pause);
+  const run = await runs.read(ask, pause);
   const last = run.message.tokens.length - 1;
   if (run.place === null) require(place === null, `place = ${place} of a classifier`, "none, as it judges the whole text", "Omit it.");
   else require(place === null || place <= last, `place = ${place}`, `0 to ${last}`, "Name a position of the text.");
@@ -34,8 +34,7 @@ export async function after(runs: Runs, { run, place }: Outcomes, pass: Pass): P
 }
 
 function finite(logits: Float32Array): Float32Array {
-  const fits = softmax(logits).every(Number.isFinite);
-  require(fits, "logits that are not finite", "finite ones", "Change less, or look for NaN in the weights.");
+  requireFinite(softmax(logits), "Change less, or look for NaN in the weights.");
   return logits;
 }
 
@@ -44,6 +43,15 @@ export function chosen({ before, likeliest }: Outcomes, asked: number | null, na
   const last = before.length - 1;
   require((asked ?? 0) <= last, `${name} = ${asked}`, `0 to ${last}`, "Name one of the outcomes of the call 'whatif'.");
   return asked ?? likeliest;
+}
+
+/** The outcome that is asked for, and the one that it is compared with. */
+export type Pair = Pick<HeadSweep, "target" | "name" | "other" | "other_name">;
+
+export function pairOf(runs: Runs, outcomes: Outcomes, ask: { target: number | null; other: number | null }): Pair {
+  const target = chosen(outcomes, ask.target);
+  const other = ask.other === null ? null : chosen(outcomes, ask.other, "other");
+  return { target, name: runs.name(target), other, other_name: other === null ? null : runs.name(other) };
 }
 
 /** Whether the logits are a linear map of the normed stream. */

@@ -8,7 +8,6 @@ export type HeadWeights = AskCheck["weights"];
 
 /** A task, as glassformer/explorer/saving/saved_head.py writes it. */
 export interface Task {
-  name: string;
   letters: string[];
   has_cls: boolean;
   max_len: number;

@@ -6,7 +6,7 @@ import { defined, type Definition } from "./definition";
 import { general, grouped } from "./formatting";
 import { linear, rowsOf, sum } from "./products";
 import { ascii, require } from "./refusing";
-import type { Kept, KeptRuns } from "./runs";
+import { KeptRuns, type Kept } from "./runs";
 import type { Weights } from "./weights";
 
 /** What is in the file besides the weights, as glassformer/explorer/saving/saved_program.py writes it. */
@@ -36,15 +36,16 @@ interface KeptProgram extends Kept {
 
 const [MOST_NUMBERS, MOST_ALIKE] = [2 ** 18, 3];
 
-export class CompiledProgram {
+export class CompiledProgram extends KeptRuns<KeptProgram> {
   constructor(
     private readonly data: ProgramData,
     private readonly weights: Weights,
-    private readonly runs: KeptRuns<KeptProgram>,
-  ) {}
+  ) {
+    super("program");
+  }
 
-  async run(ask: Ask, pause: Pause): Promise<Kept> {
-    return this.runs.run(ask, async (run) => {
+  read(ask: Ask, pause: Pause): Promise<KeptProgram> {
+    return this.once(ask, async (run) => {
       const tokens = this.encode(ask.text);
       const read = await this.forward(tokens, pause);
       const finite = read.numbers.every(Number.isFinite);
@@ -56,7 +57,7 @@ export class CompiledProgram {
   }
 
   program({ run }: AskProgram): Program {
-    const { tokens, stream, attended, numbers } = this.runs.of(run);
+    const { tokens, stream, attended, numbers } = this.of(run);
     const { stages, heads, num_parameters, definition } = this.data;
     const [length, width] = [tokens.length, stream[0]![0]!.length];
     const count = length * (this.data.num_heads.reduce((all, each) => all + each, 0) * length + stages.length * width);

@@ -9,6 +9,10 @@ export function require(holds: boolean, got: string, expected: string, fix: stri
   if (!holds) refusing(got, expected, fix);
 }
 
+export function requireFinite(logits: Iterable<number>, fix = "Look for the first NaN in the forward pass."): void {
+  for (const logit of logits) require(Number.isFinite(logit), "logits that are not finite", "finite ones", fix);
+}
+
 /** A text of at most so many characters in quotes, as Python's `repr` writes it. */
 export function quoted(text: string, most = 40): string {
   const some = [...text].slice(0, most).join("");

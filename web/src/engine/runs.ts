@@ -2,11 +2,10 @@
 import { Unknown, type Ask, type Attention, type Part, type Run } from "../source";
 import type { Attended, Pause } from "./attention";
 import type { Codec } from "./codecs";
-import { layerWindow } from "./config";
+import { layerWindow, type ModelConfig } from "./config";
 import { Matrices } from "./matrices";
 import type { Model, Pass, Reading } from "./model";
 import { dot, softmax } from "./products";
-import { grouped } from "./formatting";
 import { quoted, require } from "./refusing";
 import { ranked } from "./sampling";
 
@@ -24,8 +23,7 @@ export interface KeptRun extends Kept {
   place: number | null;
 }
 
-const MOST_BYTES = 256 * 2 ** 20;
-const [SHOWN_CLASSES, MOST_TOKENS] = [8, 4096];
+const [MOST_BYTES, SHOWN_CLASSES] = [256 * 2 ** 20, 8];
 const NOT_FINITE = "logits that are not finite";
 const LABELS: Record<Part, string> = {
   self: "self-attention",
@@ -35,8 +33,12 @@ const LABELS: Record<Part, string> = {
 };
 
 /** The newest runs of a model, which take so many bytes. */
-export class KeptRuns<T extends Kept> {
+export abstract class KeptRuns<T extends Kept> {
   private readonly kept = new Map<string, T>();
+
+  constructor(private readonly kind: ModelConfig["kind"] | "head" | "program") {}
+
+  abstract read(ask: Ask, pause: Pause): Promise<T>;
 
   of(name: string): T {
     const found = this.kept.get(name);
@@ -44,7 +46,8 @@ export class KeptRuns<T extends Kept> {
     return found;
   }
 
-  async run(ask: Ask, read: (name: string) => Promise<T>): Promise<T> {
+  protected async once(ask: Ask, read: (name: string) => Promise<T>): Promise<T> {
+    this.requireReadable(ask);
     const name = JSON.stringify([ask.model, ask.text, ask.source, ask.order, ask.weights, ask.changes]);
     const known = this.kept.get(name);
     if (known) return known;
@@ -57,20 +60,32 @@ export class KeptRuns<T extends Kept> {
     }
     return found;
   }
+
+  /** Refuses a request for what this kind of model does not read. */
+  private requireReadable(ask: Ask): void {
+    const [name, kind] = [quoted(ask.model), this.kind];
+    const got = `weights for ${name}, whose kind is ${kind}`;
+    require(ask.weights === null || kind === "head", got, "a text alone", "Omit weights, or choose a hand-designed head.");
+    require(!ask.changes || (kind !== "head" && kind !== "program"), `${name}, a ${kind}`, "a model that predicts", "Choose another one.");
+    const fits = kind === "encoder_decoder" || (ask.source === null && ask.order === null);
+    require(fits, `a source for ${name}`, "a text alone", "Omit source and order, or choose an encoder-decoder.");
+  }
 }
 
 /** Runs of a transformer. */
 export class Runs extends KeptRuns<KeptRun> {
   /** What was read last of a decoder, from which a text that goes on is read on. */
   latest: Reading | null = null;
-  /** The forward pass with the changes of a request. */
-  edits: ((ask: Ask, pause: Pause) => Promise<Pass>) | null = null;
+  /** The newest sweeps, by their kind. */
+  readonly sweeps = new Map<string, unknown>();
 
+  /** @param edited The forward pass with the changes of a request. */
   constructor(
     readonly model: Model,
     readonly codec: Codec,
+    private readonly edited: (runs: Runs, ask: Ask, pause: Pause) => Promise<Pass>,
   ) {
-    super();
+    super(model.config.kind);
   }
 
   /** The name of a token that the model predicts, or of a class. */
@@ -78,28 +93,24 @@ export class Runs extends KeptRuns<KeptRun> {
     return this.model.config.classes[outcome] ?? this.codec.word(outcome);
   }
 
-  reading(ask: Ask, pause: Pause): Promise<KeptRun> {
+  read(ask: Ask, pause: Pause): Promise<KeptRun> {
     const read = ask.changes ? this.readChanged : this.codec.source ? this.readBoth : this.readOne;
-    return this.run(ask, (name) => read.call(this, name, ask, pause));
+    return this.once(ask, (name) => read.call(this, name, ask, pause));
   }
 
   private async readOne(name: string, ask: Ask, pause: Pause): Promise<KeptRun> {
     const tokens = this.codec.encode(ask.text);
-    require(tokens.length <= MOST_TOKENS, `${grouped(tokens.length)} tokens`, `at most ${grouped(MOST_TOKENS)}`, "Shorten the text.");
     const inputs = [tokens.map((token) => [token])];
     const place = this.model.config.kind === "decoder" ? tokens.length - 1 : null;
-    const readings = await this.model.readAll(inputs, { pause });
-    this.latest = readings[0]!;
-    const said = this.said(place === null ? "" : "next: ", this.model.logits(readings[0]!, place));
-    return this.keeping(name, ask, null, inputs, readings, said, place);
+    const found = await this.keeping(name, ask, null, inputs, place, { pause });
+    this.latest = found.reading;
+    return found;
   }
 
   /** The tokens of the run without changes, read with them. */
   private async readChanged(name: string, ask: Ask, pause: Pause): Promise<KeptRun> {
-    const { message, inputs, place } = await this.reading({ ...ask, changes: null }, pause);
-    const readings = await this.model.readAll(inputs, await this.edits!(ask, pause));
-    const said = this.said(place === null ? "" : "next: ", this.model.logits(readings.at(-1)!, place));
-    return this.keeping(name, ask, message.source, inputs, readings, said, place);
+    const { message, inputs, place } = await this.read({ ...ask, changes: null }, pause);
+    return this.keeping(name, ask, message.source, inputs, place, await this.edited(this, ask, pause));
   }
 
   /** The tokens are generated first; then all of them are read at once. */
@@ -127,14 +138,16 @@ export class Runs extends KeptRuns<KeptRun> {
     const { classes } = this.said("", kept[0]!);
     const share = classes[0] && finite ? percent(classes[0][1]) : `then ${NOT_FINITE}`;
     const headline = words.length ? `${shown.join(" ") || words[0]}, ${share}` : NOT_FINITE;
-    const said = { headline, classes, words };
-    return this.keeping(name, ask, units, inputs, await model.readAll(inputs, { pause }), said, place);
+    return this.keeping(name, ask, units, inputs, place, { pause }, { headline, classes, words });
   }
 
-  private keeping(
-    run: string, ask: Ask, source: string[] | null, inputs: number[][][], readings: Reading[], said: Run["said"], place: number | null,
-  ): KeptRun {
+  /** Reads the tokens; what the model says is its logits at `place`, unless it is known. */
+  private async keeping(
+    run: string, ask: Ask, source: string[] | null, inputs: number[][][], place: number | null, pass: Pass, known?: Run["said"],
+  ): Promise<KeptRun> {
     const { config } = this.model;
+    const readings = await this.model.readAll(inputs, pass);
+    const said = known ?? this.said(place === null ? "" : "next: ", this.model.logits(readings.at(-1)!, place));
     const matrices = new Map<Part, Matrices>();
     const attentions: Attention[] = [];
     const stacks = readings.flatMap(({ attended, crossed }, at) => [

@@ -1,7 +1,7 @@
 // From logits to the next token: temperature, top-k and top-p, and the seeded draw, as glassformer/generation/sampling.py.
-import { softmax } from "./products";
+import { softmax, type Numbers } from "./products";
 
-export interface SamplingRule {
+interface SamplingRule {
   temperature: number;
   top_k: number | null;
   top_p: number;
@@ -10,17 +10,17 @@ export interface SamplingRule {
 /** A set that misses top_p by less has reached it. */
 const ROUNDING = 1e-11;
 
-export const isGreedy = ({ temperature, top_k, top_p }: SamplingRule): boolean => temperature === 0 || top_p === 0 || top_k === 1;
+const isGreedy = ({ temperature, top_k, top_p }: SamplingRule): boolean => temperature === 0 || top_p === 0 || top_k === 1;
 
 /** Tokens, the likeliest first; equally likely ones by their number. */
-export const ranked = (logits: Float32Array | Float64Array): number[] => [...logits.keys()].sort((a, b) => logits[b]! - logits[a]!);
+export const ranked = (logits: Numbers): number[] => [...logits.keys()].sort((a, b) => logits[b]! - logits[a]!);
 
 /**
  *     p = softmax(logits / temperature)
  *     p = 0 outside the top_k most likely tokens, rescaled to sum 1
  *     p = 0 outside the smallest set of most likely tokens with sum p >= top_p (at least one token), rescaled to sum 1
  */
-export function distribution(logits: Float32Array, rule: SamplingRule): Float64Array {
+export function distribution(logits: Numbers, rule: SamplingRule): Float64Array {
   const found = new Float64Array(logits.length);
   const tokens = ranked(logits);
   if (isGreedy(rule)) {

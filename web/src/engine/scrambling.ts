@@ -1,7 +1,7 @@
 // The effect of the source's order on the logits of an encoder-decoder, as glassformer/explorer/answers/scrambling.py.
 import type { AskScramble, Scrambled } from "../source";
 import type { Pause } from "./attention";
-import { require } from "./refusing";
+import { require, requireFinite } from "./refusing";
 import { inOrder, type Runs } from "./runs";
 import { mersenneTwister, ranked } from "./sampling";
 
@@ -13,8 +13,7 @@ export async function scramble({ model, codec }: Runs, ask: AskScramble, pause: 
   const predict = async (order: number[] | null) => {
     const reading = (await model.readAll([inOrder(source, order), target], { pause })).at(-1)!;
     const logits = target.map((_, at) => model.logits(reading, at));
-    const finite = logits.every((each) => each.every(Number.isFinite));
-    require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.");
+    logits.forEach((each) => requireFinite(each));
     return logits;
   };
   const given = await predict(null);

@@ -6,27 +6,24 @@ import { lettersIn } from "./codecs";
 import { Matrices } from "./matrices";
 import { attention, output, placesOf, tablesOf, type HeadWeights, type Rows, type Task } from "./places";
 import { require } from "./refusing";
-import type { Kept, KeptRuns } from "./runs";
+import { KeptRuns, type Kept } from "./runs";
 import type { Weights } from "./weights";
 
 const [MOST_CELLS, ALIKE] = [4096, 1e-9];
 
-export class SingleHead {
+export class SingleHead extends KeptRuns<Kept> {
   private readonly task: Task;
   private readonly design: HeadWeights;
 
-  constructor(
-    task: Omit<Task, "targets" | "tiers">,
-    weights: Weights,
-    private readonly runs: KeptRuns<Kept>,
-  ) {
+  constructor(task: Omit<Task, "targets" | "tiers">, weights: Weights) {
+    super("head");
     this.task = { ...task, targets: weights.rows("targets")!, tiers: weights.rows("tiers") };
     const [Km, Qm, Vm, pos] = ["Km", "Qm", "Vm", "pos"].map((name) => weights.rows(name));
     this.design = { Km: Km!, Qm: Qm!, Vm: Vm!, pos: pos! };
   }
 
-  async run(ask: Ask): Promise<Kept> {
-    return this.runs.run(ask, async (run) => {
+  read(ask: Ask): Promise<Kept> {
+    return this.once(ask, async (run) => {
       const letters = lettersIn(ask.text, this.task.letters, this.task.max_len);
       const { task } = this;
       const tables = tablesOf(ask.weights ? this.fitting(ask.weights) : this.design, task);

@@ -3,7 +3,21 @@ import { rowsOf, type Numbers } from "./products";
 import { refusing } from "./refusing";
 
 export class Weights {
-  private constructor(private readonly tensors: Map<string, { numbers: Numbers; shape: number[] }>) {}
+  private readonly tensors = new Map<string, { numbers: Numbers; shape: number[] }>();
+
+  /** @throws Refused if the bytes are not those that were saved, or if a number is not finite. */
+  constructor(base64: string, checked: number) {
+    const whole = /^[A-Za-z0-9+/]*={0,2}$/.test(base64) && base64.length % 4 === 0;
+    const bytes = Uint8Array.from(whole ? atob(base64) : "", (letter) => letter.charCodeAt(0));
+    if (crc32(bytes) !== checked) refusing("weights in this file that were changed", "those that were saved", "Save the page again.");
+    const size = Number(new DataView(bytes.buffer).getBigUint64(0, true));
+    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
+    for (const [name, { dtype, shape, data_offsets: [first, end] }] of Object.entries<Stored>(header)) {
+      const numbers = floats(bytes.slice(8 + size + first, 8 + size + end).buffer, dtype);
+      if (!numbers.every(Number.isFinite)) refusing(`weights that are not finite (${name})`, "finite ones", "Look for the first NaN in the training.");
+      this.tensors.set(name, { numbers, shape });
+    }
+  }
 
   /** A tensor's numbers, row after row. */
   of(name: string): Float32Array {
@@ -23,24 +37,6 @@ export class Weights {
   rows(name: string): number[][] | null {
     const found = this.tensors.get(name);
     return found ? rowsOf(Float64Array.from(found.numbers), found.shape[1]!).map((row) => [...row]) : null;
-  }
-
-  /** @throws Refused if the bytes are not those that were saved, or if a number is not finite. */
-  static open(base64: string, checked: number): Weights {
-    const whole = /^[A-Za-z0-9+/]*={0,2}$/.test(base64) && base64.length % 4 === 0;
-    const letters = whole ? atob(base64) : "";
-    const bytes = new Uint8Array(letters.length);
-    for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
-    if (crc32(bytes) !== checked) refusing("weights in this file that were changed", "those that were saved", "Save the page again.");
-    const size = Number(new DataView(bytes.buffer).getBigUint64(0, true));
-    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
-    const tensors = new Map<string, { numbers: Numbers; shape: number[] }>();
-    for (const [name, { dtype, shape, data_offsets: [first, end] }] of Object.entries<Stored>(header)) {
-      const numbers = floats(bytes.slice(8 + size + first, 8 + size + end).buffer, dtype);
-      if (!numbers.every(Number.isFinite)) refusing(`weights that are not finite (${name})`, "finite ones", "Look for the first NaN in the training.");
-      tensors.set(name, { numbers, shape });
-    }
-    return new Weights(tensors);
   }
 }
 

@@ -1,7 +1,7 @@
 // The output of a model with heads removed, edges of attention forbidden, the stream steered, or experts replaced, as
 // glassformer/explorer/answers/what_if.py: each change is a hook of the forward pass, or forbids keys.
 import type { Ask, AskWhatIf, Changes, Part, WhatIf } from "../source";
-import type { Pause } from "./attention";
+import type { Forbids, Pause } from "./attention";
 import type { Hook, Model, Pass } from "./model";
 import { rowsOf, softmax } from "./products";
 import { require } from "./refusing";
@@ -10,22 +10,13 @@ import { ranked } from "./sampling";
 import { after, attentionOf, chosen, isRead, outcomesOf, requireIn, requireRead, type Outcomes } from "./outcomes";
 
 const [MOST_OUTCOMES, ALSO_AFTER] = [64, 8];
-const LABELS: Record<Part, string> = { self: "", encoder: "encoder, ", decoder: "decoder, ", cross: "cross-attention, " };
-
-type Edges = AskWhatIf["forbidden"];
-
-/** A change in words, and what it does. */
-interface Change {
-  words: string;
-  hook?: Hook;
-}
 
 export async function whatif(runs: Runs, ask: AskWhatIf, pause: Pause): Promise<WhatIf> {
   const outcomes = await outcomesOf(runs, ask, pause);
   const before = softmax(outcomes.before);
   const target = chosen(outcomes, ask.target);
-  const changes = await changesOf(runs, outcomes, ask, pause);
-  const changed = changes.length ? softmax(await after(runs, outcomes, passOf(changes, ask, pause))) : before;
+  const pass = await passOf(runs, outcomes, ask, pause);
+  const changed = pass ? softmax(await after(runs, outcomes, pass)) : before;
   const other = ask.other === null ? target : chosen(outcomes, ask.other, "other");
   const named = [target, other, ...(ask.steer ? [ask.steer.toward, ask.steer.away ?? target] : [])];
   const listed = new Set([...ranked(before).slice(0, MOST_OUTCOMES), ...ranked(changed).slice(0, ALSO_AFTER), ...named]);
@@ -43,33 +34,30 @@ export async function whatif(runs: Runs, ask: AskWhatIf, pause: Pause): Promise<
     rest_before: sum(before),
     rest_after: sum(changed),
     distance: before.reduce((all, share, each) => all + Math.abs(share - changed[each]!), 0) / 2,
-    changes: changes.map(({ words }) => words),
     offers: offersOf(runs, outcomes),
   };
 }
 
-async function changesOf(runs: Runs, outcomes: Outcomes, ask: Changes, pause: Pause): Promise<Change[]> {
+/** The forward pass with changes; null without any. */
+async function passOf(runs: Runs, outcomes: Outcomes, ask: Changes, pause: Pause): Promise<Pass | null> {
   const streams = ask.patch && (await streamsOf(runs, await otherText(runs, outcomes, ask.patch.text, pause), pause));
-  return [
-    ...ask.removed.map((head) => removed(runs, outcomes, head)),
-    ...ask.forbidden.map((edge) => forbidden(outcomes, edge)),
+  for (const head of ask.removed) requireIn(attentionOf(outcomes, head.part), head, "a removed head");
+  for (const edge of ask.forbidden) requireIn(attentionOf(outcomes, edge.part), edge, "a forbidden edge");
+  const hooks = [
+    ...ask.removed.map((head) => withoutHead(runs, head)),
     ...(ask.steer ? [steered(runs, outcomes, ask.steer)] : []),
     ...ask.swaps.map((swap) => replaced(runs, outcomes, swap)),
-    ...(ask.patch ? [patched(runs, outcomes, ask.patch, streams!)] : []),
+    ...(ask.patch ? [patched(runs, ask.patch, streams!)] : []),
   ];
+  if (hooks.length + ask.forbidden.length === 0) return null;
+  const hook: Hook = (...seen) => hooks.forEach((each) => each(...seen));
+  return { pause, hook, forbids: (part, layer) => forbids(ask.forbidden, part, layer) };
 }
-
-/** A forward pass with changes. */
-const passOf = (changes: Change[], ask: Changes, pause: Pause): Pass => ({
-  pause,
-  hook: (...seen) => changes.forEach((change) => change.hook?.(...seen)),
-  forbids: (part, layer) => forbids(ask.forbidden, part, layer),
-});
 
 /** The forward pass of a run with changes. */
 export async function passOfRun(runs: Runs, ask: Ask, pause: Pause): Promise<Pass> {
   const outcomes = await outcomesOf(runs, { ask: { ...ask, changes: null }, place: null }, pause);
-  return passOf(await changesOf(runs, outcomes, ask.changes!, pause), ask.changes!, pause);
+  return (await passOf(runs, outcomes, ask.changes!, pause)) ?? { pause };
 }
 
 function offersOf(runs: Runs, { run }: Outcomes): WhatIf["offers"] {
@@ -87,11 +75,6 @@ function offersOf(runs: Runs, { run }: Outcomes): WhatIf["offers"] {
   return (Object.keys(offers) as WhatIf["offers"]).filter((offer) => offers[offer]);
 }
 
-function removed(runs: Runs, outcomes: Outcomes, asked: AskWhatIf["removed"][number]): Change {
-  requireIn(attentionOf(outcomes, asked.part), asked, "a removed head");
-  return { words: `${LABELS[asked.part]}layer ${asked.layer}, head ${asked.head} removed`, hook: withoutHead(runs, asked) };
-}
-
 /** Sets the output of a head to 0. */
 export function withoutHead({ model }: Runs, head: AskWhatIf["removed"][number]): Hook {
   const { num_heads: heads, head_dim: width } = model.config;
@@ -101,24 +84,14 @@ export function withoutHead({ model }: Runs, head: AskWhatIf["removed"][number])
   };
 }
 
-function forbidden(outcomes: Outcomes, edge: Edges[number]): Change {
-  const stack = attentionOf(outcomes, edge.part);
-  requireIn(stack, edge, "a forbidden edge");
-  const texts = { tokens: outcomes.run.message.tokens, source: outcomes.run.message.source ?? [] };
-  const [query, key] = [texts[stack.queries_are][edge.query], texts[stack.keys_are][edge.key]];
-  const layer = edge.layer === null ? "every layer" : `layer ${edge.layer}`;
-  const head = edge.head === null ? "every head" : `head ${edge.head}`;
-  return { words: `${LABELS[edge.part]}${layer}, ${head}: ${query} (${edge.query}) may not attend to ${key} (${edge.key})` };
-}
-
-function forbids(edges: Edges, part: Part, layer: number): ((head: number, query: number, key: number) => boolean) | null {
+function forbids(edges: Changes["forbidden"], part: Part, layer: number): Forbids | null {
   const own = edges.filter((edge) => edge.part === part && (edge.layer ?? layer) === layer);
   if (own.length === 0) return null;
   return (head, query, key) => own.some((edge) => edge.query === query && edge.key === key && (edge.head ?? head) === head);
 }
 
 /** Adds `strength` times the stream's median length in the direction that raises the target most, at every position. */
-function steered(runs: Runs, outcomes: Outcomes, asked: NonNullable<AskWhatIf["steer"]>): Change {
+function steered(runs: Runs, outcomes: Outcomes, asked: NonNullable<AskWhatIf["steer"]>): Hook {
   requireRead(runs, outcomes, "steering");
   const { last, config } = runs.model;
   requireIn({ layers: last.layers }, asked, "the steering");
@@ -127,15 +100,13 @@ function steered(runs: Runs, outcomes: Outcomes, asked: NonNullable<AskWhatIf["s
   require(toward !== away, `the steering: toward = away = ${toward}`, "two outcomes", "Change one.");
   const direction = towards(runs.model, toward, away);
   const length = Math.hypot(...direction) || 1e-30;
-  const hook: Hook = (site, part, layer, values) => {
+  return (site, part, layer, values) => {
     if (site !== "residual" || part !== last.part || layer !== asked.layer) return;
     const width = config.hidden_dim;
     const lengths = rowsOf(values as Float32Array, width).map((row) => Math.hypot(...row)).sort((a, b) => a - b);
     const median = lengths[Math.floor((lengths.length - 1) / 2)]!;
     for (let at = 0; at < values.length; at++) values[at]! += (asked.strength * median * direction[at % width]!) / length;
   };
-  const words = `steered after layer ${asked.layer} by ${Number(asked.strength.toPrecision(6))} toward ${runs.name(toward)}`;
-  return { words: words + (away === null ? "" : ` and away from ${runs.name(away)}`), hook };
 }
 
 /** The direction of the stream that raises one logit most, or its difference from another, through the final norm's weight. */
@@ -147,7 +118,7 @@ export function towards(model: Model, target: number, other: number | null): Flo
   return difference.map((value, at) => value * (weight ? weight[at]! : 1));
 }
 
-function replaced(runs: Runs, { run }: Outcomes, { layer: own, expert, instead }: AskWhatIf["swaps"][number]): Change {
+function replaced(runs: Runs, { run }: Outcomes, { layer: own, expert, instead }: AskWhatIf["swaps"][number]): Hook {
   const { num_experts, top_k } = runs.model.config;
   const what = "a replaced expert";
   const layers = run.reading.routed.map(({ layer }) => layer);
@@ -155,18 +126,17 @@ function replaced(runs: Runs, { run }: Outcomes, { layer: own, expert, instead }
   require(layers.includes(own), `${what}: layer = ${own}`, known, "See the call 'experts'.");
   requireIn({ experts: num_experts!, insteads: num_experts! }, { expert, instead }, what);
   require(instead !== expert, `${what} that stays`, "another expert", "Change instead.");
-  const hook: Hook = (site, _, layer, values) => {
+  return (site, _, layer, values) => {
     if (site !== "router" || layer !== own) return;
     // Only where it was chosen does the other one get its share.
     const least = [...values].sort((a, b) => b - a)[top_k - 1]!;
     if (instead !== null && values[expert]! >= least) values[instead]! += values[expert]!;
     values[expert] = 0;
   };
-  return { words: `layer ${own}: expert ${expert} ${instead === null ? "forbidden" : `replaced by ${instead}`}`, hook };
 }
 
 /** The tokens of a text, and its stream after each layer. */
-export interface Streams {
+interface Streams {
   tokens: string[];
   layers: Float32Array[];
 }
@@ -174,7 +144,7 @@ export interface Streams {
 /** The run of a text with as many tokens. */
 export async function otherText(runs: Runs, outcomes: Outcomes, text: string, pause: Pause): Promise<KeptRun> {
   require(!runs.codec.source, "two texts of an encoder-decoder", "a decoder or a classifier", "Choose another model.");
-  const found = await runs.reading({ ...outcomes.run.message.ask, text }, pause);
+  const found = await runs.read({ ...outcomes.run.message.ask, text }, pause);
   const [one, other] = [outcomes.run.message.tokens.length, found.message.tokens.length];
   require(one === other, `texts of ${one} and ${other} tokens`, "as many in both", "Change words one for one.");
   return found;
@@ -189,11 +159,9 @@ export async function streamsOf(runs: Runs, { message, inputs }: KeptRun, pause:
   return { tokens: message.tokens, layers };
 }
 
-function patched(runs: Runs, { run }: Outcomes, asked: NonNullable<Changes["patch"]>, streams: Streams): Change {
-  const { layer, position } = asked;
+function patched(runs: Runs, { layer, position }: NonNullable<Changes["patch"]>, streams: Streams): Hook {
   requireIn({ layers: streams.layers.length, positions: streams.tokens.length }, { layer, position }, "a patch");
-  const words = `after layer ${layer} at ${run.message.tokens[position]} (${position}): as for ${streams.tokens[position]} in the other text`;
-  return { words, hook: atPlace(runs, streams, layer, position) };
+  return atPlace(runs, streams, layer, position);
 }
 
 /** Puts the stream of another text at one place. */

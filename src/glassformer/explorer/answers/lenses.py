@@ -70,17 +70,13 @@ def _summed_up(logits: Float[Tensor, "position outcome"], target: int) -> Float[
 def contributions(runs: Runs, ask: m.AskContributions) -> m.Contributions:
     """The logit of the target, or its difference from that of another, as the sum over the parts of the model."""
     outcomes = outcomes_of(runs, ask.ask, ask.place)
-    target = outcomes.chosen(ask.target)
-    other = None if ask.other is None else outcomes.chosen(ask.other, "other")
+    pair = outcomes.compared(ask)
     outcomes.readable("contributions")
     place = -1 if outcomes.place is None else outcomes.place
     with outcomes.at_leisure():
-        found = direct_logits(outcomes.model, outcomes.texts, target, other, query=place)
+        found = direct_logits(outcomes.model, outcomes.texts, pair.target, pair.other, query=place)
     return m.Contributions(
-        target=target,
-        name=outcomes.name(target),
-        other=other,
-        other_name=None if other is None else outcomes.name(other),
+        **dict(pair),
         total=float(found.total[0]),
         parts=[
             _part(name, value, outcomes.own_part)

@@ -129,6 +129,13 @@ class Outcomes:
         require(asked < len(before), f"{name} = {asked}", known, "Name one of the outcomes of the call 'whatif'.")
         return asked
 
+    def compared(self, ask: m.AskSweep | m.AskPatches | m.AskContributions) -> m.Compared:
+        """The outcome that a request names, or the likeliest before, and the other one."""
+        target = self.chosen(ask.target)
+        other = None if ask.other is None else self.chosen(ask.other, "other")
+        other_name = None if other is None else self.name(other)
+        return m.Compared(target=target, name=self.name(target), other=other, other_name=other_name)
+
     def other_text(self, runs: Runs, text: str) -> KeptRun:
         """The run of a text with as many tokens."""
         if isinstance(self.loaded, LoadedEncoderDecoder):

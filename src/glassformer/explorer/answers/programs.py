@@ -184,19 +184,21 @@ def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart
 
 def _heads(model: CompiledProgram, found: dict[tuple[str, int], Tensor]) -> list[m.ProgramHead]:
     made = []
+    for each in heads_of(model):
+        layer, head = each["layer"], each["head"]
+        sinks = found.get(("sinks", layer))
+        sink = None if sinks is None else sinks[head].tolist()
+        made.append(m.ProgramHead(**each, weights=found["weights", layer][head].tolist(), sink=sink))
+    return made
+
+
+def heads_of(model: CompiledProgram) -> list[dict[str, Any]]:
+    """The fields of each :class:`~glassformer.explorer.messages.ProgramHead` that no text changes."""
+    made = []
     for layer, names in enumerate(model.heads):
         for head, name in enumerate(names):
-            sinks = found.get(("sinks", layer))
-            made.append(
-                m.ProgramHead(
-                    layer=layer,
-                    head=head,
-                    select=name_of(name),
-                    writes=[name_of(each) for each in written_by(model, layer, head)],
-                    weights=found["weights", layer][head].tolist(),
-                    sink=None if sinks is None else sinks[head].tolist(),
-                )
-            )
+            writes = [name_of(each) for each in written_by(model, layer, head)]
+            made.append({"layer": layer, "head": head, "select": name_of(name), "writes": writes})
     return made
 
 

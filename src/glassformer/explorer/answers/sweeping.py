@@ -52,8 +52,7 @@ class InSlices(ABC):
     """A sweep under way; what asks for it takes it further."""
 
     outcomes: Outcomes
-    target: int
-    other: int | None
+    pair: m.Compared
     before: float | None = None
     """The log-odds of the run that is changed; None before the first step."""
     total: int = 0
@@ -72,11 +71,6 @@ class InSlices(ABC):
     @abstractmethod
     def done(self) -> int:
         """How much is exact."""
-
-    @property
-    def names(self) -> tuple[str, str | None]:
-        """Of the target and of the other outcome."""
-        return self.outcomes.name(self.target), None if self.other is None else self.outcomes.name(self.other)
 
     def advance(self, known: int | None) -> None:
         """Compute for a moment, and until more than ``known`` is done; None: until the first step."""
@@ -124,12 +118,8 @@ class Sweeping(InSlices):
     def message(self) -> m.HeadSweep:
         """What is known."""
         assert self.before is not None
-        name, other_name = self.names
         return m.HeadSweep(
-            target=self.target,
-            name=name,
-            other=self.other,
-            other_name=other_name,
+            **dict(self.pair),
             before=self.before,
             stacks=[
                 m.SweptStack(
@@ -146,7 +136,7 @@ class Sweeping(InSlices):
 
     def _all_steps(self) -> Iterator[None]:
         model, texts, place = self.outcomes.model, self.outcomes.texts, self.outcomes.place
-        metric = partial(_preference, self.target, self.other)
+        metric = partial(_preference, self.pair)
         options: dict[str, Any] = {"logits": -1 if place is None else place}
         parts = [None if stack.told.part == "self" else stack.told.part for stack in self.stacks]
         for part, stack in zip(parts, self.stacks, strict=True):
@@ -172,11 +162,11 @@ class Sweeping(InSlices):
                     break
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Patching(InSlices):
     """A sweep over layers and positions of a second text, with what the first has there."""
 
-    second: KeptRun | None = None
+    second: KeptRun
     found: Sweep | None = None
 
     def __post_init__(self) -> None:
@@ -193,18 +183,13 @@ class Patching(InSlices):
 
     def message(self) -> m.Patches:
         """What is known."""
-        found, second = self.found, self.second
+        found = self.found
         assert found is not None
         assert found.corrupted is not None
-        assert second is not None
-        name, other_name = self.names
         return m.Patches(
-            target=self.target,
-            name=name,
-            other=self.other,
-            other_name=other_name,
+            **dict(self.pair),
             tokens=self.outcomes.run.message.tokens,
-            second_tokens=second.message.tokens,
+            second_tokens=self.second.message.tokens,
             first=found.clean,
             second=found.corrupted,
             patched=[[each if each == each else None for each in row] for row in found.values.tolist()],
@@ -213,8 +198,7 @@ class Patching(InSlices):
         )
 
     def _all_steps(self) -> Iterator[None]:
-        assert self.second is not None
-        outcomes, metric = self.outcomes, partial(_preference, self.target, self.other)
+        outcomes, metric = self.outcomes, partial(_preference, self.pair)
         options: dict[str, Any] = {"logits": -1 if outcomes.place is None else outcomes.place}
         options["batch_size"] = max(1, _TOKENS_AT_ONCE // self.tokens)
         for found in patch_steps(outcomes.model, outcomes.texts, self.second.inputs[0], metric, **options):
@@ -224,13 +208,13 @@ class Patching(InSlices):
 
 def patches(runs: Runs, ask: m.AskPatches) -> m.Patches:
     """The log-odds after a second text, with each place of the residual stream as in the first; see :func:`sweep`."""
-    outcomes, target, other = _asked(runs, ask)
+    outcomes, pair = _asked(runs, ask)
     second = outcomes.other_text(runs, ask.second)
     run = outcomes.run
-    name: Hashable = ("patches", run.message.run, second.message.run, run.stamp, outcomes.place, target, other)
+    name: Hashable = ("patches", run.message.run, second.message.run, run.stamp, outcomes.place, pair)
     found: Patching | None = runs.derived.get(name)
     if found is None:
-        found = Patching(outcomes, target, other, second=second)
+        found = Patching(outcomes, pair, second=second)
     found.advance(ask.done)
     runs.derived.put(name, found, 100_000 + 16 * found.total)
     return found.message()
@@ -242,28 +226,27 @@ def sweep(runs: Runs, ask: m.AskSweep) -> m.HeadSweep:
     The first call gives an estimate from one gradient where that fits into memory, and each further one computes for
     a moment, the layers of the largest estimates first. Nothing is computed between the calls.
     """
-    outcomes, target, other = _asked(runs, ask)
-    name: Hashable = ("sweep", outcomes.run.message.run, outcomes.run.stamp, outcomes.place, target, other)
+    outcomes, pair = _asked(runs, ask)
+    name: Hashable = ("sweep", outcomes.run.message.run, outcomes.run.stamp, outcomes.place, pair)
     found: Sweeping | None = runs.derived.get(name)
     if found is None:
-        found = Sweeping(outcomes, target, other)
+        found = Sweeping(outcomes, pair)
     found.advance(ask.done)
     runs.derived.put(name, found, found.size)
     return found.message()
 
 
-def _asked(runs: Runs, ask: m.AskSweep | m.AskPatches) -> tuple[Outcomes, int, int | None]:
+def _asked(runs: Runs, ask: m.AskSweep | m.AskPatches) -> tuple[Outcomes, m.Compared]:
     outcomes = outcomes_of(runs, ask.ask, ask.place)
-    target = outcomes.chosen(ask.target)
-    other = None if ask.other is None else outcomes.chosen(ask.other, "other")
-    require(target != other, f"target = other = {target}", "two outcomes", "Change one.")
-    return outcomes, target, other
+    pair = outcomes.compared(ask)
+    require(pair.target != pair.other, f"target = other = {pair.target}", "two outcomes", "Change one.")
+    return outcomes, pair
 
 
-def _preference(target: int, other: int | None, logits: Float[Tensor, "one position outcome"]) -> Tensor:
+def _preference(pair: m.Compared, logits: Float[Tensor, "one position outcome"]) -> Tensor:
     """``log(p / (1 - p))`` of the target at the last position, or ``log(p / q)`` with q of the other outcome."""
     wide = logits[:, -1].double()
-    if other is not None:
-        return wide[:, target] - wide[:, other]
-    others = wide.index_fill(1, torch.tensor(target, device=wide.device), -torch.inf)
-    return wide[:, target] - others.logsumexp(-1)
+    if pair.other is not None:
+        return wide[:, pair.target] - wide[:, pair.other]
+    others = wide.index_fill(1, torch.tensor(pair.target, device=wide.device), -torch.inf)
+    return wide[:, pair.target] - others.logsumexp(-1)

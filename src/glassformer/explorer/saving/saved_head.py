@@ -25,7 +25,6 @@ def saved_head(loaded: LoadedHead) -> tuple[dict[str, Any], dict[str, Tensor]] |
     if task.description is not None:
         tensors["tiers"] = torch.from_numpy(task.description.table.tiers).double()
     data = {
-        "name": task.name,
         "letters": list(space.letters),
         "has_cls": space.has_cls,
         "max_len": space.max_len,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError
 from glassformer.explorer.answers.forward import visible
-from glassformer.explorer.answers.programs import name_of, words_of
+from glassformer.explorer.answers.programs import heads_of, name_of, words_of
 from glassformer.explorer.loading.loaded_model import LoadedProgram
 from glassformer.handcraft.bounds import require_as_built
 from glassformer.programs.certificate import network_of
@@ -32,7 +32,7 @@ from glassformer.programs.language import (
     typed,
 )
 from glassformer.programs.model import CompiledProgram, Coordinate
-from glassformer.programs.parts import stages, stream_variables, written_by
+from glassformer.programs.parts import stages, stream_variables
 
 _MOST_ENTRIES = 1 << 18
 """Of the table of one part."""
@@ -70,16 +70,7 @@ def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tens
         "num_heads": [block.attention.num_heads for block in model.blocks],
         "num_parameters": model.num_parameters,
         "stages": stages(model),
-        "heads": [
-            {
-                "layer": layer,
-                "head": head,
-                "select": name_of(name),
-                "writes": [name_of(each) for each in written_by(model, layer, head)],
-            }
-            for layer, names in enumerate(model.heads)
-            for head, name in enumerate(names)
-        ],
+        "heads": heads_of(model),
         "variables": [
             {
                 "name": name_of(each.name),

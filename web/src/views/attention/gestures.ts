@@ -2,6 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import type { RefObject } from "preact";
 import type { Signal } from "@preact/signals";
+import { arrowOf } from "./selection";
 import { cellAt, cellOf, clamped, isWhole, moved, showing, whole, zoomed, type Box, type Cell, type View } from "./viewport";
 
 export interface Handled {
@@ -133,13 +134,7 @@ function keyed(event: KeyboardEvent, handled: Handled): void {
   const { box, view, hover, press, release } = handled;
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const now = view.value ?? whole(box);
-  const arrows: Record<string, [number, number]> = {
-    ArrowUp: [-1, 0],
-    ArrowDown: [1, 0],
-    ArrowLeft: [0, -1],
-    ArrowRight: [0, 1],
-  };
-  const arrow = arrows[event.key];
+  const arrow = arrowOf(event);
   if (arrow && event.shiftKey) {
     view.value = moved(now, box, (-arrow[1] * box.width) / 4, (-arrow[0] * box.height) / 4);
   } else if (arrow) {

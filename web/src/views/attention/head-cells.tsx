@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { blank, screenDensity, scrollAcross, useWidth } from "../../measuring";
 import type { Place } from "../../state";
 import { usePaint, type Paint } from "./colours";
+import { arrowOf } from "./selection";
 import { samePlace } from "./stack";
 
 /** Where a head is drawn: a square at (0, 0). */
@@ -71,14 +72,8 @@ export function HeadCells({ stack, label, role, place, most, narrow, draw, cell,
     if (above < 0 || above + step > scroller.clientHeight) scroller.scrollTop += above - scroller.clientHeight / 2;
   }, [place.layer, place.head, step, width === 0]);
   const keys = (event: KeyboardEvent) => {
-    const steps: Record<string, [number, number]> = {
-      ArrowUp: [-1, 0],
-      ArrowDown: [1, 0],
-      ArrowLeft: [0, -1],
-      ArrowRight: [0, 1],
-    };
-    const by = steps[event.key];
-    if (!by || event.altKey || event.ctrlKey || event.metaKey) return;
+    const by = arrowOf(event);
+    if (!by) return;
     event.preventDefault();
     const held = (at: number, count: number) => Math.min(count - 1, Math.max(0, at));
     move({ layer: held(place.layer + by[0], stack.layers), head: held(place.head + by[1], stack.heads) });

@@ -49,3 +49,9 @@ export function steppedTo(event: KeyboardEvent, at: number, count: number, page:
   const next = steps[event.key];
   return next === undefined || event.ctrlKey || event.metaKey || event.altKey ? null : Math.min(count - 1, Math.max(0, next));
 }
+
+/** By how many rows and columns an arrow key moves; null for other keys. */
+export function arrowOf(event: KeyboardEvent): [down: number, right: number] | null {
+  const steps: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+  return event.ctrlKey || event.metaKey || event.altKey ? null : (steps[event.key] ?? null);
+}

@@ -1,5 +1,6 @@
 // Temperature, then top-k, then top-p, as in glassformer/generation/sampling.py. Where all candidates are known, the
 // page computes the distribution while a slider moves, and a saved page needs no server.
+import { distribution } from "../../engine/sampling";
 import type { Candidate, Next } from "../../source";
 
 export interface Rule {
@@ -28,34 +29,18 @@ export interface Distribution {
   entropyBefore: number | null;
 }
 
-// A set that misses top_p by less than rounding errors has reached it.
-const ROUNDING = 1e-11;
-
 /** The answer to `next` under another rule. */
 export function distributionUnder(rule: Rule, next: Next): Distribution {
   return finished(next.rest === 0 ? recomputed(rule, next.candidates) : next.candidates, rule, next);
 }
 
-function recomputed(rule: Rule, candidates: Candidate[]): Candidate[] {
-  const greedy = rule.temperature === 0 || rule.topP === 0 || rule.topK === 1;
-  const best = candidates[0]?.logit ?? 0;
-  const tempered =
-    rule.temperature === 0
-      ? candidates.map((_, rank) => (rank === 0 ? 1 : 0))
-      : softmax(candidates.map(({ logit }) => (logit - best) / rule.temperature));
-  const most = greedy ? 1 : (rule.topK ?? candidates.length);
-  const within = rescaled(tempered.slice(0, most));
-  let before = 0;
-  const nucleus = rescaled(
-    within.map((share, rank) => {
-      const kept = rank === 0 || rule.topP >= 1 || before < rule.topP - ROUNDING;
-      before += share;
-      return kept ? share : 0;
-    }),
-  );
+function recomputed({ temperature, topK, topP }: Rule, candidates: Candidate[]): Candidate[] {
+  const logits = Float64Array.from(candidates, ({ logit }) => logit);
+  const tempered = distribution(logits, { temperature, top_k: null, top_p: 1 });
+  const finals = distribution(logits, { temperature, top_k: topK, top_p: topP });
   return candidates.map((candidate, rank) => {
-    const final = nucleus[rank] ?? 0;
-    return { ...candidate, tempered: tempered[rank] ?? 0, final, kept: final > 0 };
+    const final = finals[rank]!;
+    return { ...candidate, tempered: tempered[rank]!, final, kept: final > 0 };
   });
 }
 
@@ -84,15 +69,6 @@ function cutBy(candidate: Candidate, rank: number, rule: Rule): Cut | null {
   if (candidate.kept) return null;
   if (candidate.tempered === 0) return "temperature";
   return rule.topK !== null && rank >= rule.topK ? "top-k" : "top-p";
-}
-
-function softmax(scores: number[]): number[] {
-  return rescaled(scores.map(Math.exp));
-}
-
-function rescaled(shares: number[]): number[] {
-  const total = shares.reduce((sum, share) => sum + share, 0);
-  return shares.map((share) => share / total);
 }
 
 function entropy(shares: number[]): number {
