@@ -95,3 +95,14 @@ def test_a_finger_moves_a_matrix_that_is_enlarged(phone: Page, go: Go) -> None:
     assert moved is not None
     assert (moved["query"], moved["key"]) != (before["query"], before["key"])
     assert moved["size"] == before["size"]
+
+
+def test_what_a_tap_did_is_in_sight(phone: Page, go: Go) -> None:
+    go(phone, model="induction", view="whatif")
+    heads = phone.get_by_role("group", name="Heads to remove")
+    heads.scroll_into_view_if_needed()
+    heads.get_by_role("button", name="layer 1, head 1").tap()
+    told = phone.locator(".moved")
+    expect(told).to_contain_text("of the probability moved")
+    expect(told).to_be_in_viewport()
+    assert phone.locator(".prediction h2").bounding_box()["y"] < 0  # type: ignore[index]

@@ -1,5 +1,6 @@
 // What a model would answer without some heads, edges or experts, or with its residual stream steered; and what
 // each head, layer and part does for the answer.
+import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
@@ -64,7 +65,9 @@ function Asked(props: Shown) {
   );
   return (
     <div class="what-if">
-      <Changes {...{ store, changes }} live={source.answers("whatif")} />
+      <Changes {...{ store, changes }} live={source.answers("whatif")}>
+        {answer && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || foreign} /></p>}
+      </Changes>
       {what.refusal && <Fault refusal={what.refusal} />}
       {!answer && !what.refusal && <Awaited busy />}
       {answer && (
@@ -83,9 +86,17 @@ function Asked(props: Shown) {
   );
 }
 
-function Changes({ store, changes, live }: { store: ViewProps["store"]; changes: Change[]; live: boolean }) {
+interface ChangesProps {
+  store: ViewProps["store"];
+  changes: Change[];
+  live: boolean;
+  /** What they did, where the results are far below. */
+  children: ComponentChildren;
+}
+
+function Changes({ store, changes, live, children }: ChangesProps) {
   return (
-    <section class="changes" aria-label="Changes">
+    <section class="changes" aria-label="Changes" data-any={changes.length > 0}>
       {changes.length === 0 ? (
         <p class="quiet">
           {live
@@ -106,6 +117,7 @@ function Changes({ store, changes, live }: { store: ViewProps["store"]; changes:
           <button type="button" disabled={!live} onClick={() => store.set(UNCHANGED, true)}>
             Undo all
           </button>
+          {children}
         </>
       )}
     </section>
@@ -190,9 +202,20 @@ function Controls({ source, store, state, card, run, stack, edits, answer }: Ans
   );
 }
 
-function Prediction({ source, store, card, run, state, answer, busy }: Answered) {
+function Moved({ answer, busy }: { answer: WhatIf; busy: boolean }) {
+  if (busy) return <>{"Computing\u2026"}</>;
+  if (answer.outcomes.length === 0 || answer.distance === 0) return <>Nothing has changed.</>;
   const top = (when: "before" | "after") => answer.outcomes.reduce((best, each) => (each[when] > best[when] ? each : best));
   const [before, after] = [top("before"), top("after")];
+  return (
+    <>
+      {before.id === after.id ? "Still " : <><span class="word">{visible(before.name)}</span>{" becomes "}</>}
+      <span class="word">{visible(after.name)}</span>; {share(answer.distance)} of the probability moved.
+    </>
+  );
+}
+
+function Prediction({ source, store, card, run, state, answer, busy }: Answered) {
   const last = run.tokens.length - 1;
   return (
     <section class="panel prediction" aria-label="Before and after" data-busy={busy}>
@@ -200,16 +223,7 @@ function Prediction({ source, store, card, run, state, answer, busy }: Answered)
         <div>
           <h2>{answer.kind === "class" ? "The class" : "The next token"}</h2>
           <p class="quiet" role="status">
-            {busy ? (
-              "Computing\u2026"
-            ) : answer.outcomes.length === 0 || answer.distance === 0 ? (
-              "Nothing has changed."
-            ) : (
-              <>
-                {before.id === after.id ? "Still " : <><span class="word">{visible(before.name)}</span>{" becomes "}</>}
-                <span class="word">{visible(after.name)}</span>; {share(answer.distance)} of the probability moved.
-              </>
-            )}
+            <Moved {...{ answer, busy }} />
           </p>
         </div>
         {answer.kind === "token" && answer.place !== null && last > 0 && (
