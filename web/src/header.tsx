@@ -85,10 +85,11 @@ function CopyLink({ link }: { link: () => string }) {
     setDone(true);
     setTimeout(() => setDone(false), 1500);
   };
+  const here = location.protocol === "file:";
   return (
     <button type="button" onClick={copy}>
       <Sign>{done ? "\u2713" : "\u2197"}</Sign>
-      <span class="words" aria-live="polite">{done ? "Copied" : "Copy link"}</span>
+      <span class="words" aria-live="polite">{done ? `Copied${here ? ", for this computer" : ""}` : "Copy link"}</span>
     </button>
   );
 }

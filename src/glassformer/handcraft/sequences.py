@@ -105,7 +105,7 @@ class SequenceSpace:
                 raise InputError(
                     f"the letter {letter!r} at place {place + 1} of {''.join(map(str, text))[:80]!r}",
                     f"letters among {' '.join(self.letters)}",
-                    "Use the task's letters, with their case.",
+                    "Use these; capitals and small letters differ.",
                 )
         got = f"a sequence of {len(text)} letters"
         fix = "Shorten it, or choose a task with longer sequences." if text else "Give at least one letter."

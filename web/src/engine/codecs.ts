@@ -78,7 +78,7 @@ export function lettersIn(text: string, names: string[], longest: number): numbe
   const typed = [...text];
   const found = typed.map((letter, place) => {
     const got = () => `the letter ${quoted(letter)} at place ${place + 1} of ${quoted(text, 80)}`;
-    if (!names.includes(letter)) refusing(got(), `letters among ${names.join(" ")}`, "Use the task's letters, with their case.");
+    if (!names.includes(letter)) refusing(got(), `letters among ${names.join(" ")}`, "Use these; capitals and small letters differ.");
     return names.indexOf(letter);
   });
   const fix = typed.length ? "Shorten it, or choose a task with longer sequences." : "Give at least one letter.";

@@ -7,7 +7,7 @@ import type { Patches, Run, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./patch.css";
 import { shown } from "./attention/stack";
-import { PatchTable } from "./patch/table";
+import { PatchTable, differing } from "./patch/table";
 import { About } from "./what-if";
 import { Outcomes } from "./what-if/outcomes";
 
@@ -73,7 +73,9 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
             {spot && one.answer && patch ? (
               <Effect answer={one.answer} busy={one.busy} words={[run.tokens, second.answer?.tokens ?? []]} spot={spot} />
             ) : (
-              <p class="quiet">Click a cell: the second text is read again with that place as in the first.</p>
+              sweep.answer && differing(sweep.answer) && (
+                <p class="quiet">Click a cell: the second text is read again with that place as in the first.</p>
+              )
             )}
             {one.refusal && <Fault refusal={one.refusal} />}
           </section>

@@ -23,6 +23,9 @@ const FIRST = 10;
 /** A difference of log-odds whose shares are not rounding alone. */
 const SMALLEST = 0.1;
 
+/** Whether the two texts differ enough for a difference to be divided among places. */
+export const differing = ({ first, second }: Patches): boolean => Math.abs(first - second) >= SMALLEST;
+
 export function PatchTable({ patches, spot, choose }: PatchTableProps) {
   const { first, second, patched, tokens, second_tokens } = patches;
   const frame = useRef<HTMLDivElement>(null);
@@ -45,7 +48,7 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
     };
   };
   const both = `Log-odds ${signed(Number(first.toPrecision(3)))} after the first text, ${signed(Number(second.toPrecision(3)))} after the second`;
-  if (Math.abs(first - second) < SMALLEST) return <p class="quiet number">{both}: too small a difference to be divided among places.</p>;
+  if (!differing(patches)) return <p class="quiet number">{both}: too small a difference to be divided among places.</p>;
   return (
     <div class="lens patches" ref={frame}>
       <p class="quiet number">{both}</p>
