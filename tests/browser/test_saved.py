@@ -343,6 +343,9 @@ def test_a_folder_of_pages_leads_from_one_to_another(
     expect(page.get_by_text("Every one of 6,015 outputs")).to_be_visible()
     expect(page.get_by_text("Fails").first).to_be_visible()
     expect(page.locator(".fault")).to_have_count(0)
+    page.goto((tmp_path / "site/induction.html").as_uri() + "#tour=first&step=10")
+    page.get_by_role("button", name="Finish").click()
+    page.wait_for_url("**/site/index.html*")
 
 
 def test_a_model_that_is_too_large_is_recorded(opened: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:

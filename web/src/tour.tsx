@@ -22,6 +22,11 @@ export function TourBar({ store, state, card }: TourBarProps) {
     const next = startOfStep(state.tour, step);
     if (next) store.set(next as Partial<State>, true);
   };
+  /** To the start page, where there is one: of a folder of saved pages it is a page of its own. */
+  const finish = () => {
+    if (store.home === "index.html") location.assign(store.home);
+    else store.set(store.home === null ? { tour: "" } : (START as Partial<State>), true);
+  };
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -73,7 +78,7 @@ export function TourBar({ store, state, card }: TourBarProps) {
             Next
           </button>
         ) : (
-          <button type="button" class="main" onClick={() => store.set(START as Partial<State>, true)}>
+          <button type="button" class="main" onClick={finish}>
             Finish
           </button>
         )}
