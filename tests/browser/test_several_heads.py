@@ -141,6 +141,8 @@ def test_places_of_a_second_text(page: Page, go: Callable[..., None], backend: A
     go(page, model="induction", text=TEXT, view="patch")
     field = page.get_by_role("textbox", name="Second text")
     expect(field).to_have_value(TEXT)
+    page.get_by_role("region", name="The second text").get_by_role("button", name="GLASSFXRMERGLASSF").click()
+    expect(field).to_have_value("GLASSFXRMERGLASSF")
     field.fill("GLASS")
     expect(page.get_by_text("6 tokens; the first text has 18.")).to_be_visible()
     field.fill(second)

@@ -293,7 +293,7 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
     ("name", "message"),
     [
         ("missing.json", "No such file"),
-        ("no such thing", "; expected owner/name of a model on the hub"),
+        ("no such thing", "which is no tokenizer here; expected owner/name on the hub"),
         ("original", "without a tokenizer; expected tokenizer.json"),
     ],
 )

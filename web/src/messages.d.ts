@@ -877,6 +877,11 @@ export interface components {
              * @default []
              */
             samples: string[];
+            /**
+             * Second
+             * @default
+             */
+            second: string;
             /** Input Help */
             input_help: string;
             /**

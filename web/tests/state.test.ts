@@ -12,6 +12,7 @@ const card: ModelCard = {
   text: "Who?",
   source: ["a=1"],
   samples: [],
+  second: "",
   input_help: "",
   words: null,
   layer: 1,

@@ -111,6 +111,8 @@ class ModelCard(Message):
     source: Units | None = None
     """For an encoder-decoder: the units that its encoder reads at first, as in ``Ask.source``."""
     samples: list[Text] = Field(default=[])
+    second: Text = ""
+    """A text of as many tokens as ``text`` with another answer, to be compared with it."""
     input_help: str
     """Valid texts, such as "letters A, B and C" or "numbers from 0 to 10 between spaces"."""
     words: list[str] | None = None

@@ -55,6 +55,17 @@ def test_every_sample_can_be_read(name: str) -> None:
         assert len(run.attentions) > 0 or loaded.card.kind == "program"
 
 
+def test_a_second_text_is_as_long_and_has_another_answer() -> None:
+    found = [entry.card for entry in ENTRIES.values() if entry.card.second]
+    assert [card.name for card in found] == ["induction"]
+    for card in found:
+        first, second = (
+            read(_opened(card.name), m.Ask(model=card.name, text=each)).message for each in (card.text, card.second)
+        )
+        assert len(first.tokens) == len(second.tokens)
+        assert first.said.headline.split(",")[0] != second.said.headline.split(",")[0]
+
+
 def test_all_of_them_are_small() -> None:
     assert sum(file.stat().st_size for file in BUNDLED.rglob("*") if file.is_file()) < 1.5 * 2**20
     assert {path.name for path in BUNDLED.iterdir()} == set(TRAINED)

@@ -57,6 +57,14 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
                 ? `${second.answer.tokens.length} tokens; the first text has ${run.tokens.length}. Change words one for one.`
                 : `As many tokens as the first text, ${run.tokens.length}. Next after it: ${second.answer?.said.headline.replace(/^next: /, "") ?? "\u2026"}`}
         </p>
+        {text === run.ask.text && text === card.text && card.second !== "" && (
+          <p class="samples">
+            <span>Try</span>
+            <button type="button" class="sample" onClick={() => store.set({ second: card.second, spot: null }, true)}>
+              {card.second}
+            </button>
+          </p>
+        )}
         {second.refusal && <Fault refusal={second.refusal} />}
       </section>
       {differ && first && (

@@ -37,6 +37,7 @@ _NUMBERS = "1 2 3 5 1 6 0 6"
 _BYTES_OF = "Once upon a time"
 OPENING = "When Mary and John went to the store, John gave a drink to"
 """The initial text of language models: it ends with the name that does not return (Wang et al. 2022)."""
+FLIPPED = OPENING.replace("John gave", "Mary gave")
 _TOKENS = "1 2 3", "token numbers between spaces"
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 _LOOKUP_VIEWS: list[View] = ["attention", "scramble", "whatif"]
@@ -225,7 +226,8 @@ def _decoder_card(place: Place, experts: bool, about: str, text: str, help_text:
     views: list[View] = ["attention", "sampling", "whatif", "patch"]
     if experts:
         views.insert(2, "experts")
-    return _card(place, "decoder", about, views, text, help_text)
+    card = _card(place, "decoder", about, views, text, help_text)
+    return card.model_copy(update={"second": FLIPPED}) if text == OPENING else card
 
 
 def _described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
