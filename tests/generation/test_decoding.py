@@ -180,9 +180,12 @@ def test_each_block_keeps_its_mode(way):
         (torch.zeros(1, 2), 2, {}, "whole numbers"),
         ([1, 2, 3], 2, {}, r"\[prompt\]"),
         ("abc", 2, {}, r"\[prompt\]"),
+        (5, 2, {}, "of type int"),
+        (None, 2, {}, "of type NoneType"),
         (torch.tensor([1, 2]), 2, {}, r"\[prompt\]"),
         (torch.ones(1, 3, dtype=torch.bool), 2, {}, r"\[prompt\]"),
         ([[1, 2]], 3, {"speculate": -1}, "speculate = -1"),
+        ([[1, 2]], 3, {"speculate": 1.5}, "speculate = 1.5"),
         ([[1, 2], [3]], 3, {"speculate": 2}, "2 texts"),
         ([[1, 2]], 3, {"speculate": 2, "compile": True}, "compile"),
     ],
@@ -199,10 +202,13 @@ def test_bad_input_is_named(prompts, new, options, message):
         (8, {}, [], "an empty prompt"),
         (8, {}, [1] * 9, "a prompt of 9 tokens"),
         (8, {}, [61], "tokens from 61 to 61"),
+        (8, {}, [1.5, 2.5], "no whole numbers"),
+        (8, {}, "ab", "no whole numbers"),
         (65, {}, [1], "at most the model's 64"),
         (8, {"speculate": -1}, [1], "speculate = -1"),
     ],
 )
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_cannot_be_continued_is_refused(room, options, prompt, message):
     with refused(anywhere=message):
         next(Continuation(model(max_seq_len=64), room, **options).reply(prompt))

@@ -1,5 +1,6 @@
 """The gate between Python and C++: what each function takes, and that nothing else gets through."""
 
+import copy
 import ctypes
 import importlib
 import os
@@ -20,8 +21,10 @@ from glassformer.kernels import native
 from glassformer.kernels.int8 import int8_linear
 from glassformer.kernels.native import FUNCTIONS, Library
 from glassformer.kernels.rms_norm import rms_norm
+from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.quantized.int8 import Int8Linear
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 
@@ -146,9 +149,19 @@ def test_modules_on_two_devices() -> None:
         with torch.set_grad_enabled(grad), pytest.raises(InputError):
             RMSNorm(64).to("meta")(torch.randn(2, 3, 64))
     decoder = Decoder(DecoderConfig(vocab_size=16, hidden_dim=64, num_layers=1, num_heads=4, head_dim=16, ff_dim=32))
-    decoder.layers[0].ffn_norm.to("meta")
-    with pytest.raises(InputError), torch.no_grad():
-        decoder(torch.zeros(1, 4, dtype=torch.int64))
+    for name in ("layers.0.ffn_norm", "layers.0.attention.query", "output"):  # of a projection torch gives any numbers
+        spoilt = copy.deepcopy(decoder)
+        spoilt.get_submodule(name).to("meta")
+        with pytest.raises(InputError), torch.no_grad():
+            spoilt(torch.zeros(1, 4, dtype=torch.int64))
+    for made in (MixtureOfExperts(64, 32, 4, 2), PackedMixture.pack(MixtureOfExperts(64, 32, 4, 2))):
+        for name, weight in made.state_dict().items():
+            spoilt = copy.deepcopy(made)
+            part, _, last = name.rpartition(".")
+            delattr(spoilt.get_submodule(part), last)
+            spoilt.get_submodule(part).register_buffer(last, weight.to("meta"))
+            with pytest.raises(InputError), torch.no_grad():
+                spoilt(torch.randn(3, 64))
     layer = Int8Linear(64, 8)
     layer.scales = layer.scales.to("meta")
     with pytest.raises((InputError, RuntimeError)), torch.no_grad():

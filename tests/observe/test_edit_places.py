@@ -83,6 +83,14 @@ def test_a_patch_is_from_texts_of_the_same_shape_or_by_a_map() -> None:
     assert torch.equal(found[:, [9, 2]], whole[:, [13, 3]])
     found = seen_with(network, "k", patch("k", seen, layers=1, positions={4: 12}))
     assert torch.equal(found[:, :, 4], seen.last("k")["layers.1.attention"][:, :, 12])
+    for positions, name in (({2: 20}, "from positions .20. of a text of 14"), ({-1: 2, 9: 3}, "two keys")):
+        with refused(name), intervene(network, patch("residual", seen, layers=1, positions=positions)):
+            network(TOKENS)
+    cache, later = network.new_cache(3, 10), patch("residual", seen, layers=1, positions={4: 1, 9: 2})
+    with intervene(network, later), capture(network, what="residual", layers=1) as steps:
+        network(TOKENS[:, :5], cache=cache)  # in which position 9 is none of the text's
+        network(TOKENS[:, 5:], cache=cache)
+    assert torch.equal(torch.cat([each.values for each in steps.records], 1)[:, [4, 9]], whole[:, [1, 2]])
     with refused("positions and queries"):
         patch("residual", seen, positions={1: 1}, queries=1)
     with refused("of shape .3, 10, 8."), intervene(network, patch("residual", run_of(network, TOKENS), layers=1)):
@@ -106,8 +114,8 @@ def run_of(network: nn.Module, *runs: Tensor) -> Any:
 def test_logits_that_a_model_of_transformers_is_asked_for_have_their_positions() -> None:
     network: Any = FAMILIES["llama"]().double()
     plain = network(TOKENS).logits
-    for kept in (torch.tensor([2, 5, 8]), torch.tensor([8, 2]), 3, torch.tensor([-2])):
-        positions = torch.arange(10)[kept if isinstance(kept, Tensor) else slice(-kept, None)].tolist()
+    for kept in (torch.tensor([2, 5, 8]), torch.tensor([8, 2]), 3, torch.tensor([-2]), slice(1, 9)):
+        positions = torch.arange(10)[slice(-kept, None) if isinstance(kept, int) else kept].tolist()
         with intervene(network, put("logits", 0.0, queries=8)), capture(network, what="logits") as seen:
             found = network(TOKENS, logits_to_keep=kept).logits
         assert seen.records[0].queries == tuple(sorted(positions))
@@ -118,6 +126,8 @@ def test_logits_that_a_model_of_transformers_is_asked_for_have_their_positions()
         torch.testing.assert_close(found[:, others], plain[:, [positions[each] for each in others]])
     with refused("logits at queries .5."), intervene(network, put("logits", 0.0, queries=(2, 5))):
         network(TOKENS, logits_to_keep=torch.tensor([2]))
+    with refused("logits_to_keep of the positions .8, 2, 8."), intervene(network, put("logits", 0.0, queries=8)):
+        network(TOKENS, logits_to_keep=torch.tensor([8, 2, 8]))
 
 
 @pytest.mark.usefixtures("without_type_checks")

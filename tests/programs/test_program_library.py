@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from glassformer.programs.enumeration import Batch
 from refusals import refused
 
 DTYPES = (torch.float64, torch.float32)
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "programs.md"
 
 
 def compiled(name: str, max_len: int | None = None, dtype: torch.dtype = torch.float64) -> CompiledProgram:
@@ -39,6 +41,19 @@ def test_programs_hold_on_every_short_sequence(name: str) -> None:
     short = max(n for n in range(1, example.max_len + 1) if len(example.vocabulary) ** n <= 1500)
     for dtype in DTYPES:
         holds_everywhere(compiled(name, short, dtype))
+
+
+def test_the_documentation_lists_the_models_of_todays_compiler() -> None:
+    """Pictures show the same numbers: where this fails, web/pictures.py takes those of the program page anew."""
+    listed = [line.split(" | ") for line in REFERENCE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    assert [each[0].strip("| `") for each in listed] == list(lib.PROGRAMS)
+    for name, *columns in listed:
+        model = compiled(name.strip("| `"))
+        vocabulary, most = len(model.domains.vocabulary), model.domains.max_len
+        sequences = sum(vocabulary**length for length in range(1, most + 1))
+        heads = sum(len(names) for names in model.heads)
+        sizes = (sequences, len(model.blocks), heads, model.embedding.embedding_dim, model.num_parameters)
+        assert columns[-6:] == [f"{vocabulary}, {most}", *(f"{size:,}" for size in sizes[:-1]), f"{sizes[-1]:,} |"]
 
 
 @pytest.mark.slow

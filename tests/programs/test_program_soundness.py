@@ -174,7 +174,7 @@ def test_codes_and_tolerances_that_are_not_finite_are_refused() -> None:
     model = compile_program(lib.histogram(), "abc", 4)
     codes = model.codes
     assert codes is not None
-    for broken in ([(math.nan, 1), *codes[1:]], [(math.inf, 1), *codes[1:]], [], [(None, 1)], [1.0]):
+    for broken in ([(math.nan, 1), *codes[1:]], [(math.inf, 1), *codes[1:]], [], [(None, 1)], [("0", 1)], [1.0]):
         model.codes = broken  # type: ignore[assignment]
         with refused("codes"):
             verify_program(model)

@@ -168,3 +168,19 @@ def test_state_of_other_weights_is_refused(tmp_path: Path) -> None:
     save_file({"norm.bias.exp_avg": torch.zeros(2)}, tmp_path / "optimizer.safetensors")
     with refused(r"'norm\.bias\.exp_avg' of shape \(2,\)"):
         load_optimizers(model, optimizers, tmp_path)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_state_that_is_not_finite_is_refused(tmp_path: Path, number: float) -> None:
+    """It would become weights of the next checkpoint."""
+    model, optimizers = trained()
+    save_optimizers(model, optimizers, tmp_path)
+    stored = load_file(tmp_path / "optimizer.safetensors")
+    for name in ("norm.bias.exp_avg", "norm.bias.exp_avg_sq"):
+        spoilt = {**stored, name: torch.full_like(stored[name], number)}
+        save_file(spoilt, tmp_path / "optimizer.safetensors")
+        if name.endswith("sq") and number == float("inf"):  # squares overflow before gradients do
+            load_optimizers(model, optimizers, tmp_path)
+            continue
+        with refused(rf"optimizer\.safetensors with '{name}' that is infinite or NaN"):
+            load_optimizers(model, optimizers, tmp_path)

@@ -131,7 +131,8 @@ def stream(
 
 
 def _require_count(speculate: int) -> None:
-    require(speculate >= 0, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
+    whole = isinstance(speculate, int) and speculate >= 0
+    require(whole, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
 
 
 Step = Callable[[Int[Tensor, "batch new"]], Float[Tensor, "batch new vocab"]]
@@ -226,23 +227,28 @@ def _padded(
         require(prompts.dim() == 2 and whole, got, "whole numbers [batch, position]", fix)
         return prompts.to(device), None
     got = f"prompts of type {type(prompts).__name__}, not of lists of tokens"
-    listed = not isinstance(prompts, str) and all(hasattr(prompt, "__len__") for prompt in prompts)
+    listed = not isinstance(prompts, str) and hasattr(prompts, "__len__")
+    listed = listed and all(hasattr(prompt, "__len__") for prompt in prompts)
     require(listed, got, "a list of lists of token ids", fix)
     lengths = [len(prompt) for prompt in prompts]
     got, expected = f"prompts of lengths {lengths}", "at least one prompt, and a token in each"
     require(min(lengths, default=0) > 0, got, expected, "Start an empty text with a start token.")
     longest = max(lengths)
-    try:
-        rows = [[0] * (longest - len(prompt)) + [index(token) for token in prompt] for prompt in prompts]
-        tokens = torch.tensor(rows, dtype=torch.int64, device=device)
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            "prompts that hold no whole numbers", "token ids", "Encode text with its tokenizer."
-        ) from error
+    rows = [[0] * (longest - len(prompt)) + _whole_numbers(prompt) for prompt in prompts]
+    tokens = torch.tensor(rows, dtype=torch.int64, device=device)
     if min(lengths) == longest:
         return tokens, None
     start = longest - torch.tensor(lengths, device=device)[:, None]
     return tokens, torch.arange(longest, device=device) >= start
+
+
+def _whole_numbers(prompt: Sequence[int]) -> list[int]:
+    try:
+        found: list[int] = torch.tensor([index(token) for token in prompt], dtype=torch.int64).tolist()
+        return found
+    except (TypeError, ValueError) as error:
+        got, fix = "prompts that hold no whole numbers", "Encode text with its tokenizer."
+        raise InputError(got, "token ids", fix) from error
 
 
 @dataclass(frozen=True)
@@ -313,7 +319,7 @@ class Continuation:
         room = self.max_seq_len - len(prompt) + 1
         most = room if max_new_tokens is None else min(room, max_new_tokens)
         require_positive(max_new_tokens=most)
-        return self._reply(tuple(prompt), most, frozenset(stop_tokens))
+        return self._reply(tuple(_whole_numbers(prompt)), most, frozenset(stop_tokens))
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
         begun, read = editors(), DecodingStep(self._model, self._cache)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from glassformer.errors import InputError
 from glassformer.kernels import PLAIN, native
 
 NATIVE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -46,6 +47,14 @@ def native_library(*tensors: Tensor) -> native.Library | None:
         if type(each) not in _PLAIN_TENSORS or each.is_neg() or torch._C._functorch.is_legacy_batchedtensor(each):
             return None
     return native.library()
+
+
+def require_one_device(x: Tensor, *weights: Tensor | None) -> None:
+    """Refuse what torch does not: on "meta" it multiplies by what happens to be in memory."""
+    for each in weights:
+        if each is not None and each.device != x.device:
+            got = f"an input on {x.device} for weights on {each.device}"
+            raise InputError(got, "one device", "Move the model, or the input.")
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from glassformer.kernels.dispatch import (
     Operation,
     autocast_dtype,
     native_library,
+    require_one_device,
     slow_bfloat16,
     use_definition,
 )
@@ -79,6 +80,7 @@ def mix_experts(
     """
     if x.is_meta:  # which rows go where depends on values
         return torch.empty_like(x)
+    require_one_device(x, *experts[:6])
     x = x.to(autocast_dtype(x))
     if torch.compiler.is_compiling() and not torch.is_grad_enabled():
         alpha, limit = (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)

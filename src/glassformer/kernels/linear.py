@@ -15,6 +15,7 @@ from glassformer.kernels.dispatch import (
     Operation,
     autocast_dtype,
     native_library,
+    require_one_device,
     slow_bfloat16,
     use_definition,
 )
@@ -67,6 +68,7 @@ def linear(
     In bfloat16 all forms add in float32 and round once. A few tokens without gradients have the same bits in every
     batch of up to that many, and on any number of threads.
     """
+    require_one_device(x, weight, bias)
     narrow = x.dtype == torch.bfloat16
     work = x.numel() * weight.shape[0]
     few = work <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * weight.numel()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError
 from glassformer.kernels import PLAIN, native
-from glassformer.kernels.dispatch import NATIVE_NAMES, autocast_dtype, transformed
+from glassformer.kernels.dispatch import NATIVE_NAMES, autocast_dtype, require_one_device, transformed
 from glassformer.kernels.native import LEVELS, Library, declare
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.swiglu import swiglu
@@ -244,6 +244,8 @@ def mix_packed_experts(
     Raises:
         InputError: From the backward pass, if there is one.
     """
+    if not x.is_meta:
+        require_one_device(x, *experts[:6])
     x, grad, compiling = x.to(autocast_dtype(x)), torch.is_grad_enabled(), torch.compiler.is_compiling()
     if not compiling and transformed():
         return mix_definition(experts, x, weights, indices)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive, require_width
+from glassformer.kernels.dispatch import require_one_device
 from glassformer.kernels.experts import Experts, mix_experts
 from glassformer.kernels.options import Clamp
 
@@ -73,6 +74,7 @@ class Score(nn.Linear):
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch expert"]:
         """Scores of all experts."""
+        require_one_device(x, self.weight)
         wide = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(wide)
         return F.linear(x.to(wide), self.weight.to(wide), bias)

@@ -139,7 +139,13 @@ def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = Non
         lengths = {record.length for record in records}
         if positions is not None:
             total = max(length for length in lengths if length is not None)
-            source = {place % length: there % total for place, there in positions.items()}
+            source = {place + length if place < 0 else place: there for place, there in positions.items()}
+            wrong = [there for there in source.values() if not -total <= there < total]
+            was = f"{got} from positions {wrong} of a text of {total}"
+            require(not wrong, was, f"numbers from {-total} to {total - 1}", "Choose among these.")
+            was = f"{got}, positions = {dict(positions)}, of which two keys are one position of {length}"
+            require(len(source) == len(positions), was, "one source for each position", "Omit one of them.")
+            source = {place: there % total for place, there in source.items()}
             asked = tuple(source[each] for each in asked)
         having = [record for record in records if set(asked) <= set(_places(record, axis))]
         missing = [each for each in asked if all(each not in _places(record, axis) for record in records)]

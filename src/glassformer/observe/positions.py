@@ -16,8 +16,11 @@ def kept_logits(arguments: Any, length: int, count: int) -> Sequence[int]:
     """Of a call of ``length`` positions, the ``count`` ones that have logits: the last ones, unless a model of
     transformers, whose arguments these are, is asked for others."""
     kept = None if arguments is None else arguments.named.get("logits_to_keep")
-    if isinstance(kept, Tensor) and kept.dim() > 0:
-        return [int(row) for row in torch.arange(length)[kept.cpu()]]
+    if isinstance(kept, slice) or (isinstance(kept, Tensor) and kept.dim() > 0):
+        found: list[int] = torch.arange(length)[kept.cpu() if isinstance(kept, Tensor) else kept].tolist()
+        got = f"logits_to_keep of the positions {found}"
+        require(len(set(found)) == len(found), got, "different positions", "Name each position once.")
+        return found
     return range(length - count, length)
 
 

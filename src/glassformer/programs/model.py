@@ -1,5 +1,6 @@
 """A compiled program: a transformer with chosen weights, and what each part of it is for."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -136,7 +137,7 @@ class CompiledProgram(nn.Module):
         """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a value."""
         expected, fix = "pairs of a finite number and a value, or None", "Compile the program again."
         try:
-            ok = self.codes is None or (len(self.codes) > 0 and all(np.isfinite(float(code)) for code, _ in self.codes))
+            ok = self.codes is None or (len(self.codes) > 0 and all(math.isfinite(code) for code, _ in self.codes))
         except (TypeError, ValueError, OverflowError):
             ok = False
         require(ok, "codes of another kind, or not finite", expected, fix)

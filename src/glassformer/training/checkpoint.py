@@ -110,6 +110,9 @@ def _read_states(path: Path, weights: dict[str, Tensor]) -> dict[int, dict[str, 
         weight = weights[name]
         if value.ndim:
             _require_same(path, key, value, weight)
+        broken = value.isnan() if quantity == "exp_avg_sq" else ~value.isfinite()  # squares may overflow
+        got = f"{path} with {key!r} that is infinite or NaN"
+        require(not bool(broken.any()), got, "finite numbers", "Remove its directory to use an earlier checkpoint.")
         if value.ndim and isinstance(weight, DTensor):
             value = distribute_tensor(value, weight.device_mesh, weight.placements)
         # A clone has memory of its own.

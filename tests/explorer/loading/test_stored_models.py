@@ -107,6 +107,20 @@ def test_a_mixtral_checkpoint(tmp_path: Path) -> None:
     assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["GPT2", "Llama"])
+def test_a_directory_of_transformers(tmp_path: Path, name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = getattr(transformers, f"{name}Config")(**sizes, bos_token_id=None, eos_token_id=None)
+    model = getattr(transformers, f"{name}{'LMHeadModel' if name == 'GPT2' else 'ForCausalLM'}")(config).eval()
+    model.save_pretrained(tmp_path / "it")
+    run = _read(tmp_path / "it")
+    with torch.no_grad():
+        wanted = model(torch.tensor([[1, 2, 3]])).logits[0, -1].double().softmax(-1)
+    assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
+    assert [stack.layers for stack in run.attentions] == [2]
+
+
 @pytest.mark.parametrize("layout", ["huggingface", "openai", "glassformer"])
 def test_a_decoder_as_released_keeps_its_experts_packed(tmp_path: Path, layout: Any) -> None:
     if layout == "glassformer":
