@@ -355,6 +355,7 @@ def test_numbers_of_any_size_are_compared_and_copied(program: Variable, vocabula
         (aggregate(everything, tokens) > 10**8, (10**8, 10**8 + Fraction(1, 10**9)), torch.float64, "100000000"),
         (tokens + indices, (1e16, 1e16 + 2), torch.float32, "1"),
         (indices, "ab", torch.bfloat16, "298 and 299"),
+        (lib.histogram(), tuple(10**power for power in range(16)), torch.bfloat16, r"\[10\] gives 2 for 1"),
     ],
 )
 def test_what_cannot_be_told_apart_is_refused_by_two_values_and_the_dtype(

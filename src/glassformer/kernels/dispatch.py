@@ -52,7 +52,7 @@ def native_library(*tensors: Tensor) -> native.Library | None:
 def require_one_device(x: Tensor, *weights: Tensor | None) -> None:
     """Refuse what torch does not: on "meta" it multiplies by what happens to be in memory."""
     for each in weights:
-        if each is not None and each.device != x.device:
+        if each is not None and each.is_meta != x.is_meta:  # torch itself refuses other pairs of devices
             got = f"an input on {x.device} for weights on {each.device}"
             raise InputError(got, "one device", "Move the model, or the input.")
 

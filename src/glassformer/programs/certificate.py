@@ -148,7 +148,7 @@ def verify_program(
         """The definition on some sequences, the model's outputs, their errors, and which are wrong."""
         batch, outputs = model.batch(ids), model(torch.from_numpy(ids)).double().numpy()
         error = np.abs(outputs - model.wanted(batch))
-        wrong = ~(error < allowed) if codes is None else _misread(model, outputs, *batch.column(program))
+        wrong = ~(error < allowed) if codes is None else model.misread(outputs, *batch.column(program))
         defined = batch.defined[:, None]
         return batch, outputs, np.where(defined, np.where(np.isnan(error), np.inf, error), 0.0), wrong & defined
 
@@ -208,14 +208,6 @@ def verify_program(
         counterexample=example,
         reason=reason,
     )
-
-
-def _misread(model: CompiledProgram, outputs: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
-    """Whether outputs are read as other values than these."""
-    places = {typed(value): place for place, (_, value) in enumerate(model.codes or ())}
-    kinds = np.array([places[typed(value)] for _, value in model.codes or ()])  # two codes may be of one value
-    wanted = np.array([places.get(typed(value), -1) for value in values])[column]
-    return (kinds[model.nearest(outputs)] != wanted) | ~np.isfinite(outputs)
 
 
 def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:

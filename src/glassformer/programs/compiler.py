@@ -13,9 +13,13 @@ from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.programs.checker import HeadClaim, LayerClaim, LookupClaim
 from glassformer.programs.domains import Domains
+from glassformer.programs.enumeration import blocks
 from glassformer.programs.language import Value, Variable, indices, refuse_endless, tokens
 from glassformer.programs.model import CompiledProgram, Coordinate, make_block
 from glassformer.programs.plan import SHARPNESS, Head, Lookup, Plan, Stored, Sum
+
+_RUN = 1_000
+"""Sequences that are run in a dtype narrower than float32."""
 
 
 def compile_program(
@@ -31,6 +35,8 @@ def compile_program(
     Args:
         program: See :mod:`glassformer.programs.language`.
         causal: Let selectors choose only keys up to the query's own position.
+        dtype: Of the weights. In one that is narrower than float32 the 1,000 shortest sequences are run, and a program
+            that gives another value is refused.
 
     Example:
         >>> import operator
@@ -82,7 +88,26 @@ def compile_program(
         code = plan.code(program)
         model.codes = sorted(((code(value), value) for value in values), key=lambda each: each[0])
     _require_apart(model, plan, dtype)
-    return model.to(dtype).eval()
+    model = model.to(dtype).eval()
+    if torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
+        _require_right(model, dtype)
+    return model
+
+
+@torch.inference_mode()
+def _require_right(model: CompiledProgram, dtype: torch.dtype) -> None:
+    """Refuse a dtype in which one of the shortest sequences is read as another value."""
+    if model.program is None or model.codes is None:
+        return
+    for block in blocks(len(model.domains.vocabulary), model.domains.max_len, _RUN):
+        batch, outputs = model.batch(block), model(torch.from_numpy(block)).double().numpy()
+        places, values = batch.column(model.program)
+        wrong = model.misread(outputs, places, values) & batch.defined[:, None]
+        for row, at in np.argwhere(wrong)[:1].tolist():
+            sequence = [model.domains.vocabulary[token] for token in block[row].tolist()]
+            read = model.codes[int(model.nearest(outputs)[row, at])][1]
+            got = f"{dtype}, in which {sequence} gives {read!r} for {values[places[row, at]]!r} at position {at}"
+            require(False, got, "a dtype that tells the program's numbers apart", "Use torch.float32.")
 
 
 def _require_apart(model: CompiledProgram, plan: Plan, dtype: torch.dtype) -> None:

@@ -109,6 +109,15 @@ class CompiledProgram(nn.Module):
         ends = known[order][:-1] + np.diff(known[order]) / 2
         return order[np.searchsorted(ends, numbers)]
 
+    def misread(
+        self, outputs: Float[np.ndarray, "*shape"], column: Int[np.ndarray, "*shape"], values: Sequence[Value]
+    ) -> Bool[np.ndarray, "*shape"]:
+        """Whether outputs are read as other values than these."""
+        places = {typed(value): place for place, (_, value) in enumerate(self.codes or ())}
+        kinds = np.array([places[typed(value)] for _, value in self.codes or ()])  # two codes may be of one value
+        wanted = np.array([places.get(typed(value), -1) for value in values])[column]
+        return (kinds[self.nearest(outputs)] != wanted) | ~np.isfinite(outputs)
+
     def batch(
         self, sequences: Int[np.ndarray, "sequence position"], given: Mapping[Variable, Column] | None = None
     ) -> Batch:
