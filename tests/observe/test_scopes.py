@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers_models import FAMILIES, logits_of
 
-from glassformer.generation.decoding import Continuation
+from glassformer.generation.decoding import Continuation, generate, stream
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, scale, zero
 from glassformer.observe.intervene import intervene
@@ -106,3 +106,16 @@ def test_a_continuation_reads_anew_what_was_read_under_other_edits() -> None:
     assert list(kept.reply([*prompt, 7], 6)) == fresh([*prompt, 7])
     with refused("other interventions"):
         next(begun)
+
+
+@pytest.mark.parametrize("speculate", [0, 2])
+def test_a_stream_goes_on_under_the_edits_that_it_began_with(speculate: int) -> None:
+    model = small()
+    with intervene(model, *EDITS):
+        begun = stream(model, [[3, 4, 5, 6]], 6, speculate=speculate)
+        next(begun)
+    with refused("other interventions"):
+        list(begun)
+    with intervene(model, *EDITS):
+        begun = stream(model, [[3, 4, 5, 6]], 6, speculate=speculate)
+        assert [[token for (token,) in begun]] == generate(model, [[3, 4, 5, 6]], 6)

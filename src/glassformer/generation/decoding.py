@@ -159,6 +159,7 @@ def decode(
     """
     ended: list[bool] | None = None
     draft: list[int] = []
+    begun = editors()
     with torch.inference_mode():
         positions = [prompt()]
     while True:
@@ -178,6 +179,9 @@ def decode(
             if chosen[0] != proposed:
                 break
         new = newest[:, None]
+        # Keys and values that were computed under other interventions do not go together.
+        got = "a text that began under other interventions than it goes on"
+        require(begun == editors(), got, "one intervention for the whole text", "Begin it anew within the block.")
         if drafts is not None:
             draft = drafts.propose(most - 1)
             new = new.new_tensor([[chosen[0], *draft]])
@@ -322,15 +326,7 @@ class Continuation:
         return self._reply(tuple(_whole_numbers(prompt)), most, frozenset(stop_tokens))
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
-        begun, read = editors(), DecodingStep(self._model, self._cache)
-
-        def step(new: Tensor) -> Tensor:
-            # Keys and values that were computed under other interventions do not go together.
-            got = "a reply that began under other interventions than it goes on"
-            require(begun == editors(), got, "one intervention for the whole reply", "Begin it anew within the block.")
-            return read(new)
-
-        logits = self._read_prompt(prompt)
+        step, logits = DecodingStep(self._model, self._cache), self._read_prompt(prompt)
         drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
         choose = partial(self._rule.choose, generator=self._generator)
         for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
