@@ -90,18 +90,18 @@ def compile_program(
     _require_apart(model, plan, dtype)
     model = model.to(dtype).eval()
     if torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
-        _require_right(model, dtype)
+        _require_right(model, program, dtype)
     return model
 
 
 @torch.inference_mode()
-def _require_right(model: CompiledProgram, dtype: torch.dtype) -> None:
+def _require_right(model: CompiledProgram, program: Variable, dtype: torch.dtype) -> None:
     """Refuse a dtype in which one of the shortest sequences is read as another value."""
-    if model.program is None or model.codes is None:
+    if model.codes is None:  # the output is the number itself, which has an error in any dtype
         return
     for block in blocks(len(model.domains.vocabulary), model.domains.max_len, _RUN):
         batch, outputs = model.batch(block), model(torch.from_numpy(block)).double().numpy()
-        places, values = batch.column(model.program)
+        places, values = batch.column(program)
         wrong = model.misread(outputs, places, values) & batch.defined[:, None]
         for row, at in np.argwhere(wrong)[:1].tolist():
             sequence = [model.domains.vocabulary[token] for token in block[row].tolist()]

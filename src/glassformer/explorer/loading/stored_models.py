@@ -38,6 +38,7 @@ _BYTES_OF = "Once upon a time"
 OPENING = "When Mary and John went to the store, John gave a drink to"
 """The initial text of language models: it ends with the name that does not return (Wang et al. 2022)."""
 FLIPPED = OPENING.replace("John gave", "Mary gave")
+"""Of as many tokens, with the other name as its answer."""
 _TOKENS = "1 2 3", "token numbers between spaces"
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 _LOOKUP_VIEWS: list[View] = ["attention", "scramble", "whatif"]
