@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.kernels import native
-from glassformer.kernels.dispatch import Fast, Operation, native_library, use_definition
+from glassformer.kernels.dispatch import Fast, Operation, differentiate, native_library, use_definition
 from glassformer.kernels.native import declare
 from glassformer.kernels.pattern import Pattern
 
@@ -369,11 +369,13 @@ def _kernel(
     """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
     # The CPU's kernel reads as if the numbers of a head stood side by side; an expanded tensor's do not.
     q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
-    needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (q, k, v, sink))
+    trained = q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
+    needs_grad = trained and torch.is_grad_enabled()
     if q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]:
         # What the kernel's own backward pass lacks: sinks, speed in bfloat16, and a second derivative.
         if needs_grad and not torch.compiler.is_compiling():
-            return Fast.apply(_OPERATION, (_Form(causal, None, _as_bias(mask, q.dtype), scale),), q, k, v, sink)
+            form = _Form(causal, None, _as_bias(mask, q.dtype), scale)
+            return _few(q, k, v, form) if _are_few(q, sink) else Fast.apply(_OPERATION, (form,), q, k, v, sink)
         # The kernel's log-sum-exp is all that a sink changes: cheaper than one more key, which copies keys and values.
         if sink is not None and not needs_grad:
             return _cpu_attention(q, k, v, sink, _Form(causal, None, _as_bias(mask, q.dtype), scale))[0]
@@ -382,6 +384,32 @@ def _kernel(
         return _with_zero_key(q, k, v, causal, mask, scale, sink, dropout)
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+
+
+def _are_few(q: Tensor, sink: Tensor | None) -> bool:
+    """Whether calls from Python, and not the kernel, would take most of the time of :class:`Fast`."""
+    # Hooks on saved tensors, such as activation checkpointing's, do not see what _few() keeps.
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    return sink is None and 2 * q.shape[2] < _FEW_QUERIES and q.dtype.itemsize >= 4 and not hooked
+
+
+def _few(q: Tensor, k: Tensor, v: Tensor, form: _Form) -> Tensor:
+    """PyTorch's kernel with its own backward pass, which the definition's replaces where that is differentiated."""
+    # The name without "ops", whose calls are resolved in C++.
+    out, _lse = torch._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, form.causal, attn_mask=form.bias, scale=form.scale
+    )
+
+    def twice(found: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+        if not torch.is_grad_enabled() or grads[0] is None:
+            return None
+        needed = [grad is not None for grad in found[:3]]
+        again = differentiate(lambda q, k, v: _by_formula(q, k, v, None, form), (q, k, v), needed, grads[0])
+        return *again, *found[3:]
+
+    assert out.grad_fn is not None
+    out.grad_fn.register_hook(twice)
+    return out
 
 
 def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
