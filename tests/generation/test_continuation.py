@@ -1,5 +1,6 @@
 """Replies to prompts that grow are those of reading each prompt from its start."""
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -71,6 +72,22 @@ def test_only_what_is_new_is_read(passes: list[int], monkeypatch: pytest.MonkeyP
         list(continuation.reply(prompt, count))
         assert passes == lengths
     assert continuation.unread(first) == 9
+
+
+def test_a_text_is_read_again_under_other_weights() -> None:
+    model = make_model()
+    continuation, prompt = Continuation(model), [1, 2, 3, 4, 5]
+    list(continuation.reply(prompt, 4))
+    for change in (
+        lambda: model.layers[0].attention.value.weight.mul_(3.0),
+        lambda: model.load_state_dict({name: weight.flip(0) for name, weight in model.state_dict().items()}),
+        lambda: setattr(model.layers[1].ffn, "down", copy.deepcopy(model.layers[0].ffn.down)),
+    ):
+        assert continuation.unread(prompt) == 0
+        with torch.no_grad():
+            change()
+        assert continuation.unread(prompt) == 5
+        assert list(continuation.reply(prompt, 4)) == generate(model, [prompt], 4)[0]
 
 
 def test_a_reply_that_breaks_off_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

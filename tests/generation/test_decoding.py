@@ -186,6 +186,7 @@ def test_each_block_keeps_its_mode(way):
         (torch.ones(1, 3, dtype=torch.bool), 2, {}, r"\[prompt\]"),
         ([[1, 2]], 3, {"speculate": -1}, "speculate = -1"),
         ([[1, 2]], 3, {"speculate": 1.5}, "speculate = 1.5"),
+        ([[1, 2]], 3, {"stop_tokens": 5}, "stop_tokens that hold no whole numbers"),
         ([[1, 2], [3]], 3, {"speculate": 2}, "2 texts"),
         ([[1, 2]], 3, {"speculate": 2, "compile": True}, "compile"),
     ],
@@ -194,6 +195,12 @@ def test_each_block_keeps_its_mode(way):
 def test_bad_input_is_named(prompts, new, options, message):
     with refused(anywhere=message):
         generate(model(), prompts, new, **options)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_only_decoders_generate():
+    with refused(got="a Linear", expected="a Decoder"):
+        generate(torch.nn.Linear(2, 2), [[1]], 2)
 
 
 @pytest.mark.parametrize(

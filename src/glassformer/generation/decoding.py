@@ -107,8 +107,10 @@ def stream(
             text repeats what it has said. Not with ``compile``.
         constant: The model is not changed between two steps. Otherwise each step on a processor looks at it anew.
     """
+    require(hasattr(model, "new_cache"), f"a {type(model).__name__}", "a Decoder", "Of what load gives, pass its model.")
     require_positive(max_new_tokens=max_new_tokens)
     _require_count(speculate)
+    stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
     tokens, real = _padded(model, prompts)
     texts, length = tokens.shape
     got = f"speculate = {speculate} for {texts} texts" + (", with compile" if compile else "")
@@ -127,7 +129,7 @@ def stream(
     drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
     choose = partial(rule.choose, generator=rule.generator(model.device))
     prompt = partial(read_prompt, model, cache, tokens, real)
-    return decode(prompt, step, choose, max_new_tokens, frozenset(stop_tokens), drafts)
+    return decode(prompt, step, choose, max_new_tokens, stop, drafts)
 
 
 def _require_count(speculate: int) -> None:
@@ -246,12 +248,12 @@ def _padded(
     return tokens, torch.arange(longest, device=device) >= start
 
 
-def _whole_numbers(prompt: Sequence[int]) -> list[int]:
+def _whole_numbers(tokens: Sequence[int], name: str = "prompts") -> list[int]:
     try:
-        found: list[int] = torch.tensor([index(token) for token in prompt], dtype=torch.int64).tolist()
+        found: list[int] = torch.tensor([index(token) for token in tokens], dtype=torch.int64).tolist()
         return found
     except (TypeError, ValueError) as error:
-        got, fix = "prompts that hold no whole numbers", "Encode text with its tokenizer."
+        got, fix = f"{name} that hold no whole numbers", "Encode text with its tokenizer."
         raise InputError(got, "token ids", fix) from error
 
 
@@ -270,7 +272,7 @@ class Continuation:
     After a reply the text is taken back to the end of its prompt, so that the next prompt may hold the reply in another
     form, as in conversations whose reasoning is left out later. Keys and values of full layers are still there then;
     those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
-    a layer. Any other prompt is read from its start, and so is one under other interventions than the last.
+    a layer. Any other prompt is read from its start, and so is one under other interventions or weights than the last.
 
     The tokens are those of :func:`generate` for the whole prompt, up to rounding.
 
@@ -296,8 +298,8 @@ class Continuation:
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
-        self._editors = editors()
-        """Interventions under which the mark was read: under others the text is read again."""
+        self._conditions = self._present_conditions()
+        """Under which the mark was read: under others the text is read again."""
 
     def unread(self, prompt: Sequence[int]) -> int:
         """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
@@ -323,7 +325,8 @@ class Continuation:
         room = self.max_seq_len - len(prompt) + 1
         most = room if max_new_tokens is None else min(room, max_new_tokens)
         require_positive(max_new_tokens=most)
-        return self._reply(tuple(_whole_numbers(prompt)), most, frozenset(stop_tokens))
+        stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
+        return self._reply(tuple(_whole_numbers(prompt)), most, stop)
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
         step, logits = DecodingStep(self._model, self._cache), self._read_prompt(prompt)
@@ -333,15 +336,21 @@ class Continuation:
             assert token is not None  # the only text
             yield token
 
+    def _present_conditions(self) -> tuple[object, ...]:
+        """The interventions, and the version of each weight, which torch counts."""
+        weights = (*self._model.parameters(), *self._model.buffers())
+        return editors(), [(id(each), 0 if each.is_inference() else each._version) for each in weights]
+
     def _mark_before(self, prompt: Sequence[int]) -> _Mark:
         known = self._mark.tokens
-        return self._mark if tuple(prompt[: len(known)]) == known and self._editors == editors() else self._start
+        same = tuple(prompt[: len(known)]) == known and self._conditions == self._present_conditions()
+        return self._mark if same else self._start
 
     def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
         """Logits after ``prompt``; sets the mark there."""
         # The cache is overwritten: another mark is no longer valid.
         self._mark = mark = self._mark_before(prompt)
-        self._editors = editors()
+        self._conditions = self._present_conditions()
         logits = mark.logits
         self._cache.restore(mark.snapshot)
         if new := prompt[len(mark.tokens) :]:

@@ -368,7 +368,7 @@ def _kernel(
 ) -> Tensor:
     """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
     # The CPU's kernel reads as if the numbers of a head stood side by side; an expanded tensor's do not.
-    q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+    q, k, v = _in_rows(q), _in_rows(k), _in_rows(v)
     trained = q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
     needs_grad = trained and torch.is_grad_enabled()
     if q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]:

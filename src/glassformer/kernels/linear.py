@@ -68,7 +68,8 @@ def linear(
     In bfloat16 all forms add in float32 and round once. A few tokens without gradients have the same bits in every
     batch of up to that many, and on any number of threads.
     """
-    require_one_device(x, weight, bias)
+    if x.is_meta or weight.is_meta or (bias is not None and bias.is_meta):
+        require_one_device(x, weight, bias)
     narrow = x.dtype == torch.bfloat16
     work = x.numel() * weight.shape[0]
     few = work <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * weight.numel()
