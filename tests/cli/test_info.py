@@ -128,6 +128,7 @@ def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
 
 def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told every time, though the warning comes once."""
+    monkeypatch.setattr(native, "look", native.look.__wrapped__)
     monkeypatch.setenv(native.SWITCH, "1")
     for _ in range(2):
         machine = info.this_machine()

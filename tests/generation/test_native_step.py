@@ -461,8 +461,9 @@ def test_a_changed_model_is_used_from_the_next_step_on_in_the_ordinary_way_if_so
 ) -> None:
     change, config = (ORDINARY | CHANGES)[name], BASE if name in (*ORDINARY, "first sinks") else MIXTURE
     tokens, counts, logits = drawn(2, 10), [], []
-    for switch in ("0", "1"):
-        monkeypatch.setenv(native.SWITCH, switch)
+    for natively in (True, False):
+        if not natively:
+            monkeypatch.setattr(native, "look", lambda: (None, ""))
         model = decoder(config)
         step = DecodingStep(model, model.new_cache(2, 10))
         with counted(monkeypatch) as steps:

@@ -20,8 +20,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "library":
         request.getfixturevalue("library")
     else:
-        monkeypatch.setenv(native.SWITCH, "1")
-        monkeypatch.setattr(native, "_warn_once", lambda _: None)
+        monkeypatch.setattr(native, "look", lambda: (None, ""))
     return request.param
 
 

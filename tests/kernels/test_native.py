@@ -29,10 +29,10 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The folder of libraries, as in a fresh process that has compiled none."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.delenv(native.SWITCH, raising=False)
-    native._built.cache_clear()
+    native.look.cache_clear()
     native._warn_once.cache_clear()
     yield tmp_path / "glassformer"
-    native._built.cache_clear()
+    native.look.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def quick(ready: Path, unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def afresh() -> Library | None:
     """As in another process that finds the same folder."""
-    native._built.cache_clear()
+    native.look.cache_clear()
     return native.library()
 
 
@@ -79,7 +79,7 @@ def warned(call: Callable[[], object]) -> list[str]:
         call()
     ours = [each for each in caught if "C++ library" in str(each.message)]
     calling = warned.__code__.co_firstlineno + 3
-    if not hasattr(native.look, "__wrapped__"):  # the check of annotations puts frames of its own between
+    if not hasattr(native.library, "__wrapped__"):  # the check of annotations puts frames of its own between
         assert all((each.filename, each.lineno) == (__file__, calling) for each in ours), "it points at the caller"
     return [str(each.message) for each in ours]
 
@@ -135,7 +135,7 @@ def test_without_a_compiler_it_warns_once(unbuilt: Path, monkeypatch: pytest.Mon
     assert list(unbuilt.iterdir()) == []
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(unbuilt))
-    native._built.cache_clear()
+    native.look.cache_clear()
     assert "c++" in native.look()[1]
 
 
@@ -207,7 +207,7 @@ def test_a_read_only_system_uses_what_is_cached(quick: Path, monkeypatch: pytest
     assert warned(native.library) == []
     assert works(native.library())
     library.unlink()
-    native._built.cache_clear()
+    native.look.cache_clear()
     (message,) = warned(native.library)
     assert "Running without the C++ library" in message
     assert "is read-only" in message
@@ -280,7 +280,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Could not determine home directory" in message
     assert works(native.library())
     native._warn_once.cache_clear()
-    native._built.cache_clear()
+    native.look.cache_clear()
     no_compiler(monkeypatch)
     (message,) = warned(native.library)
     assert "cannot be compiled" in message
@@ -302,6 +302,7 @@ def test_the_warning_points_at_the_caller_of_the_library(unbuilt: Path, monkeypa
 @pytest.mark.parametrize(("value", "off"), [("1", True), ("yes", True), ("0", False), ("", False)])
 def test_the_switch(value: str, off: bool, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     native._warn_once.cache_clear()
+    monkeypatch.setattr(native, "look", native.look.__wrapped__)
     monkeypatch.setenv(native.SWITCH, value)
     if off:
         (message,) = warned(native.library)

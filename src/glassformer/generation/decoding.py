@@ -107,7 +107,8 @@ def stream(
             text repeats what it has said. Not with ``compile``.
         constant: The model is not changed between two steps. Otherwise each step on a processor looks at it anew.
     """
-    require(hasattr(model, "new_cache"), f"a {type(model).__name__}", "a Decoder", "Of what load gives, pass its model.")
+    ready = hasattr(model, "new_cache")
+    require(ready, f"a {type(model).__name__}", "a Decoder", "Of what load gives, pass its model.")
     require_positive(max_new_tokens=max_new_tokens)
     _require_count(speculate)
     stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))

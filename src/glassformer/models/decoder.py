@@ -166,19 +166,21 @@ class Decoder(nn.Module):
         rotations = self.rotations(lambda rotary: rotary.rotation(length, start, x.device), x)
         if cache is not None:
             key_padding = cache.begin(batch, length, key_padding)
-        x = self.embed(x, torch.arange(start, start + length, device=x.device), key_padding)
+        positions = None if self.positions is None else torch.arange(start, start + length, device=x.device)
+        x = self.embed(x, positions, key_padding)
         return self.run_layers(x, rotations, key_padding, None if cache is None else cache.layers, last)
 
     def embed(
         self,
         x: Float[Tensor, "batch position hidden_dim"],
-        positions: Int[Tensor, " position"],
+        positions: Int[Tensor, " position"] | None,
         key_padding: Bool[Tensor, "batch seen"] | None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
-        """What the first block reads, of embedded tokens at these positions; learned ones count real tokens only."""
+        """What the first block reads, of embedded tokens; learned positions, which need theirs, count real tokens."""
         if self.config.embedding_scale != 1:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
         if self.positions is not None:
+            assert positions is not None
             if key_padding is not None:
                 positions = (key_padding.cumsum(1) - 1).clamp(min=0)[:, positions]
             x = x + self.positions(positions)
@@ -194,9 +196,10 @@ class Decoder(nn.Module):
 
         if config.learned_positions:
             return [None] * len(self.layers)
-        everywhere = made(self.rotary)
-        local = everywhere if self.local_rotary is None else made(self.local_rotary)
-        found = [everywhere if config.layer_window(layer) is None else local for layer in range(len(self.layers))]
+        found = [made(self.rotary)] * len(self.layers)
+        if self.local_rotary is not None:
+            local = made(self.local_rotary)
+            found = [each if config.layer_window(layer) is None else local for layer, each in enumerate(found)]
         return [None if layer in config.unrotated_layers else each for layer, each in enumerate(found)]
 
     def run_layers(

@@ -36,7 +36,7 @@ from glassformer.errors import InputError, first_line
 
 FOLDER = Path(__file__).parent
 SWITCH = "GLASSFORMER_NO_NATIVE"
-"""The environment variable that disables the library, unless it is empty or 0."""
+"""The environment variable that disables the library, unless it is empty or 0; it is read once."""
 LEVELS = ("plain C++", "AVX2", "AVX-512", "AVX-512 with bfloat16 products")
 """Instruction sets, by their number. A processor runs its best one and those before it."""
 
@@ -200,15 +200,11 @@ def library() -> Library | None:
     return found
 
 
+@functools.cache
 def look() -> tuple[Library | None, str]:
     """The same library, and in place of the warning its text: what is wrong and what to change, or an empty string."""
     if os.environ.get(SWITCH, "0") not in ("", "0"):
-        return None, _slow(f"{SWITCH} is set", f"Unset {SWITCH} to use it.")
-    return _built()
-
-
-@functools.cache
-def _built() -> tuple[Library | None, str]:
+        return None, _slow(f"{SWITCH} is set", f"Unset {SWITCH} before the first use to have it.")
     if os.name == "nt":
         return None, _slow("there is none for Windows", "Use Linux or macOS.")
     if PREBUILT.exists():
