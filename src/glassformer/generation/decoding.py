@@ -164,13 +164,15 @@ def decode(
     draft: list[int] = []
     begun = editors()
     with torch.inference_mode():
-        positions = [prompt()]
+        positions: tuple[Tensor, ...] = (prompt(),)
+        newest = choose(positions[0])
     while True:
         # The tokens of a draft are kept up to the first that is not the one chosen.
-        for logits, proposed in zip(positions, [*draft, None], strict=True):
-            with torch.inference_mode():
-                newest = choose(logits)
-                chosen = newest.tolist()
+        for at, proposed in enumerate([*draft, None]):
+            if at > 0:
+                with torch.inference_mode():
+                    newest = choose(positions[at])
+            chosen = newest.tolist()
             before = ended or [False] * len(chosen)
             yield [None if over else token for over, token in zip(before, chosen, strict=True)]
             ended = [over or token in stop for over, token in zip(before, chosen, strict=True)]
@@ -189,7 +191,8 @@ def decode(
             draft = drafts.propose(most - 1)
             new = new.new_tensor([[chosen[0], *draft]])
         with torch.inference_mode():
-            positions = list(step(new).unbind(1))
+            positions = step(new).unbind(1)
+            newest = choose(positions[0])
 
 
 def read_prompt(

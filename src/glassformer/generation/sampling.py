@@ -111,9 +111,9 @@ def _draw(probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generat
 
 def _best(logits: Float[Tensor, "*batch vocab"]) -> tuple[Float[Tensor, "*batch"], Int64[Tensor, "*batch"]]:
     """The highest logit of each row and the lowest token that has it."""
-    got, fix = f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}", "Pass the model's output."
-    fits = logits.ndim >= 1 and logits.shape[-1] >= 1 and logits.is_floating_point()
-    require(fits, got, "a floating-point tensor [..., vocab] with at least one token", fix)
+    if logits.ndim == 0 or logits.shape[-1] == 0 or not logits.is_floating_point():
+        got, expected = f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}", "floats [..., vocab]"
+        raise InputError(got, f"{expected} with at least one token", "Pass the model's output.")
     best, token = logits.max(dim=-1)
     # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf alike.
     if torch.isfinite(best).all():

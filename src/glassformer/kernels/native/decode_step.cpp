@@ -559,14 +559,23 @@ struct Thread {
       if (l.gated && !in_turns) multiply(l.up, tokens, at, at + some, ups, 2 * TILE);
       for (int64_t n = 0; n < count; ++n) {
         float gate[TILE] = {}, up[TILE] = {};
-        for (int64_t i = 0; i < some; ++i) {
-          gate[i] = gates[n * 2 * TILE + step * i] + (gate_bias ? gate_bias[step * (at + i)] : 0.0f);
-          if (l.gated) up[i] = ups[n * 2 * TILE + step * i] + (up_bias ? up_bias[step * (at + i) + step - 1] : 0.0f);
+        pick(gate, gates + n * 2 * TILE, some, step, gate_bias, step * at);
+        if (l.gated) pick(up, ups + n * 2 * TILE, some, step, up_bias, step * at + step - 1);
+        if (l.activation == SILU && l.gated) {
+          for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, load(gate + i) * sigmoid(load(gate + i)) * load(up + i));
+        } else {
+          for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, activated(l, load(gate + i), load(up + i)));
         }
-        for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, activated(l, load(gate + i), load(up + i)));
         std::memcpy(s.hidden + (pair + n) * l.ff_dim + u, gate, some * sizeof(float));
       }
     }
+  }
+
+  // Every number, or every second one, and its bias.
+  static void pick(float* to, const float* from, int64_t some, int64_t step, Numbers bias, int64_t at) {
+    if (step == 1) std::memcpy(to, from, some * sizeof(float));
+    for (int64_t i = 0; step == 2 && i < some; ++i) to[i] = from[2 * i];
+    for (int64_t i = 0; bias && i < some; ++i) to[i] += bias[at + step * i];
   }
 
   // x += weight * down(hidden) in some rows, for the tokens of an expert
