@@ -73,7 +73,7 @@ function Asked(props: Shown) {
       {answer && (
         <div class="sides">
           <div class="doing">
-            <Controls {...props} {...{ edits, answer }} key={stack.part} />
+            <Controls {...props} {...{ edits, answer }} busy={what.busy} key={stack.part} />
             {lens}
           </div>
           <div class="results" data-foreign={foreign}>
@@ -128,7 +128,7 @@ interface Answered extends Shown {
   answer: WhatIf;
 }
 
-function Controls({ source, store, state, card, run, stack, edits, answer }: Answered & { edits: Edits }) {
+function Controls({ source, store, state, card, run, stack, edits, answer, busy }: Answered & { edits: Edits }) {
   const place = within({ layer: state.layer, head: state.head }, stack);
   const words = useMemo(() => wordsOf(run, stack), [run, stack]);
   const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
@@ -137,7 +137,8 @@ function Controls({ source, store, state, card, run, stack, edits, answer }: Ans
   const detected = useAsk(source, "detect", card.kind === "decoder" ? { model: card.name } : null).answer;
   const before = headTiles(source, run.run, stack, place);
   const changed = JSON.stringify(edits) !== JSON.stringify(UNCHANGED) && source.answers("run");
-  const again = useAskInTurn(source, "run", changed ? { ...run.ask, changes: { ...edits, patch: null } } : null);
+  // After the answer, which would wait for it.
+  const again = useAskInTurn(source, "run", changed && !busy ? { ...run.ask, changes: { ...edits, patch: null } } : null);
   const after = changed && again.answer && again.answer.ask.text === run.ask.text ? headTiles(source, again.answer.run, stack, place) : null;
   const thumbnail = measures?.thumbnails[place.layer]?.[place.head];
   const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
