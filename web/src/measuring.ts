@@ -35,13 +35,11 @@ export function blank(canvas: HTMLCanvasElement | null, width: number, height: n
 export function coloursIn(element: Element, names: readonly string[]): string[] {
   const probe = document.createElement("span");
   probe.hidden = true;
-  element.append(probe);
-  const style = getComputedStyle(probe);
   // A custom property may hold light-dark(), which is resolved only in a colour property.
-  const colours = names.map((name) => {
-    probe.style.color = `var(--${name})`;
-    return style.color;
-  });
+  for (const name of names) probe.appendChild(document.createElement("span")).style.color = `var(--${name})`;
+  element.append(probe);
+  // All are read after all are written, since each reading after a change computes the page's styles.
+  const colours = [...probe.children].map((each) => getComputedStyle(each).color);
   probe.remove();
   return colours;
 }

@@ -46,7 +46,7 @@ function Asked(props: Shown) {
   const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other, ...edits, patch: null });
   const { answer } = what;
   // An answer about another text keeps its place, so that nothing jumps, but is not shown beside this text.
-  const foreign = JSON.stringify(what.of?.ask) !== JSON.stringify(run.ask);
+  const others = JSON.stringify(what.of?.ask) !== JSON.stringify(run.ask);
   const words = useMemo(() => new Map(run.attentions.map((each) => [each.part, wordsOf(run, each)])), [run]);
   const changes = changesOf(
     edits,
@@ -66,7 +66,7 @@ function Asked(props: Shown) {
   return (
     <div class="what-if">
       <Changes {...{ store, changes }} live={source.answers("whatif")}>
-        {answer && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || foreign} /></p>}
+        {answer && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || others} /></p>}
       </Changes>
       {what.refusal && <Fault refusal={what.refusal} />}
       {!answer && !what.refusal && <Awaited busy />}
@@ -76,7 +76,7 @@ function Asked(props: Shown) {
             <Controls {...props} {...{ edits, answer }} busy={what.busy} key={stack.part} />
             {lens}
           </div>
-          <div class="results" data-foreign={foreign}>
+          <div class="results" data-foreign={others} aria-busy={others}>
             <Prediction {...props} {...{ answer }} busy={what.busy} />
             <Explained {...props} {...{ answer }} />
           </div>
@@ -320,7 +320,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
         </section>
       )}
       {answer.offers.includes("contributions") && (
-        <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy} data-foreign={parts.busy && parts.of?.ask !== undefined && JSON.stringify(parts.of.ask) !== JSON.stringify(run.ask)}>
+        <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy}>
           <div class="title row">
             <div>
               <h2>
@@ -330,13 +330,19 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
               <p class="quiet">The parts of the unchanged model, which sum to its logit.</p>
             </div>
           </div>
-          {parts.answer && <ContributionBars contributions={parts.answer} />}
+          {parts.answer && <div {...foreign(parts, run)}><ContributionBars contributions={parts.answer} /></div>}
           {!parts.answer && parts.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={parts.refusal} />
         </section>
       )}
     </>
   );
+}
+
+/** An answer that is not about this run keeps its place until there is another, unseen. */
+function foreign({ busy, of }: { busy: boolean; of: { ask: Run["ask"] } | null }, run: Run) {
+  const other = busy && of !== null && JSON.stringify(of.ask) !== JSON.stringify(run.ask);
+  return { "data-foreign": other, "aria-busy": other };
 }
 
 /** How far a sweep is, and the time that is left; then how many heads stay estimated, as removing all would take long. */
@@ -377,9 +383,15 @@ function LensPanel({ source, store, run, place, target, other, at }: LensPanelPr
   // A saved file may not hold it.
   const second = useAsk(source, "lens", other === null ? null : { ask: run.ask, place, target: other, first });
   const versus = other !== null && !second.busy && second.answer && lens && other !== lens.target && second.answer.first === lens.first ? second.answer : null;
+  const can = source.answers("whatif") && at !== null;
+  // Hundreds of cells, drawn again with another answer only.
+  const table = useMemo(
+    () => lens && <LensTable {...{ lens, versus }} place={at} choose={can ? (place) => store.set({ place }, true) : null} />,
+    [lens, versus, at, can, store],
+  );
   const many = run.tokens.length > LENS_POSITIONS && lens && lens.positions.length > 1;
   return (
-    <section class="panel" aria-label="The logit lens" data-busy={asked.busy} data-foreign={asked.busy && JSON.stringify(asked.of?.ask) !== JSON.stringify(run.ask)}>
+    <section class="panel" aria-label="The logit lens" data-busy={asked.busy}>
       <div class="title row">
         <div>
           <h2>What each layer already says</h2>
@@ -395,7 +407,7 @@ function LensPanel({ source, store, run, place, target, other, at }: LensPanelPr
           </div>
         )}
       </div>
-      {lens && <LensTable lens={lens} versus={versus} place={at} choose={source.answers("whatif") && at !== null ? (place) => store.set({ place }, true) : null} />}
+      <div {...foreign(asked, run)}>{table}</div>
       {!lens && !asked.refusal && <Awaited busy />}
       <Refused {...{ source }} refusal={asked.refusal} />
     </section>
