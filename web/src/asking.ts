@@ -102,10 +102,15 @@ export function useAskInTurn<N extends CallName>(source: Source, name: N, asked:
  * A sweep, which each request takes a moment further: the newest answer, until all is exact. Nothing is computed any
  * more when the component is gone or asks something newer.
  */
-export function useSweep<N extends "sweep" | "patches">(source: Source, name: N, asked: Omit<Calls[N]["asked"], "done"> | null): Asked<N> {
+export function useSweep<N extends "sweep" | "patches">(
+  source: Source,
+  name: N,
+  asked: Omit<Calls[N]["asked"], "done"> | null,
+  wait = 0,
+): Asked<N> {
   const key = JSON.stringify(asked);
   const [known, setKnown] = useState<{ key: string; done: number | null }>({ key, done: null });
-  const found = useAsk(source, name, asked && ({ ...asked, done: known.key === key ? known.done : null } as Calls[N]["asked"]));
+  const found = useAsk(source, name, asked && ({ ...asked, done: known.key === key ? known.done : null } as Calls[N]["asked"]), known.key === key ? 0 : wait);
   const { answer, of } = found;
   const own = answer !== null && of !== null && JSON.stringify({ ...of, done: undefined }) === JSON.stringify({ ...asked, done: undefined });
   const done = own && source.answers(name) && answer.done < answer.total ? answer.done : null;

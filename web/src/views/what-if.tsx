@@ -23,6 +23,8 @@ import { Outcomes } from "./what-if/outcomes";
 import { Steering } from "./what-if/steering";
 import { SweepMap } from "./what-if/sweep";
 
+/** Milliseconds after which a new text's details are asked for, so that its answer is painted first. */
+const DETAILS = 40;
 /** Positions in one answer to `lens`. */
 const LENS_POSITIONS = 64;
 
@@ -131,7 +133,7 @@ interface Answered extends Shown {
 function Controls({ source, store, state, card, run, stack, edits, answer, busy }: Answered & { edits: Edits }) {
   const place = within({ layer: state.layer, head: state.head }, stack);
   const words = useMemo(() => wordsOf(run, stack), [run, stack]);
-  const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
+  const measured = useAsk(source, "measures", { run: run.run, part: stack.part }, DETAILS);
   const fits = measured.of?.run === run.run && measured.of.part === stack.part;
   const measures = fits ? measured.answer : null;
   const detected = useAsk(source, "detect", card.kind === "decoder" ? { model: card.name } : null).answer;
@@ -142,7 +144,7 @@ function Controls({ source, store, state, card, run, stack, edits, answer, busy 
   const after = changed && again.answer && again.answer.ask.text === run.ask.text ? headTiles(source, again.answer.run, stack, place) : null;
   const thumbnail = measures?.thumbnails[place.layer]?.[place.head];
   const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
-  const experts = useAsk(source, "experts", offers("experts") ? { run: run.run } : null);
+  const experts = useAsk(source, "experts", offers("experts") ? { run: run.run } : null, DETAILS);
   const blocks = answering(run.attentions);
   const can = source.answers("whatif");
   return (
@@ -298,9 +300,9 @@ export function About({ source, store, state: { other }, card, run, answer, quie
 function Explained({ source, store, state, run, stack, answer }: Answered) {
   const { place, target, other } = state;
   const asked = { ask: run.ask, place, target };
-  const sweep = useSweep(source, "sweep", answer.offers.includes("sweep") ? { ...asked, other: other === answer.target ? null : other } : null);
+  const sweep = useSweep(source, "sweep", answer.offers.includes("sweep") ? { ...asked, other: other === answer.target ? null : other } : null, DETAILS);
   const over = sweep.answer?.other_name ?? null;
-  const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? { ...asked, other } : null);
+  const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? { ...asked, other } : null, DETAILS);
   const own = answer.outcomes.find(({ id }) => id === answer.target);
   return (
     <>
@@ -378,7 +380,7 @@ function LensPanel({ source, store, run, place, target, other, at }: LensPanelPr
   const [turned, setFirst] = useState<number | null>(null);
   const own = LENS_POSITIONS * Math.floor((at ?? 0) / LENS_POSITIONS);
   const first = turned !== null && turned < run.tokens.length ? turned : own;
-  const asked = useAsk(source, "lens", { ask: run.ask, place, target, first });
+  const asked = useAsk(source, "lens", { ask: run.ask, place, target, first }, DETAILS);
   const lens = asked.answer;
   // A saved file may not hold it.
   const second = useAsk(source, "lens", other === null ? null : { ask: run.ask, place, target: other, first });
