@@ -441,7 +441,9 @@ def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
     expect(page.locator(".said")).not_to_have_attribute("data-busy", "true")
     expect(page.locator(".results")).to_have_attribute("data-foreign", "true")
     expect(page.locator(".results")).to_have_css("opacity", "0")
-    on_top = "{ const { x, y } = place.getBoundingClientRect(); return document.elementFromPoint(x + 5, y + 5).className; }"
+    on_top = (
+        "{ const { x, y } = place.getBoundingClientRect(); return document.elementFromPoint(x + 5, y + 5).className }"
+    )
     assert page.locator(".outcome").first.evaluate(f"place => {on_top}") == "results", "a click reaches none"
     held.pop().continue_()
     page.unroute("**/api/whatif", hold)
