@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import torch
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from glassformer.explorer.loading.loaded_model import last_logits
 from glassformer.generation.sampling import SamplingRule
@@ -159,6 +160,23 @@ def test_tokens_are_written_one_by_one_and_taken_back(page: Page, show: Go) -> N
 
 
 @pytest.mark.slow
+def test_what_is_written_is_read_once_when_it_is_done(page: Page, show: Go) -> None:
+    """Each token longer under way than the wait after typing, as of a large model."""
+    show(page)
+    runs: list[str] = []
+
+    def later(route: Route) -> None:
+        time.sleep(0.1)
+        route.continue_()
+
+    page.route("**/api/steps", later)
+    page.on("request", lambda request: runs.append(request.url) if request.url.endswith("/api/run") else None)
+    page.get_by_role("button", name="Write ten").click()
+    expect(page.locator(".writing .count")).to_contain_text("10 generated")
+    expect(page.locator(".said")).to_have_attribute("data-busy", "false")
+    assert len(runs) == 1
+
+
 def test_the_same_seed_writes_the_same_and_another_one_another(page: Page, show: Go) -> None:
     texts = []
     for seed in (1, 1, 2):

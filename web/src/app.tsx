@@ -63,7 +63,9 @@ export function App({ source: answering, store, within }: AppProps) {
   const edited = shown?.kind === "head" && (state.exercise || Object.keys(state.cells).length > 0);
   // Edits are sent as whole matrices, which need the design.
   const awaited = edited && edits === null;
-  const run = useAsk(source, "run", shown && !awaited ? askRun(shown, state, edits) : null, source.typing);
+  // Where a model takes its time, reading each text that it writes would keep it from writing.
+  const wait = source.typing > 0 && store.writing.value ? Infinity : source.typing;
+  const run = useAsk(source, "run", shown && !awaited ? askRun(shown, state, edits) : null, wait);
   // Errors of edited weights are shown where they are edited.
   const toldBelow = state.view === "design" && edits !== null && edits.differs;
   const answer = run.answer && card && run.answer.ask.model === card.name ? run.answer : null;

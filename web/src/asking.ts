@@ -20,7 +20,7 @@ const unanswered = new Set<() => void>();
  * The answer to a request. Unanswered requests are repeated at growing intervals while the page is visible.
  *
  * @param asked The request, compared by its JSON; null: none for now.
- * @param wait Milliseconds without a change before the request is sent, for example while typing.
+ * @param wait Milliseconds without a change before the request is sent, for example while typing; Infinity: not yet.
  */
 export function useAsk<N extends CallName>(
   source: Source,
@@ -36,9 +36,10 @@ export function useAsk<N extends CallName>(
     key: null,
   });
   const first = useRef(true);
+  const held = wait === Infinity;
   // An effect would send it only after the next frame.
   useLayoutEffect(() => {
-    if (asked === null || key === null) return;
+    if (asked === null || key === null || held) return;
     const aborted = new AbortController();
     let again = 0;
     let patience = AGAIN;
@@ -75,7 +76,7 @@ export function useAsk<N extends CallName>(
       clearTimeout(timer);
       aborted.abort();
     };
-  }, [source, name, key]);
+  }, [source, name, key, held]);
   const { answer, of, refusal } = result;
   return { answer, of, refusal: key === result.key ? refusal : null, busy: key !== null && key !== result.key };
 }

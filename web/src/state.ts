@@ -162,6 +162,8 @@ export interface Store {
   readonly state: Signal<Address>;
   /** The address of the start page; null where there is none. */
   readonly home: string | null;
+  /** Whether the model writes on: its text is read when that is done. */
+  readonly writing: Signal<boolean>;
   /** The part of the page's address that opens it in this state; null where the page has no address. */
   readonly link: (() => string) | null;
   /**
@@ -208,6 +210,7 @@ export function inAddress(file: { words: Words; pages: readonly string[] } | nul
   addEventListener("focusout", () => (typing = null));
   return {
     state,
+    writing: signal(false),
     home: !file ? "#" : pages.length > 0 ? "index.html" : null,
     link: () => hashOf(state.value),
     set(fields, step = false) {

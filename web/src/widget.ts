@@ -123,6 +123,7 @@ export function shared(model: Model): Store & Closing {
   model.on("change:state", follow);
   return {
     state,
+    writing: signal(false),
     home: null,
     link: null,
     set(change: Partial<State>) {

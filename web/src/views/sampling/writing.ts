@@ -38,11 +38,15 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
   const [busy, setBusy] = useState(false);
   const [refusal, setRefusal] = useState<Refusal | null>(null);
   const under = useRef<AbortController | null>(null);
+  const done = () => {
+    setBusy(false);
+    store.writing.value = false;
+  };
   const stop = () => {
     under.current?.abort();
-    setBusy(false);
+    done();
   };
-  useEffect(() => () => under.current?.abort(), []);
+  useEffect(() => stop, []);
   const places = state.written.filter((from, at, all) => from < state.text.length && (at === 0 || from > all[at - 1]!));
   const written = places.map((from, at) => {
     const to = places[at + 1] ?? state.text.length;
@@ -70,11 +74,12 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
     const aborted = new AbortController();
     under.current = aborted;
     setBusy(true);
+    store.writing.value = true;
     setRefusal(null);
     try {
-      for (let done = 0; done < count; done++) {
+      for (let at = 0; at < count; at++) {
         const before: State = { ...state, ...store.state.value, text: store.state.value.text ?? state.text, view: state.view };
-        const ask = asking(before, done === 0 ? (first ?? null) : null);
+        const ask = asking(before, at === 0 ? (first ?? null) : null);
         const { text, steps: made, ended } = await source.ask("steps", ask, aborted.signal);
         // Stop if the text was edited meanwhile.
         if (aborted.signal.aborted || (store.state.value.text ?? before.text) !== before.text) break;
@@ -83,12 +88,12 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
         if (!step || !text.startsWith(before.text)) break;
         steps.set(text, step);
         const kept = before.written.filter((from) => from < before.text.length);
-        store.set({ text, written: [...kept, before.text.length] }, done === 0);
+        store.set({ text, written: [...kept, before.text.length] }, at === 0);
       }
     } catch (error) {
       if (!aborted.signal.aborted) setRefusal(refusalOf(error));
     } finally {
-      if (under.current === aborted) setBusy(false);
+      if (under.current === aborted) done();
     }
   };
   const back = (to: number) => {
