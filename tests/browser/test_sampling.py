@@ -159,7 +159,6 @@ def test_tokens_are_written_one_by_one_and_taken_back(page: Page, show: Go) -> N
     assert written(page) == TEXT
 
 
-@pytest.mark.slow
 def test_what_is_written_is_read_once_when_it_is_done(page: Page, show: Go) -> None:
     """Each token longer under way than the wait after typing, as of a large model."""
     show(page)
@@ -177,6 +176,7 @@ def test_what_is_written_is_read_once_when_it_is_done(page: Page, show: Go) -> N
     assert len(runs) == 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_and_another_one_another(page: Page, show: Go) -> None:
     texts = []
     for seed in (1, 1, 2):
