@@ -74,6 +74,13 @@ def test_only_what_is_new_is_read(passes: list[int], monkeypatch: pytest.MonkeyP
     assert continuation.unread(first) == 9
 
 
+def replaced_in_place(linear: torch.nn.Linear) -> None:
+    """By another weight, after the first is freed, whose address the second may get."""
+    bigger = 3 * linear.weight.detach()
+    del linear.weight
+    linear.weight = torch.nn.Parameter(bigger)
+
+
 def test_a_text_is_read_again_under_other_weights() -> None:
     model = make_model()
     continuation, prompt = Continuation(model), [1, 2, 3, 4, 5]
@@ -82,6 +89,7 @@ def test_a_text_is_read_again_under_other_weights() -> None:
         lambda: model.layers[0].attention.value.weight.mul_(3.0),
         lambda: model.load_state_dict({name: weight.flip(0) for name, weight in model.state_dict().items()}),
         lambda: setattr(model.layers[1].ffn, "down", copy.deepcopy(model.layers[0].ffn.down)),
+        lambda: replaced_in_place(model.layers[1].ffn.down),
     ):
         assert continuation.unread(prompt) == 0
         with torch.no_grad():

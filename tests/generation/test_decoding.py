@@ -199,7 +199,7 @@ def test_bad_input_is_named(prompts, new, options, message):
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_only_decoders_generate():
-    with refused(got="a Linear", expected="a Decoder"):
+    with refused(got="of type Linear", expected="a Decoder"):
         generate(torch.nn.Linear(2, 2), [[1]], 2)
 
 

@@ -1,5 +1,6 @@
 """Autoregressive generation with a decoder: of texts, and of one growing text such as a conversation."""
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -107,8 +108,8 @@ def stream(
             text repeats what it has said. Not with ``compile``.
         constant: The model is not changed between two steps. Otherwise each step on a processor looks at it anew.
     """
-    ready = hasattr(model, "new_cache")
-    require(ready, f"a {type(model).__name__}", "a Decoder", "Of what load gives, pass its model.")
+    got = f"a model of type {type(model).__name__}"
+    require(hasattr(model, "new_cache"), got, "a Decoder", "Of what load gives, pass .model.")
     require_positive(max_new_tokens=max_new_tokens)
     _require_count(speculate)
     stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
@@ -302,8 +303,8 @@ class Continuation:
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
-        self._conditions = self._present_conditions()
-        """Under which the mark was read: under others the text is read again."""
+        self._editors, self._weights = editors(), self._versions()
+        """Interventions and weights under which the mark was read: under others the text is read again."""
 
     def unread(self, prompt: Sequence[int]) -> int:
         """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
@@ -340,21 +341,25 @@ class Continuation:
             assert token is not None  # the only text
             yield token
 
-    def _present_conditions(self) -> tuple[object, ...]:
-        """The interventions, and the version of each weight, which torch counts."""
+    def _versions(self) -> list[tuple[Callable[[], Tensor | None], int]]:
+        """Each weight, which may be replaced and freed, and its version, which torch counts."""
         weights = (*self._model.parameters(), *self._model.buffers())
-        return editors(), [(id(each), 0 if each.is_inference() else each._version) for each in weights]
+        return [(weakref.ref(each), 0 if each.is_inference() else each._version) for each in weights]
 
     def _mark_before(self, prompt: Sequence[int]) -> _Mark:
         known = self._mark.tokens
-        same = tuple(prompt[: len(known)]) == known and self._conditions == self._present_conditions()
+        before, now = self._weights, self._versions()
+        same = len(before) == len(now) and all(
+            one() is other() and version == newer for (one, version), (other, newer) in zip(before, now, strict=True)
+        )
+        same = same and self._editors == editors() and tuple(prompt[: len(known)]) == known
         return self._mark if same else self._start
 
     def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
         """Logits after ``prompt``; sets the mark there."""
         # The cache is overwritten: another mark is no longer valid.
         self._mark = mark = self._mark_before(prompt)
-        self._conditions = self._present_conditions()
+        self._editors, self._weights = editors(), self._versions()
         logits = mark.logits
         self._cache.restore(mark.snapshot)
         if new := prompt[len(mark.tokens) :]:

@@ -112,8 +112,8 @@ def _draw(probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generat
 def _best(logits: Float[Tensor, "*batch vocab"]) -> tuple[Float[Tensor, "*batch"], Int64[Tensor, "*batch"]]:
     """The highest logit of each row and the lowest token that has it."""
     if logits.ndim == 0 or logits.shape[-1] == 0 or not logits.is_floating_point():
-        got, expected = f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}", "floats [..., vocab]"
-        raise InputError(got, f"{expected} with at least one token", "Pass the model's output.")
+        got = f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}"
+        raise InputError(got, "floats [..., vocab] with at least one token", "Pass the model's output.")
     best, token = logits.max(dim=-1)
     # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf alike.
     if torch.isfinite(best).all():

@@ -375,7 +375,7 @@ def _kernel(
         # What the kernel's own backward pass lacks: sinks, speed in bfloat16, and a second derivative.
         if needs_grad and not torch.compiler.is_compiling():
             form = _Form(causal, None, _as_bias(mask, q.dtype), scale)
-            return _few(q, k, v, form) if _are_few(q, sink) else Fast.apply(_OPERATION, (form,), q, k, v, sink)
+            return _by_torch(q, k, v, form) if _are_few(q, sink) else Fast.apply(_OPERATION, (form,), q, k, v, sink)
         # The kernel's log-sum-exp is all that a sink changes: cheaper than one more key, which copies keys and values.
         if sink is not None and not needs_grad:
             return _cpu_attention(q, k, v, sink, _Form(causal, None, _as_bias(mask, q.dtype), scale))[0]
@@ -388,19 +388,21 @@ def _kernel(
 
 def _are_few(q: Tensor, sink: Tensor | None) -> bool:
     """Whether calls from Python, and not the kernel, would take most of the time of :class:`Fast`."""
-    # Hooks on saved tensors, such as activation checkpointing's, do not see what _few() keeps.
+    # Hooks on saved tensors, such as activation checkpointing's, do not see what _by_torch() keeps.
     hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
     return sink is None and 2 * q.shape[2] < _FEW_QUERIES and q.dtype.itemsize >= 4 and not hooked
 
 
-def _few(q: Tensor, k: Tensor, v: Tensor, form: _Form) -> Tensor:
+def _by_torch(q: Tensor, k: Tensor, v: Tensor, form: _Form) -> Tensor:
     """PyTorch's kernel with its own backward pass, which the definition's replaces where that is differentiated."""
     # The name without "ops", whose calls are resolved in C++.
     out, _lse = torch._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, form.causal, attn_mask=form.bias, scale=form.scale
     )
 
-    def twice(found: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+    def by_definition(
+        found: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...]
+    ) -> tuple[Tensor | None, ...] | None:
         if not torch.is_grad_enabled() or grads[0] is None:
             return None
         needed = [grad is not None for grad in found[:3]]
@@ -408,7 +410,7 @@ def _few(q: Tensor, k: Tensor, v: Tensor, form: _Form) -> Tensor:
         return *again, *found[3:]
 
     assert out.grad_fn is not None
-    out.grad_fn.register_hook(twice)
+    out.grad_fn.register_hook(by_definition)
     return out
 
 

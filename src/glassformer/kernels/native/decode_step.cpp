@@ -561,7 +561,7 @@ struct Thread {
         float gate[TILE] = {}, up[TILE] = {};
         pick(gate, gates + n * 2 * TILE, some, step, gate_bias, step * at);
         if (l.gated) pick(up, ups + n * 2 * TILE, some, step, up_bias, step * at + step - 1);
-        if (l.activation == SILU && l.gated) {
+        if (l.activation == SILU && l.gated) {  // most models, and a loop without branches
           for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, load(gate + i) * sigmoid(load(gate + i)) * load(up + i));
         } else {
           for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, activated(l, load(gate + i), load(up + i)));
