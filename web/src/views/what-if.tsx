@@ -47,8 +47,7 @@ function Asked(props: Shown) {
   const edits: Edits = { removed, forbidden, steer, swaps };
   const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other, ...edits, patch: null });
   const { answer } = what;
-  // An answer about another text keeps its place, so that nothing jumps, but is not shown beside this text.
-  const others = JSON.stringify(what.of?.ask) !== JSON.stringify(run.ask);
+  const unseen = unseenOfOthers(what, run);
   const words = useMemo(() => new Map(run.attentions.map((each) => [each.part, wordsOf(run, each)])), [run]);
   const changes = changesOf(
     edits,
@@ -68,7 +67,7 @@ function Asked(props: Shown) {
   return (
     <div class="what-if">
       <Changes {...{ store, changes }} live={source.answers("whatif")}>
-        {answer && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || others} /></p>}
+        {answer && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || unseen["data-foreign"]} /></p>}
       </Changes>
       {what.refusal && <Fault refusal={what.refusal} />}
       {!answer && !what.refusal && <Awaited busy />}
@@ -78,7 +77,7 @@ function Asked(props: Shown) {
             <Controls {...props} {...{ edits, answer }} busy={what.busy} key={stack.part} />
             {lens}
           </div>
-          <div class="results" data-foreign={others} aria-busy={others}>
+          <div class="results" {...unseen}>
             <Prediction {...props} {...{ answer }} busy={what.busy} />
             <Explained {...props} {...{ answer }} />
           </div>
@@ -332,7 +331,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
               <p class="quiet">The parts of the unchanged model, which sum to its logit.</p>
             </div>
           </div>
-          {parts.answer && <div {...foreign(parts, run)}><ContributionBars contributions={parts.answer} /></div>}
+          {parts.answer && <div {...unseenOfOthers(parts, run)}><ContributionBars contributions={parts.answer} /></div>}
           {!parts.answer && parts.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={parts.refusal} />
         </section>
@@ -341,10 +340,10 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
   );
 }
 
-/** An answer that is not about this run keeps its place until there is another, unseen. */
-function foreign({ busy, of }: { busy: boolean; of: { ask: Run["ask"] } | null }, run: Run) {
-  const other = busy && of !== null && JSON.stringify(of.ask) !== JSON.stringify(run.ask);
-  return { "data-foreign": other, "aria-busy": other };
+/** An answer about another text keeps its place, so that nothing jumps, but is not shown beside this text. */
+function unseenOfOthers({ of }: { of: { ask: Run["ask"] } | null }, run: Run) {
+  const foreign = of !== null && JSON.stringify(of.ask) !== JSON.stringify(run.ask);
+  return { "data-foreign": foreign, "aria-busy": foreign };
 }
 
 /** How far a sweep is, and the time that is left; then how many heads stay estimated, as removing all would take long. */
@@ -383,7 +382,7 @@ function LensPanel({ source, store, run, place, target, other, at }: LensPanelPr
   const asked = useAsk(source, "lens", { ask: run.ask, place, target, first }, DETAILS);
   const lens = asked.answer;
   // A saved file may not hold it.
-  const second = useAsk(source, "lens", other === null ? null : { ask: run.ask, place, target: other, first });
+  const second = useAsk(source, "lens", other === null ? null : { ask: run.ask, place, target: other, first }, DETAILS);
   const versus = other !== null && !second.busy && second.answer && lens && other !== lens.target && second.answer.first === lens.first ? second.answer : null;
   const can = source.answers("whatif") && at !== null;
   // Hundreds of cells, drawn again with another answer only.
@@ -409,7 +408,7 @@ function LensPanel({ source, store, run, place, target, other, at }: LensPanelPr
           </div>
         )}
       </div>
-      <div {...foreign(asked, run)}>{table}</div>
+      {table && <div {...unseenOfOthers(asked, run)}>{table}</div>}
       {!lens && !asked.refusal && <Awaited busy />}
       <Refused {...{ source }} refusal={asked.refusal} />
     </section>
