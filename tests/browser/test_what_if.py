@@ -445,9 +445,12 @@ def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
         "{ const { x, y } = place.getBoundingClientRect(); return document.elementFromPoint(x + 5, y + 5).className }"
     )
     assert page.locator(".outcome").first.evaluate(f"place => {on_top}") == "results", "a click reaches none"
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator(".outcome").first).to_be_hidden()
     held.pop().continue_()
     page.unroute("**/api/whatif", hold)
     expect(page.locator(".results")).to_have_css("opacity", "1")
+    expect(page.locator(".outcome").first).to_be_visible()
 
 
 def test_any_token_may_be_the_target(page: Page, show: Go) -> None:
