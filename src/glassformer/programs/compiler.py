@@ -67,12 +67,9 @@ def compile_program(
     ]
     outputs = {stored for stored, _ in result.terms}
     places = [_place(list(plan.stored.values()), outputs, reuse) for reuse in (True, False)]
+    place = min(places, key=lambda place: _num_parameters(domains, layers, place))
     with torch.random.fork_rng(devices=[]):  # modules are made with random weights
-        models = [
-            CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
-            for place in places
-        ]
-    model, place = min(zip(models, places, strict=True), key=lambda pair: pair[0].num_parameters)
+        model = CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
     for stored, coordinates in place.of.items():
         stored.coordinates = coordinates
     with torch.no_grad():
@@ -229,12 +226,28 @@ def _claim(layer: _Layer) -> LayerClaim:
     return LayerClaim(tuple(heads), tuple(lookups))
 
 
-def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
-    heads, width = layer.heads, places.width
+def _sizes(layer: _Layer, places: _Places) -> tuple[int, int, int, bool]:
+    """How many heads a layer has, the size of one, the units of its network, and whether a head has a sink."""
+    heads = layer.heads
     size = max([1, *(max(len(head.queries), sum(len(each.copied) for each in head.writes)) for head in heads)])
-    sinks = any(head.sink is not None for head in heads)
     units = 2 * (sum(len(_steps(each)) for each in layer.lookups) + len(places.erased.get(layer.end, [])))
-    return make_block(width, max(1, len(heads)), size, units, causal=causal, sinks=sinks)
+    return max(1, len(heads)), size, units, any(head.sink is not None for head in heads)
+
+
+def _num_parameters(domains: Domains, layers: list[_Layer], places: _Places) -> int:
+    """How many parameters depend on the places: those of one program's layers differ by width and units alone."""
+    width = places.width
+    count = width * (len(domains.vocabulary) + domains.max_len + 1)
+    for num_heads, size, units, _ in (_sizes(each, places) for each in layers):
+        count += width * (4 * num_heads * size + 1)
+        if units:
+            count += units * (2 * width + 1) + width
+    return count
+
+
+def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
+    num_heads, size, units, sinks = _sizes(layer, places)
+    return make_block(places.width, num_heads, size, units, causal=causal, sinks=sinks)
 
 
 def _write_attention(block: Block, heads: list[Head], width: int) -> None:

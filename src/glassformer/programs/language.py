@@ -388,7 +388,8 @@ def apply(part: Elementwise, values: Sequence[Value]) -> Value:
     if isinstance(result, str) or (isinstance(result, int) and result.bit_length() < 1000):
         return result
     result = simplest(result)
-    require_value(result, f"{_given(part, values)} =")
+    if not _is_value(result):
+        require_value(result, f"{_given(part, values)} =")
     return result
 
 
@@ -398,7 +399,12 @@ def _given(part: Elementwise, values: Sequence[Value]) -> str:
 
 def require_value(value: Value, context: str) -> None:
     """Refuse parts of programs, values without a hash, and numbers that are not finite in float64."""
+    if not _is_value(value):
+        got, fix = f"{context} {_shown(value)}", "Return None where there is no value."
+        require(False, got, "a finite number, a string, None or a tuple of these", fix)
 
+
+def _is_value(value: Value) -> bool:
     def fits(value: Value) -> bool:
         if isinstance(value, tuple):
             return all(map(fits, value))
@@ -406,11 +412,9 @@ def require_value(value: Value, context: str) -> None:
 
     try:
         hash(value)
-        ok = fits(value)
+        return fits(value)
     except (TypeError, OverflowError, RecursionError):
-        ok = False
-    got = f"{context} {_shown(value)}"
-    require(ok, got, "a finite number, a string, None or a tuple of these", "Return None where there is no value.")
+        return False
 
 
 def _shown(value: Value) -> str:

@@ -31,7 +31,7 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from glassformer.errors import InputError
 from glassformer.programs.domains import MOST_VALUES, Domains
@@ -465,12 +465,12 @@ class Plan:
         given = self.domains.combinations(sources)
         if given is None:
             return None
-        names = {self.domains.key(each): each for each in sources}
+        by_key = {self.domains.key(each): each for each in sources}
+        stands_for = {each: by_key[self.domains.key(each)] for each in parts}
         table = []
         for each in given:  # some combinations of sums and what is in them are not possible
-            full = {one: each[names[self.domains.key(one)]] for one in parts}
             try:
-                result = self.domains.value(part, full)
+                result = self.domains.value(part, {one: each[source] for one, source in stands_for.items()})
             except InputError:
                 continue
             place = self.domains.place(part, result)
@@ -479,14 +479,14 @@ class Plan:
         share: Function = lambda value: value / (value + 1)  # noqa: E731
         codes = [share if shares and isinstance(source, Width) else self.code(source) for source in sources]
         listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
-        found = _strides(listed, table, codes, MOST_SHARES if shares else MOST_SUMS)
+        numbers = np.array([[code(value) for code, value in zip(codes, values, strict=True)] for values, _ in table])
+        places = [place for _, place in table]
+        found = _strides(listed, numbers, np.array(places), MOST_SHARES if shares else MOST_SUMS)
         if found is None:
             return None
         changes, strides = found
-        points = {}
-        for values, place in table:
-            where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
-            points[round(where, 9)] = (where, place)
+        sums = (numbers * strides).sum(axis=1).tolist()
+        points = {round(at, 9): (at, place) for at, place in zip(sums, places, strict=True)}
         return _Attempt(changes, sources, shares, strides, list(points.values()))
 
     def _refuse_alike(self, part: Variable) -> None:
@@ -610,7 +610,10 @@ def _ranks(chosen: np.ndarray, part: Select) -> list[tuple[Float[np.ndarray, " q
 
 
 def _strides(
-    codes: list[list[float]], table: list[tuple[tuple[Value, ...], int]], code: Sequence[Function], most: int
+    codes: list[list[float]],
+    numbers: Float[np.ndarray, "combination source"],
+    places: Int[np.ndarray, " combination"],
+    most: int,
 ) -> tuple[int, list[float]] | None:
     """Factors of the sources, so that equal sums have equal results, with few changes, and how many these are."""
     gaps = [float(np.diff(np.unique(each)).min(initial=math.inf)) for each in codes]
@@ -627,8 +630,6 @@ def _strides(
             product[place] = stride / gaps[place]
             stride *= spans[place] + 1
         candidates.append(product)
-    numbers = np.array([[each(value) for each, value in zip(code, values, strict=True)] for values, _ in table])
-    places = np.array([place for _, place in table])
     for strides in candidates:
         sums = numbers @ np.array(strides)
         ascending = np.argsort(sums, kind="stable")
