@@ -281,6 +281,8 @@ def select(keys: Variable, queries: Variable, predicate: Predicate, label: str =
     """The keys whose value fulfils ``predicate(key, query)``. A value of None is never selected and selects nothing."""
     _require_variable("keys", keys)
     _require_variable("queries", queries)
+    ok = callable(predicate) and not isinstance(predicate, _Part)
+    require(ok, f"predicate = {_shown(predicate)}", "a function of a key's and a query's value", "Use operator.eq.")
     return Select(keys, queries, predicate, label)
 
 

@@ -11,6 +11,7 @@ import operator
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import isroutine
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,8 @@ MOST_CHARACTERS = 2_000
 SECONDS = 5.0
 """After which a comparison is undecided."""
 
-_NAMES = ("tokens", "indices", "everything", "select", "selector_width", "aggregate", "pick")
+_CALLED = ("select", "selector_width", "aggregate", "pick")
+_NAMES = ("tokens", "indices", "everything", *_CALLED)
 _COMPARISONS = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 _SIGNS = {"Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "Mod": "mod", "FloorDiv": "floordiv"} | {
     **{"BitAnd": "and_", "BitOr": "or_", "Invert": "invert", "USub": "neg"},
@@ -82,7 +84,7 @@ class _Reader:
         """A part of a program, a constant, or what compares a key with a query."""
         match node:
             case ast.Name(id=name):
-                if name not in self.names:
+                if name not in self.names or name in _CALLED:
                     raise self.refusal(node, f"a value: one of {', '.join(self.names)}, or what is made of them")
                 return self.names[name]
             case ast.Attribute(value=ast.Name(id="operator"), attr=name) if name in _COMPARISONS.values():
@@ -95,7 +97,7 @@ class _Reader:
                 return self.computed(node, sign, operand)
             case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
                 return self.computed(node, sign, left, right)
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _NAMES:
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _CALLED:
                 named = {each.arg or "**": self.value(each.value) for each in keywords}
                 return self.names[name](*map(self.value, args), **named)
         raise self.refusal(node, f"one of {', '.join(_NAMES)}, operator.eq and others, and operators")
@@ -103,13 +105,13 @@ class _Reader:
     def computed(self, node: ast.expr, sign: ast.AST, *sides: ast.expr) -> Any:
         """What an operator makes of parts, not of constants: these could become large."""
         values, name = list(map(self.value, sides)), type(sign).__name__
-        variables = [isinstance(each, Variable) for each in values]
-        fits = name in _SIGNS and any(isinstance(each, Variable | Selector) for each in values)
+        variables, selectors = ([isinstance(each, kind) for each in values] for kind in (Variable, Selector))
+        fits = name in _SIGNS and any(variables) and not any(selectors) and not any(map(isroutine, values))
         if name in ("Mult", "Div"):
             fits &= sum(variables) == 1
-        if name in ("Div", "Mod", "FloorDiv"):
+        if name in ("Div", "Mod", "FloorDiv", "BitAnd", "BitOr"):
             fits &= variables[0]
-        if not fits:
+        if not fits and not (all(selectors) and name in ("BitAnd", "BitOr", "Invert")):
             raise self.refusal(node, "an operator of two variables, of a variable and a number, or of two selectors")
         return getattr(operator, _SIGNS[name])(*values)
 
