@@ -77,7 +77,7 @@ export function App({ source: answering, store, within }: AppProps) {
       <Header {...{ source, store, state, models, card }} />
       {catalogue.refusal && <Fault refusal={catalogue.refusal} />}
       {missing && <Fault refusal={notHere(address, within)} />}
-      {starting && catalogue.answer && <StartPage {...{ source, models, within }} />}
+      {starting && catalogue.answer && <StartPage {...{ models, within }} />}
       {card && card.name === state.model && (
         <main>
           <Reading {...{ source, store, state, card, run: answer, busy: run.busy || awaited, stale }} />

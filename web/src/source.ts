@@ -12,6 +12,8 @@ export type AskLens = Schemas["AskLens"];
 export type AskNext = Schemas["AskNext"];
 export type AskPatches = Schemas["AskPatches"];
 export type AskProgram = Schemas["AskProgram"];
+export type AskAttempt = Schemas["AskAttempt"];
+export type Attempt = Schemas["Attempt"];
 export type AskRows = Schemas["AskRows"];
 export type AskScramble = Schemas["AskScramble"];
 export type AskSteps = Schemas["AskSteps"];
@@ -67,7 +69,7 @@ export interface Calls {
   check: { asked: AskCheck; answered: Check };
   program: { asked: AskProgram; answered: Program };
   proof: { asked: Schemas["AskProof"]; answered: Proof };
-  attempt: { asked: Schemas["AskAttempt"]; answered: Schemas["Attempt"] };
+  attempt: { asked: AskAttempt; answered: Attempt };
   scramble: { asked: AskScramble; answered: Scrambled };
   next: { asked: AskNext; answered: Next };
   steps: { asked: AskSteps; answered: Steps };

@@ -1,7 +1,7 @@
 // What the page shows before a model is chosen: tours, questions with a picture each, and all models.
 import type { ComponentChildren } from "preact";
 import { GROUPS } from "./header";
-import type { ModelCard, Source } from "./source";
+import type { ModelCard } from "./source";
 import { START, startOf, startOfStep, toHash, type Address } from "./state";
 import { tours } from "./tours";
 import "./start.css";
@@ -41,7 +41,6 @@ const QUESTIONS: Question[] = [
 ];
 
 interface StartProps {
-  source: Source;
   models: ModelCard[];
   within: "window" | "notebook" | "file";
 }
@@ -50,7 +49,7 @@ const PYTHON = `import glassformer as gf
 model = gf.load("my/model")
 gf.explore(model, "Some text").serve()`;
 
-export function StartPage({ source, models, within }: StartProps) {
+export function StartPage({ models, within }: StartProps) {
   const has = (name: string) => models.some((model) => model.name === name);
   return (
     <main class="start">
@@ -88,7 +87,7 @@ export function StartPage({ source, models, within }: StartProps) {
           <pre tabIndex={0} aria-label="How to open a model of your own">{`${within === "file" ? "pip install 'glassformer[explore]'\n" : ""}glassformer explore my/model\n\n${PYTHON}`}</pre>
         </div>
       </div>
-      <Exercises {...{ source, models }} />
+      <Exercises models={models} />
       <section aria-label="All models">
         <h2>{`All ${models.length} models`}</h2>
         {GROUPS.map(([title, holds]) => {
@@ -115,16 +114,15 @@ export function StartPage({ source, models, within }: StartProps) {
   );
 }
 
-/** Heads and programs to be made by the reader; the address holds what was typed. Saved files do not judge programs. */
-function Exercises({ source, models }: Pick<StartProps, "source" | "models">) {
-  const programs = source.answers("attempt");
-  const tasks = models.filter(({ kind, origin, blank }) => origin === "shipped" && (kind === "head" || (programs && blank !== "")));
+/** Heads and programs to be made by the reader; the address holds what was typed. */
+function Exercises({ models }: Pick<StartProps, "models">) {
+  const tasks = models.filter(({ kind, origin, blank }) => origin === "shipped" && (kind === "head" || blank !== ""));
   if (tasks.length === 0) return null;
   return (
     <section aria-label="Exercises">
       <h2>Exercises</h2>
       <p>
-        A task and a head of zeros{programs && ", or a program with a blank"}: type until it is proved right for every sequence. The
+        A task and a head of zeros, or a program with a blank: type until it is proved right for every sequence. The
         link holds your answer.
       </p>
       <ul>

@@ -40,8 +40,10 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.programs.compiler import compile_program
+from glassformer.programs.library import PROGRAMS
 from random_programs import RandomPrograms
 from small_models import decoder, encoder, encoder_decoder
+from written_programs import FILLED, UNREADABLE, WITHOUT_VALUE, WRONG, Writer, blank
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node on the PATH: apt-get install nodejs")
@@ -128,7 +130,10 @@ def asks_about(backend: Backend, name: str, text: str, rules: list[dict[str, Any
     if "refusal" in run:
         return asks
     if "program" in card.views:
-        return [*asks, ("program", m.AskProgram(run=run["run"]).model_dump())]
+        assert isinstance(loaded, LoadedProgram)
+        texts = [Writer(rng, loaded.model.domains.vocabulary).text() for _ in range(3)]
+        attempts = [("attempt", m.AskAttempt(**of, program=each).model_dump()) for each in texts]
+        return [*asks, ("program", m.AskProgram(run=run["run"]).model_dump()), *attempts]
     for stack in run["attentions"]:
         part = {"run": run["run"], "part": stack["part"]}
         asks.append(("measures", m.AskMeasures(**part).model_dump()))
@@ -258,6 +263,9 @@ def answer_of(call: str, answer: Any) -> None:
         answer.pop("changes", None)  # the page has its own words
     if call == "scramble" and answer.get("holds"):
         del answer["worst"]  # of changes by rounding
+    if call == "attempt" and answer.get("fault"):
+        expected = answer["fault"]["expected"]  # the page has its own words for what cannot be read
+        answer["fault"] = "a program" if expected.startswith(("a program", "one of", "a value: one of")) else expected
     if call == "check" and "refusal" not in answer:
         answer["certificate"].pop("text", None)  # the page has its own words
 
@@ -303,6 +311,20 @@ def test_so_it_does_on_random_texts(shipped: Backend, name: str) -> None:
     ]
     pairs = zip(texts, rules, strict=True)
     check_all(shipped, [(name, asks_about(shipped, name, text, [rule], rng)) for text, rule in pairs])
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_exercises_are_judged_as_by_the_server(shipped: Backend, name: str) -> None:
+    model, example = f"program-{name}", PROGRAMS[name]
+    texts = [blank(name).replace("___", filling) for filling in ("___", *FILLED[name], *WRONG[name])]
+    texts += [
+        *WITHOUT_VALUE,
+        *(text for text in UNREADABLE if text != "\ud800" and text.count("+") < 400),
+    ]  # JSON's limit, and Python's
+    draw = random.Random(3)
+    texts += [Writer(draw, example.vocabulary).text() for _ in range(20)]
+    of = {"model": model, "text": shipped.entries[model].card.text}
+    check_all(shipped, [(model, [("attempt", m.AskAttempt(**of, program=text).model_dump()) for text in texts])])
 
 
 def random_decoder(rng: random.Random) -> Decoder:
@@ -493,7 +515,7 @@ CALLS = {
     "encoder": "run rows weights measures find whatif lens contributions sweep patches",
     "encoder_decoder": "run rows weights measures find whatif lens contributions sweep scramble",
     "head": "run rows weights measures check",
-    "program": "run program",
+    "program": "run program attempt",
 }
 """What is asked about each kind."""
 

@@ -25,6 +25,8 @@ type Part = Omit<ProgramPart, "values"> & { words: string[] } & (
 export interface Definition {
   /** Each after its sources, the program last. */
   parts: Part[];
+  /** The program's values, as {@link typed} writes them. */
+  values: string[];
   /** Of each code of an output the place of its value, -1 for another variable's; null where the output is the value. */
   codes: number[] | null;
   /** The program's values as numbers, where the output is the value. */
@@ -34,11 +36,12 @@ export interface Definition {
 /** Of a variable its value at each position, of a selector its row for each query; null where there is no value. */
 type Column = number[] | boolean[][] | null;
 
-/** The parts with their values; the program's values, null where it has none; and whether an output is what they say. */
-export function defined({ parts, codes, numbers }: Definition, weights: Weights, tokens: number[], causal: boolean) {
+const seen = (rows: boolean[][], causal: boolean) => rows.map((row, query) => row.map((chosen, key) => chosen && (!causal || key <= query)));
+
+/** What each part is for a sequence, the program last. */
+export function columnsOf({ parts }: Definition, weights: Weights, tokens: number[], causal: boolean): Column[] {
   const columns: Column[] = [];
   const places = [...tokens.keys()];
-  const seen = (rows: boolean[][]) => rows.map((row, query) => row.map((chosen, key) => chosen && (!causal || key <= query)));
   const count = (part: number) => parts[part]!.words.length;
 
   const columnOf = (part: Part, table: Float32Array): Column => {
@@ -61,9 +64,9 @@ export function defined({ parts, codes, numbers }: Definition, weights: Weights,
           places.map((key) => table[selectors.reduce((at, rows) => 2 * at + Number(rows[query]![key]), 0)] === 1),
         );
       case "width":
-        return seen(selectors[0]!).map((row) => table[row.filter(Boolean).length]!);
+        return seen(selectors[0]!, causal).map((row) => table[row.filter(Boolean).length]!);
       case "aggregate": {
-        const found = seen(selectors[0]!).map((row) => {
+        const found = seen(selectors[0]!, causal).map((row) => {
           const chosen = variables[1]!.filter((_, key) => row[key]);
           if (chosen.length === 0) return part.default;
           return chosen.every((value) => value === chosen[0]) ? table[chosen[0]!]! : mean(chosen, part.means);
@@ -78,11 +81,17 @@ export function defined({ parts, codes, numbers }: Definition, weights: Weights,
     require(listed, `a value of ${part.name} that is not in its table`, "a listed one", "Save the page again.");
     columns.push(column);
   });
+  return columns;
+}
 
+/** The parts with their values; the program's values, null where it has none; and whether an output is what they say. */
+export function defined(definition: Definition, weights: Weights, tokens: number[], causal: boolean) {
+  const { parts, codes, numbers } = definition;
+  const columns = columnsOf(definition, weights, tokens, causal);
   const words = (column: Column, { words }: Part): string[] => {
     if (column === null) return [];
     if (words.length > 0) return (column as number[]).map((value) => words[value]!);
-    return seen(column as boolean[][]).map((row) => row.flatMap((chosen, key) => (chosen ? [key] : [])).join(" "));
+    return seen(column as boolean[][], causal).map((row) => row.flatMap((chosen, key) => (chosen ? [key] : [])).join(" "));
   };
   const last = columns.at(-1) as number[] | null;
   return {

@@ -40,7 +40,10 @@ const MATRICES = {
 } satisfies Answers<KeptRuns<Kept>>;
 const PREDICTIONS = { experts, next, steps, find, whatif, lens, contributions, sweep, patches, scramble } satisfies Answers<Runs>;
 const CHECK = { check: (head, asked, pause) => head.check(asked, pause) } satisfies Answers<SingleHead>;
-const PROGRAM = { program: (program, asked) => program.program(asked) } satisfies Answers<CompiledProgram>;
+const PROGRAM = {
+  program: (program, asked) => program.program(asked),
+  attempt: (program, asked, pause) => program.attempt(asked, pause),
+} satisfies Answers<CompiledProgram>;
 
 /** What is answered for each kind. */
 const ANSWERS = {
