@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,18 +143,31 @@ def test_no_verdict_is_of_another_text_however_long_one_types(
     expect(certificate(page)).to_have_attribute("data-verdict", "holds")
 
 
-def test_a_saved_page_says_undecided_of_what_it_does_not_hold(
+def test_a_saved_page_judges_what_is_written_without_a_server(
     page: Page, backend: Any, settled: Callable[[Page], None], tmp_path: Path, watch: Watch
 ) -> None:
     words = {"model": "program-sort", "view": "program", "exercise": "true", "attempt": "tokens"}
-    save(backend, from_words(words), tmp_path / "page.html")
-    page.goto((tmp_path / "page.html").as_uri())
+    file = tmp_path / "page.html"
+    save(backend, from_words(words), file)
+    page.goto(file.as_uri())
     settled(page)
     text = page.get_by_role("textbox", name="Your program")
     expect(text).to_have_value("tokens")
     expect(certificate(page)).to_have_attribute("data-verdict", "fails")
+    text.fill("tokens tokens")
+    expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
+    expect(page.locator(".fault")).to_contain_text("line 1: invalid syntax")
+    (blank,) = (card.blank for card in backend.catalogue().models if card.name == "program-sort")
+    text.fill(blank.replace("___", FILLED))
+    expect(certificate(page)).to_have_attribute("data-verdict", "holds")
+    expect(certificate(page)).to_contain_text("1,364 of 1,364")
+    assert graded(page, "program-sort.json", tmp_path / "a.json").points == 1
+
+    # A file whose weights were changed has its records alone.
+    file.write_text(re.sub(r'"crc32":\s*\d+', '"crc32":1', file.read_text(encoding="utf-8")), encoding="utf-8")
+    page.goto("about:blank")
+    page.goto(file.as_uri())
+    expect(certificate(page)).to_have_attribute("data-verdict", "fails")
     text.fill("indices")
     expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
     expect(certificate(page)).to_contain_text("This file does not judge programs")
-    expect(page.locator(".fault")).to_have_count(0)
-    assert graded(page, "program-sort.json", tmp_path / "a.json").points == 0

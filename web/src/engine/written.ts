@@ -4,8 +4,8 @@ import { Refused } from "../source";
 import type { Pause } from "./attention";
 import { grouped } from "./formatting";
 import {
-  Aggregate, Combined, EVERYTHING, Elementwise, INDICES, Interpreter, OPERATORS, Part, Select, Selector, TOKENS, Variable, Width,
-  isNumber, linear, not, over, requireFinite, shown, times, typed, type Value,
+  EVERYTHING, INDICES, Interpreter, Selector, TOKENS, Variable, aggregate, combined, inverted, isOperator, negative, not, operation,
+  select, shown, width, type Value,
 } from "./language";
 import { ascii, refusing, require } from "./refusing";
 
@@ -15,6 +15,7 @@ const [MOST_CHARACTERS, SECONDS, MOST_SEQUENCES, AT_ONCE, PAIRS_AT_ONCE, DEEPEST
 class Sign {
   constructor(readonly sign: string) {}
 }
+type Part = Variable | Selector;
 type Found = Value | Part | Sign;
 interface Word {
   kind: "name" | "int" | "str" | "sign" | "other" | "end";
@@ -24,7 +25,6 @@ interface Word {
 }
 
 const SIGNS = { eq: "==", ne: "!=", lt: "<", le: "<=", gt: ">", ge: ">=" } as Record<string, string>;
-const MIRRORED = { "<": ">", "<=": ">=", ">": "<", ">=": "<=" } as Record<string, string>;
 /** Of signs of two sides, the loosest first; comparisons are not chained. */
 const LEVELS = [["==", "!=", "<", "<=", ">", ">=", "in", "is"], ["|"], ["^"], ["&"], ["<<", ">>"], ["+", "-"], ["*", "/", "//", "%", "@"]];
 const CALLED = { select: ["keys", "queries", "predicate", "label"], selector_width: ["selector", "label"], ...Object.fromEntries(["aggregate", "pick"].map((name) => [name, ["selector", "values", "default", "label"]])) } as Record<string, string[]>;
@@ -147,23 +147,19 @@ class Reader {
     for (let chained = false; this.is(...LEVELS[level]!); chained = level === 0) {
       const sign = this.words[this.place++]!.text;
       const right = this.value(level + 1);
-      if (chained) this.unknown(from);
+      if (chained) this.unknown(from, false);
       found = this.computed(from, sign, found, right);
     }
-    if (level === 0 && this.is("and", "or", "if", "not", "for")) this.unknownUntil(from);
+    if (level === 0 && this.is("and", "or", "if", "not", "for")) this.unknown(from);
     return found;
   }
 
-  private unknown(from: Word): never {
-    this.refuse(from, `one of ${NAMES.join(", ")}, operator.eq and others, and operators`);
-  }
-
-  /** The same, with what follows until a comma or the end of parentheses. */
-  private unknownUntil(from: Word): never {
-    for (let open = 0; this.next.kind !== "end" && (open > 0 || !this.is(",", ")", "]")); this.place++) {
+  /** Refuses what was read since a word and, `further`, what follows until a comma or the end of parentheses. */
+  private unknown(from: Word, further = true): never {
+    for (let open = 0; further && this.next.kind !== "end" && (open > 0 || !this.is(",", ")", "]")); this.place++) {
       open += Number(this.is("(", "[")) - Number(this.is(")", "]"));
     }
-    this.unknown(from);
+    this.refuse(from, `one of ${NAMES.join(", ")}, operator.eq and others, and operators`);
   }
 
   private unary(): Found {
@@ -180,7 +176,7 @@ class Reader {
     const from = this.next;
     const found = this.atom();
     if (this.taken("**")) this.refuse(from, "an operator of two variables, of a variable and a number, or of two selectors");
-    if (this.is(".", "[", "(")) this.unknownUntil(from);
+    if (this.is(".", "[", "(")) this.unknown(from);
     return found;
   }
 
@@ -190,20 +186,20 @@ class Reader {
     if (word.kind === "str") {
       let value = "";
       for (this.place--; this.next.kind === "str"; this.place++) value += this.next.text.replace(/^[rRuU]/, "").slice(1, -1);
-      if (!this.texts.includes(value)) this.unknown(word);
+      if (!this.texts.includes(value)) this.unknown(word, false);
       return value;
     }
     if (word.kind === "sign" && word.text === "(") {
       if (++this.depth > DEEPEST) throw this.unread(word.line, "too deeply nested");
       const found = this.value();
-      if (this.is(",")) this.unknownUntil(word);
+      if (this.is(",")) this.unknown(word);
       if (!this.taken(")")) throw this.unread(this.next.line);
       this.depth--;
       return found;
     }
     if (word.kind !== "name") {
       if (word.kind === "end" || (word.kind === "sign" && !"[{".includes(word.text))) throw this.unread(word.line);
-      this.unknownUntil(word);
+      this.unknown(word);
     }
     if (word.text === "None") return null;
     if (word.text === "True" || word.text === "False") return word.text === "True";
@@ -212,9 +208,9 @@ class Reader {
       return new Sign(SIGNS[this.words[this.place - 1]!.text]!);
     }
     if (word.text in CALLED && this.is("(")) return this.called(word);
-    if (KEYWORDS.includes(word.text)) this.unknownUntil(word);
+    if (KEYWORDS.includes(word.text)) this.unknown(word);
     const known = this.names.get(word.text);
-    if (known === undefined && this.is("(", ".", "[")) this.unknownUntil(word);
+    if (known === undefined && this.is("(", ".", "[")) this.unknown(word);
     if (known === undefined) this.refuse(word, `a value: one of ${[...new Set([...NAMES, ...this.names.keys()])].join(", ")}, or what is made of them`);
     return known;
   }
@@ -228,7 +224,7 @@ class Reader {
       const named = this.next.kind === "name" && this.words[this.place + 1]!.text === "=";
       const name = named ? this.next.text : names[positions++];
       this.place += named ? 2 : 0;
-      if (this.is("*", "**")) this.unknownUntil(this.next);
+      if (this.is("*", "**")) this.unknown(this.next);
       const value = this.value();
       const fits = name !== undefined && names.includes(name) && !given.has(name) && (!named || positions <= names.indexOf(name));
       this.arguments(fits, word);
@@ -245,72 +241,42 @@ class Reader {
   }
 
   private made(word: Word, given: Map<string, Found>, label: string): Part {
-    const of = <T extends Part>(name: string, kind: abstract new (...made: never[]) => T, what: string, fix: string): T => {
+    const of = <T extends Part>(name: string, kind: abstract new (...made: never[]) => T, expected: string, fix: string): T => {
       const value = given.get(name)!;
-      if (!(value instanceof kind)) refusing(`${name} = ${described(value)}`, what, fix);
+      if (!(value instanceof kind)) refusing(`${name} = ${described(value)}`, expected, fix);
       return value;
     };
-    const variable = (name: string) => of<Variable>(name, Variable, "a variable", "Build it from tokens and indices.");
+    const variable = (name: string) => of(name, Variable, "a variable", "Build it from tokens and indices.");
+    const selector = () => of("selector", Selector, "a selector", "Use select().");
+    if (word.text === "selector_width") return width(selector(), label);
     if (word.text === "select") {
       const [keys, queries, compared] = [variable("keys"), variable("queries"), given.get("predicate")!];
-      if (!(compared instanceof Sign)) refusing(`predicate = ${described(compared)}`, "a function of a key's and a query's value", "Use operator.eq.");
-      return new Select(keys, queries, compared.sign, label);
+      if (compared instanceof Sign) return select(keys, queries, compared.sign, label);
+      return refusing(`predicate = ${described(compared)}`, "a function of a key's and a query's value", "Use operator.eq.");
     }
-    const selector = of<Selector>("selector", Selector, "a selector", "Use select().");
-    if (word.text === "selector_width") return new Width(selector, label);
-    const values = variable("values");
     const missing = given.get("default") ?? null;
-    const fits = !(missing instanceof Part) && !(missing instanceof Sign);
-    if (!fits) refusing(`default = ${described(missing)}`, "a finite number, a string, None or a tuple of these", "Return None where there is no value.");
-    requireFinite(missing, () => "default =");
-    return new Aggregate(selector, values, missing, word.text === "pick", label);
+    if (isPart(missing) || missing instanceof Sign) {
+      return refusing(`default = ${described(missing)}`, "a finite number, a string, None or a tuple of these", "Return None where there is no value.");
+    }
+    return aggregate(selector(), variable("values"), missing, word.text === "pick", label);
   }
 
   /** What an operator makes of parts. */
-  private computed(from: Word, sign: string, ...sides: Found[]): Part {
-    const variables = sides.map((each) => each instanceof Variable);
-    if (sides.every((each) => each instanceof Selector) && ["&", "|", "~"].includes(sign)) return combined(sign, sides);
-    let fits = variables.includes(true) && !sides.some((each) => each instanceof Selector || each instanceof Sign);
-    fits &&= sign in OPERATORS || ["+", "-", "*", "/", "~", "unary -"].includes(sign);
-    if (sign === "*" || sign === "/") fits &&= variables.filter(Boolean).length === 1;
-    if (["/", "%", "//", "&", "|"].includes(sign)) fits &&= variables[0]!;
+  private computed(from: Word, sign: string, one: Found, other?: Found): Part {
+    if (one instanceof Selector && sign === "~") return inverted(one);
+    if (one instanceof Selector && other instanceof Selector && (sign === "&" || sign === "|")) return combined(sign, one, other);
+    if (one instanceof Variable && (sign === "unary -" || sign === "~")) return sign === "~" ? not(one) : negative(one);
+    const [left, right] = [one instanceof Variable, other instanceof Variable];
+    let fits = isOperator(sign) && (left || right) && ![one, other].some((each) => each instanceof Selector || each instanceof Sign);
+    if (sign === "*" || sign === "/") fits &&= left !== right;
+    if (["/", "%", "//", "&", "|"].includes(sign)) fits &&= left;
     if (!fits) this.refuse(from, "an operator of two variables, of a variable and a number, or of two selectors");
-    return elementwise(sign, sides as (Value | Variable)[]);
+    return operation(sign, one as Value | Variable, other as Value | Variable);
   }
 }
 
-const described = (value: Found): string =>
-  value instanceof Part ? value.label : value instanceof Sign ? `operator ${value.sign}` : shown(value);
-
-function combined(sign: string, parts: Selector[]): Combined {
-  if (sign === "~") return new Combined((one) => !one, parts, `~${parts[0]!.label}`);
-  const compute = (one: boolean, other: boolean) => (sign === "&" ? one && other : one || other);
-  return new Combined(compute, parts, `(${parts[0]!.label} ${sign} ${parts[1]!.label})`);
-}
-
-function elementwise(sign: string, sides: (Value | Variable)[]): Variable {
-  const [one, other] = sides as [Value | Variable, (Value | Variable)?];
-  switch (sign) {
-    case "unary -":
-      return linear([[one, -1n]]);
-    case "~":
-      return new Elementwise((value) => not(value, null), [one as Variable], `~(${described(one)})`);
-    case "+":
-      return linear([[one, 1n], [other!, 1n]]);
-    case "-":
-      return linear([[one, 1n], [other!, -1n]]);
-    case "*":
-      return one instanceof Variable ? linear([[one, times(other as Value, 1n)]]) : linear([[other!, times(one, 1n)]]);
-    case "/":
-      require(!isNumber(other as Value) || typed(times(other as Value, 1n)) !== "int 0", `${described(one)} / 0`, "a divisor that is not 0", "Divide by another number.");
-      return linear([[one, over(1n, other as Value)]]);
-  }
-  // Python asks the right side where a constant is on the left.
-  if (!(one instanceof Variable)) return elementwise(MIRRORED[sign] ?? sign, [other!, one]);
-  const [compute, label] = [OPERATORS[sign]!, `(${described(one)} ${sign} ${described(other!)})`];
-  if (other instanceof Variable) return new Elementwise(compute, [one, other], label);
-  return new Elementwise((value) => compute(value, other as Value), [one], label);
-}
+const isPart = (value: Found): value is Part => value instanceof Variable || value instanceof Selector;
+const described = (value: Found): string => (isPart(value) ? value.label : value instanceof Sign ? `operator ${value.sign}` : shown(value));
 
 // ---- comparison -----------------------------------------------------------------------------------------------------
 
