@@ -6,6 +6,7 @@ import { Bar, Field, share } from "./parts";
 
 /** Characters of a description that a narrow screen shows whole. */
 const TWO_LINES = 90;
+const ZEROS = "A head of zeros. Type numbers until it is proved right for every sequence.";
 
 interface ReadingProps {
   source: Source;
@@ -21,6 +22,7 @@ interface ReadingProps {
 export function Reading({ source, store, state, card, run, busy, stale }: ReadingProps) {
   const help = useId();
   const can = source.answers("run");
+  const about = state.exercise && card.kind === "head" ? ZEROS : card.about;
   const [all, setAll] = useState(false);
   const area = useRef<HTMLTextAreaElement>(null);
   const grow = () => {
@@ -45,8 +47,8 @@ export function Reading({ source, store, state, card, run, busy, stale }: Readin
   };
   return (
     <section class="reading" aria-label="What the model reads">
-      <p class="about" data-all={all || card.about.length <= TWO_LINES}>{card.about.replaceAll(" %", "\u00A0%")}</p>
-      {card.about.length > TWO_LINES && (
+      <p class="about" data-all={all || about.length <= TWO_LINES}>{about.replaceAll(" %", "\u00A0%")}</p>
+      {about.length > TWO_LINES && (
         <button type="button" class="more" aria-expanded={all} onClick={() => setAll(!all)}>
           {all ? "Less" : "More about this model"}
         </button>
@@ -60,7 +62,7 @@ export function Reading({ source, store, state, card, run, busy, stale }: Readin
         </output>
       </div>
       <div class="hints">
-        <span id={help}>{card.input_help}</span>
+        <span id={help}>{can ? card.input_help : ""}</span>
         {can && card.samples.length > 0 && (
           <span class="samples">
             <span>Try</span>

@@ -129,8 +129,7 @@ export function startOf(card: ModelCard): Partial<State> {
     model: card.name,
     view: card.views[0] ?? "attention",
     text: card.text,
-    // The weights with which such a model reads its source.
-    part: card.kind === "encoder_decoder" ? "cross" : null,
+    part: null,
     layer: card.layer,
     head: card.head,
   };

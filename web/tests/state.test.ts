@@ -99,7 +99,7 @@ test("text and view come from the card where the address has none", () => {
 
 test("choosing a model resets what belongs to another, and keeps what does not", () => {
   const start = startOf(card);
-  assert.deepEqual([start.model, start.view, start.part, start.layer, start.head], ["facts", "scramble", "cross", 1, 2]);
+  assert.deepEqual([start.model, start.view, start.part, start.layer, start.head], ["facts", "scramble", null, 1, 2]);
   assert.deepEqual([start.cells, start.written, start.pin, start.versus], [{}, [], null, null]);
   assert.ok(!("shape" in start) && !("temperature" in start));
   assert.equal(startOf({ ...card, kind: "decoder" }).part, null);

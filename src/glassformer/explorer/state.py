@@ -73,7 +73,7 @@ class State(m.Message):
     order: m.Order | None = None
     """The order of the source. None, or an order of another number of things: as it is."""
     part: m.Part | None = None
-    """The stack of attention. None: the first."""
+    """The stack of attention. None: cross-attention where there is any, otherwise the only one."""
     layer: m.Index = 0
     head: m.Index = 0
     versus: HeadPlace | None = None

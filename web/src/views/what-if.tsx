@@ -29,9 +29,7 @@ const DETAILS = 40;
 const LENS_POSITIONS = 64;
 
 export function WhatIfView(props: ViewProps) {
-  // An encoder-decoder's answer comes through its cross-attention.
-  const part = props.state.part ?? (props.card.kind === "encoder_decoder" ? "cross" : null);
-  const stack = props.run ? chosenStack(props.run, { part }) : null;
+  const stack = props.run && chosenStack(props.run, props.state);
   if (!props.run || !stack) return <Awaited busy={props.busy} />;
   return <Asked key={props.card.name} {...props} run={props.run} stack={stack} />;
 }

@@ -26,10 +26,10 @@ class PageState:
     order: list[int] | None
 
     def stack(self, run: m.Run) -> m.Attention:
-        """The stack of attention of a run that is shown."""
+        """The stack of attention of a run that is shown; if none is named, cross-attention or the only one."""
         has = len(run.attentions) > 0
         require(has, f"{self.card.title}, which has no attention", "a model with attention", "Choose one.")
-        return next((stack for stack in run.attentions if stack.part == self.state.part), run.attentions[0])
+        return next((stack for stack in run.attentions if stack.part == (self.state.part or "cross")), run.attentions[0])
 
 
 def page_state(state: State, cards: Sequence[m.ModelCard]) -> PageState:

@@ -7,9 +7,9 @@ export interface Words {
   keys: string[];
 }
 
-/** The stack that the state names, or the first one. */
+/** The stack that the state names; without a name cross-attention, through which an encoder-decoder answers, or the only one. */
 export function chosenStack(run: Run, state: Pick<State, "part">): Attention | null {
-  return run.attentions.find((each) => each.part === state.part) ?? run.attentions[0] ?? null;
+  return run.attentions.find((each) => each.part === (state.part ?? "cross")) ?? run.attentions[0] ?? null;
 }
 
 /** The closest layer and head that exist. */
