@@ -29,7 +29,8 @@ class PageState:
         """The stack of attention of a run that is shown; if none is named, cross-attention or the only one."""
         has = len(run.attentions) > 0
         require(has, f"{self.card.title}, which has no attention", "a model with attention", "Choose one.")
-        return next((stack for stack in run.attentions if stack.part == (self.state.part or "cross")), run.attentions[0])
+        part = self.state.part or "cross"
+        return next((stack for stack in run.attentions if stack.part == part), run.attentions[0])
 
 
 def page_state(state: State, cards: Sequence[m.ModelCard]) -> PageState:
