@@ -14,7 +14,7 @@ from .test_page import VIEWS
 pytestmark = pytest.mark.slow
 
 SMALL = """
-() => [...document.querySelectorAll(".glassformer :is(a[href], button, input, select, textarea, .tick)")]
+() => [...document.querySelectorAll(".glassformer :is(a[href], button, input, select, summary, textarea, .tick)")]
   .filter((each) => each.checkVisibility() && !(each.type === "checkbox" && each.closest(".tick")))
   .map((each) => [each.outerHTML.slice(0, 120), each.getBoundingClientRect()])
   .filter(([, { width, height }]) => width < 39.5 || height < 39.5)

@@ -20,6 +20,7 @@ import type { ViewProps } from "./views/props";
 import { ScrambleView } from "./views/scramble";
 import { TwoTextsView } from "./views/patch";
 import { WhatIfView } from "./views/what-if";
+import { Words } from "./words";
 
 const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
   attention: { title: "Attention", show: AttentionView },
@@ -98,6 +99,7 @@ export function App({ source: answering, store, within }: AppProps) {
           >
             <Shown {...{ source, store, state, card, edits, run: answer, busy: run.busy || awaited }} />
           </section>
+          <Words view={state.view} />
         </main>
       )}
       {state.tour !== "" && <TourBar {...{ store, state, card }} />}
