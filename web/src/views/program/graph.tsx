@@ -4,6 +4,7 @@ import { bare, type PartProps } from "./part";
 import { Scroll } from "../../parts";
 import type { ProgramPart } from "../../source";
 
+
 const KINDS: Record<ProgramPart["kind"], string> = {
   input: "input",
   function: "function",
@@ -15,19 +16,13 @@ const KINDS: Record<ProgramPart["kind"], string> = {
 
 export function Graph({ program, shape, tokens, followed, lit, light }: PartProps & { shape: Shape }) {
   const { parts } = program;
-  const whole = ({ name, kind, sources, domain }: ProgramPart) => {
-    const read = sources.map((source) => parts[source]?.name).join(", ");
-    return `${name}\n${KINDS[kind]}${read && ` of ${read}`}${domain && `\nvalues: ${domain}`}`;
-  };
-  const pointed = parts.find(({ name }) => name === lit);
   return (
     <section class="panel" aria-label="The program">
       <div class="title">
         <h2>The program</h2>
-        <p class="quiet pointed">
-          {pointed
-            ? whole(pointed).replaceAll("\n", "; ")
-            : `What each part is computed from, and its value by the definition at position ${followed} (${tokens[followed]}). For a selector, these are the positions that it selects.`}
+        <p class="quiet">
+          What each part is computed from, and its value by the definition at position {followed} ({tokens[followed]}).
+          For a selector, these are the positions that it selects.
         </p>
       </div>
       <Scroll label="The program" middle>
@@ -38,18 +33,18 @@ export function Graph({ program, shape, tokens, followed, lit, light }: PartProp
             ))}
           </svg>
           <ol>
-            {parts.map((part, at) => {
-              const { name, kind, values } = part;
+            {parts.map(({ name, kind, sources, domain, values }, at) => {
               const { x = 0, y = 0 } = shape.places[at] ?? {};
               const selects = kind === "select" || kind === "combined";
               const value = values[followed];
+              const read = sources.map((source) => parts[source]?.name).join(", ");
               return (
                 <li
                   data-kind={selects ? "selector" : kind}
                   data-on={lit === name}
                   data-output={at === parts.length - 1}
                   style={{ left: `${x}px`, top: `${y}px`, width: `${WIDE}px`, height: `${HIGH}px` }}
-                  title={whole(part)}
+                  title={`${name}\n${KINDS[kind]}${read && ` of ${read}`}${domain && `\nvalues: ${domain}`}`}
                   onMouseEnter={() => light(name)}
                   onMouseLeave={() => light(null)}
                 >
