@@ -106,7 +106,7 @@ def _lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry |
     if config.source_positions != "none":
         about += " This model's encoder knows positions, so the order may change the answer."
     source, words = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"], list(lookup.VOCAB)
-    help_text = "the decoder's output so far, usually nothing"
+    help_text = "what the decoder has written so far, usually nothing; the question is in the words that Scramble shows"
     card = _card(place, "encoder_decoder", about, _LOOKUP_VIEWS, "", help_text, source=source, words=words)
     layers = config.num_encoder_layers + config.num_decoder_layers
     return ModelEntry(card, lambda: course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers)))
