@@ -250,6 +250,8 @@ SAME = select(tokens, tokens, operator.eq)
         (lambda: compile_program(tokens, "ab", 2, dtype="float32"), "dtype"),  # type: ignore[arg-type]
         (lambda: verify_program(tokens), "Input"),  # type: ignore[arg-type]
         (lambda: verify_program(compile_program(tokens, "ab", 2), seconds=0), "seconds"),
+        (lambda: select(tokens, tokens, 5), "predicate = 5"),
+        (lambda: select(tokens, tokens, tokens), "predicate = tokens"),
         (lambda: compile_program(10**400 * tokens, (1, 2), 2), "factor"),
         (lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2), "(10 * aggregate"),
         # several values where one is needed, and too many
