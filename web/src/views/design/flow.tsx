@@ -196,7 +196,7 @@ function Share({ share }: { share: number }) {
   return (
     <span class="read-by">
       <Bar share={share} />
-      <span class="number">{percent(share, 0)}</span>
+      <span class="number">{percent(share)}</span>
     </span>
   );
 }

@@ -1,7 +1,6 @@
 // One position's computation in words.
 import { Mark, Positions, percent, short } from "../../parts";
 import type { Check } from "../../source";
-import { brief } from "./weights";
 
 interface FollowingProps {
   check: Check;
@@ -66,11 +65,11 @@ export function Story({ check, names, followed, first }: Omit<FollowingProps, "c
       {main.map((key, at) => (
         <>
           {at > 0 && ", "}
-          {percent(weights[key] ?? 0, 0)} {word(key)}
+          {percent(weights[key] ?? 0)} {word(key)}
         </>
       ))}
       {rest > 0 && ", almost nothing for the rest"}. The values, weighted by these, add up to{" "}
-      <code>{output.map(brief).join(" ")}</code>
+      <code>{output.map((value) => short(value)).join(" ")}</code>
       {right === null ? (
         <>, which is not judged.</>
       ) : (

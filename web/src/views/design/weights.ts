@@ -242,11 +242,12 @@ function noMatrix(value: unknown): string | null {
 export function brief(value: number): string {
   const size = Math.abs(value);
   if (value === 0) return "0";
-  if (size < 0.005) return "~0";
+  if (size < 0.0005) return "~0";
+  const digits = size < 0.01 ? 1 : size < 0.995 ? 2 : 3;
   const text =
     size >= 99_999.5
       ? value.toExponential(0).replace("e+", "e")
-      : String(Number(size >= 999.5 ? value.toFixed(0) : value.toPrecision(size < 1 ? 2 : 3)));
+      : String(Number(size >= 999.5 ? value.toFixed(0) : value.toPrecision(digits)));
   return text.replace("-", "\u2212");
 }
 
