@@ -24,11 +24,17 @@ interface Word {
   line: number;
 }
 
-const SIGNS = { eq: "==", ne: "!=", lt: "<", le: "<=", gt: ">", ge: ">=" } as Record<string, string>;
+const SIGNS = new Map([["eq", "=="], ["ne", "!="], ["lt", "<"], ["le", "<="], ["gt", ">"], ["ge", ">="]]);
 /** Of signs of two sides, the loosest first; comparisons are not chained. */
 const LEVELS = [["==", "!=", "<", "<=", ">", ">=", "in", "is"], ["|"], ["^"], ["&"], ["<<", ">>"], ["+", "-"], ["*", "/", "//", "%", "@"]];
-const CALLED = { select: ["keys", "queries", "predicate", "label"], selector_width: ["selector", "label"], ...Object.fromEntries(["aggregate", "pick"].map((name) => [name, ["selector", "values", "default", "label"]])) } as Record<string, string[]>;
-const NAMES = ["tokens", "indices", "everything", ...Object.keys(CALLED)];
+/** What is called, and its arguments. */
+const CALLED = new Map([
+  ["select", ["keys", "queries", "predicate", "label"]],
+  ["selector_width", ["selector", "label"]],
+  ["aggregate", ["selector", "values", "default", "label"]],
+  ["pick", ["selector", "values", "default", "label"]],
+]);
+const NAMES = ["tokens", "indices", "everything", ...CALLED.keys()];
 const KEYWORDS = "and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield".split(" ");
 const WORD = new RegExp(
   [
@@ -36,7 +42,7 @@ const WORD = new RegExp(
     /(?<newline>\r?\n|\r)/u,
     /(?<str>[rRuU]?(?:'[^'\n]*'|"[^"\n]*"))/u,
     /(?<other>[bBfF][rR]?(?:'[^'\n]*'|"[^"\n]*")|\d[\d_]*(?:\.[\d_]*(?:[eE][-+]?\d+)?[jJ]?|[eE][-+]?\d+[jJ]?|[jJ])|\.\d[\d_]*(?:[eE][-+]?\d+)?[jJ]?|\.\.\.)/u,
-    /(?<int>(?:0[xX][\da-fA-F]+|0[oO][0-7]+|0[bB][01]+|[1-9]\d*(?:_\d+)*|0+)(?![\p{L}\p{N}_]))/u,
+    /(?<int>(?:0[xX][\da-fA-F]+|0[oO][0-7]+|0[bB][01]+|[1-9]\d*(?:_\d+)*|0+(?:_0+)*)(?![\p{L}\p{N}_]))/u,
     /(?<name>[\p{L}_][\p{L}\p{N}_]*)/u,
     /(?<sign>\*\*=?|\/\/=?|<<=?|>>=?|[<>=!]=|->|[-+*\/%@&|^]=|[-+*\/%@&|^~<>()[\]{},:.;=])/u,
   ].map(({ source }) => source).join("|"),
@@ -75,6 +81,7 @@ class Reader {
         if (!/^[ \t\f]*(?:[\r\n#]|$)/.test(text.slice(at))) throw this.unread(line, "unexpected indent");
       } else if (kind !== "newline" && kind !== "space") {
         open += Number("([{".includes(word)) - Number(")]}".includes(word));
+        if (word === ";" && (this.words.at(-1)?.kind ?? "end") === "end") throw this.unread(line);
         this.words.push(word === ";" ? { kind: "end", text: word, at, line } : { kind, text: word, at, line });
       }
       line += Number(kind === "newline");
@@ -165,11 +172,12 @@ class Reader {
   private unary(): Found {
     const from = this.next;
     if (!this.taken("-", "~", "+", "not")) return this.power();
-    if (from.text === "-" && this.next.kind === "int") return -(this.power() as bigint);
     if (++this.depth > DEEPEST) throw this.unread(from.line, "too deeply nested");
-    const found = this.computed(from, from.text === "~" ? "~" : `unary ${from.text}`, this.unary());
+    const found = this.unary();
     this.depth--;
-    return found;
+    const literal = /^-[\s(]*\d\w*[\s)]*$/.test(this.text.slice(from.at, this.next.at));
+    if (literal && typeof found === "bigint") return -found;
+    return this.computed(from, from.text === "~" ? "~" : `unary ${from.text}`, found);
   }
 
   private power(): Found {
@@ -203,11 +211,13 @@ class Reader {
     }
     if (word.text === "None") return null;
     if (word.text === "True" || word.text === "False") return word.text === "True";
-    if (word.text === "operator" && this.is(".") && this.words[this.place + 1]!.text in SIGNS) {
+    const sign = word.text === "operator" && this.is(".") && SIGNS.get(this.words[this.place + 1]!.text);
+    if (sign) {
       this.place += 2;
-      return new Sign(SIGNS[this.words[this.place - 1]!.text]!);
+      return new Sign(sign);
     }
-    if (word.text in CALLED && this.is("(")) return this.called(word);
+    const names = CALLED.get(word.text);
+    if (names && this.is("(")) return this.called(word, names);
     if (KEYWORDS.includes(word.text)) this.unknown(word);
     const known = this.names.get(word.text);
     if (known === undefined && this.is("(", ".", "[")) this.unknown(word);
@@ -215,29 +225,27 @@ class Reader {
     return known;
   }
 
-  private called(word: Word): Found {
-    const names = CALLED[word.text]!;
+  private called(word: Word, names: string[]): Found {
     const given = new Map<string, Found>();
-    let positions = 0;
+    const fitting = (fits: boolean) => {
+      if (!fits) throw this.unread(word.line, `${word.text}() takes ${names.join(", ")}`);
+    };
+    let positional = true;
     this.place++;
     while (!this.taken(")")) {
       const named = this.next.kind === "name" && this.words[this.place + 1]!.text === "=";
-      const name = named ? this.next.text : names[positions++];
+      const name = named ? this.next.text : names[given.size];
       this.place += named ? 2 : 0;
       if (this.is("*", "**")) this.unknown(this.next);
       const value = this.value();
-      const fits = name !== undefined && names.includes(name) && !given.has(name) && (!named || positions <= names.indexOf(name));
-      this.arguments(fits, word);
+      fitting(name !== undefined && names.includes(name) && !given.has(name) && (named || positional));
+      positional &&= !named;
       given.set(name!, value);
       if (!this.taken(",") && !this.is(")")) throw this.unread(this.next.line);
     }
     const label = given.get("label") ?? "";
-    this.arguments(typeof label === "string" && names.every((name) => given.has(name) || name === "label" || name === "default"), word);
+    fitting(typeof label === "string" && names.every((name) => given.has(name) || name === "label" || name === "default"));
     return this.made(word, given, label as string);
-  }
-
-  private arguments(fits: boolean, word: Word): void {
-    require(fits, `a text that cannot be read: line ${word.line}: ${word.text}() takes ${CALLED[word.text]!.join(", ")}`, "a program of this language", "Correct it.");
   }
 
   private made(word: Word, given: Map<string, Found>, label: string): Part {
