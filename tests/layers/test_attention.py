@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.errors import InputError
 from glassformer.kernels.pattern import CAUSAL, FULL, Pattern
-from glassformer.layers.attention import Attended, attend, watching
+from glassformer.layers.attention import Attended, attend, matrices, watching
 from refusals import refused
 
 
@@ -401,3 +401,17 @@ def test_watchers_hear_what_is_given_and_leave_the_output_alone() -> None:
     assert (first.key_weights is options["key_weights"], first.sinks is options["sinks"]) == (True, True)
     assert (second.scale, second.key_weights, second.sinks) == (3.0, None, None)
     assert len(heard[1]) == 1
+
+
+@pytest.mark.parametrize("heads", [1, 4], ids=["for all heads", "for each head"])
+@pytest.mark.parametrize("chosen", [(0, 1, 2, 3), (3, 1)])
+def test_weights_beside_a_mask_of_numbers(heads: int, chosen: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, mask = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 3), (2, heads, 5, 5))
+    )
+    call = Attended(q, k, v, 0.7, CAUSAL, mask=mask)
+    scores = 0.7 * q @ k.repeat_interleave(2, 1).mT + mask
+    expected = scores.masked_fill(~CAUSAL.mask(5, 5), -torch.inf).softmax(-1)
+    torch.testing.assert_close(matrices(call, chosen)[1], expected[:, list(chosen)], rtol=0, atol=1e-12)
