@@ -70,8 +70,8 @@ UNREADABLE = (
         "indices * indices",
         "1 / indices",
     ),
-    *("tokens == everything", "operator.eq == tokens", "True & tokens", "select", "tokens('abc')", "everything | tokens"),
-    *("select(tokens, tokens, 5)", "select(tokens, tokens, tokens)"),
+    *("tokens == everything", "operator.eq == tokens", "True & tokens", "everything | tokens"),
+    *("select", "tokens('abc')", "select(tokens, tokens, 5)", "select(tokens, tokens, tokens)"),
     *("5 % indices", "1 & indices", "selector_width(*indices)", "selector_width(**indices)", "selector_width(tokens)"),
     *(
         "select(tokens)",
