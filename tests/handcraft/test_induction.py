@@ -12,11 +12,13 @@ from torch import Tensor
 from glassformer.handcraft.induction import (
     InductionCertificate,
     RotaryHead,
+    _Bound,
     build_induction,
     distance_gap,
     induction_target,
     verify_induction,
 )
+from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.capture import capture
@@ -161,3 +163,28 @@ def test_relations_are_cosines_of_the_distance() -> None:
     assert distance_gap(theta, 2, 6) == pytest.approx(min(away))
     with refused("pair 3"):
         head.attend_to(7, 1.0, 3, 0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("parts", [("query", "key"), ("value",)], ids=["scores", "values"])
+def test_errors_of_a_layers_input_move_what_it_reads_within_the_bound(parts: tuple[str, ...]) -> None:
+    model = build_induction("abc", 8).double()
+    attention = model.layers[1].attention
+    width = model.config.hidden_dim
+    generator = torch.Generator().manual_seed(0)
+    for part in parts:  # a matrix that moves a vector further than any of its columns is long
+        getattr(attention, part).weight.zero_()[0].fill_(1.0)
+    bound, error = _Bound(model, SequenceSpace(("a", "b", "c"), 8, has_cls=True)), 0.01
+    x = torch.randn(5, width, generator=generator, dtype=torch.float64)
+    q, k, added, blur, drift = bound._read(1, x, error)
+    moves = [torch.randn(5, width, generator=generator, dtype=torch.float64) for _ in range(200)]
+    moves += [sign * (torch.ones_like(x) - x * (x.sum(1) / x.square().sum(1))[:, None]) for sign in (1, -1)]
+    for move in moves:
+        other = bound._read(1, x + error * move / move.norm(dim=1, keepdim=True), 0.0)
+        assert float((other[2] - added).norm(dim=1).max()) <= drift
+        assert float((other[0] @ other[1].T - q @ k.T).abs().max()) <= blur
+    near = (
+        float((other[0] @ other[1].T - q @ k.T).abs().max()) / blur,
+        float((other[2] - added).norm(dim=1).max()) / drift,
+    )
+    assert near[parts == ("value",)] > 0.5

@@ -38,6 +38,7 @@ from glassformer.programs import (
     verify_program,
 )
 from glassformer.programs import certificate as certificates
+from glassformer.programs import checker as checkers
 from glassformer.programs import library as lib
 from glassformer.programs.adder import Adder, verify_adder
 from glassformer.programs.checker import Checked, HeadClaim, LayerClaim
@@ -425,6 +426,14 @@ def test_large_vocabularies_long_sequences_and_shared_selectors_end() -> None:
     assert verify_program(compile_program(selector_width(other), "ab", 3)).verdict == "holds"
 
 
+def test_a_function_that_changes_nothing_costs_nothing() -> None:
+    unchanged = elementwise(lambda value: value, tokens)
+    equal = selector_width(select(tokens, tokens, operator.eq))
+    through = selector_width(select(unchanged, unchanged, operator.eq))
+    sizes = [compile_program(equal + other, "abc", 4).num_parameters for other in (equal, through)]
+    assert sizes[0] == sizes[1]
+
+
 def test_after_its_seconds_a_verdict_is_undecided() -> None:
     model = compile_program(lib.machine(6), range(6), 6)
     certificate = verify_program(model, seconds=1e-6)
@@ -586,6 +595,46 @@ def test_a_solution_is_not_lost_to_more_features() -> None:
     trial = _campaign().Trial(822711)  # features of 49 bits: solved with some of them, not with all 131
     trial.run()
     assert trial.faults == []
+
+
+@pytest.mark.parametrize(
+    ("program", "causal"),
+    [
+        (aggregate(everything, tokens), False),
+        (aggregate(select(indices, indices, operator.lt), tokens, 1), True),
+        (aggregate(select(tokens, tokens, operator.lt), tokens, 7) * 2 + 1, False),
+    ],
+    ids=["of all", "with a default", "scaled"],
+)
+def test_bounds_on_means_of_many_values_are_near_their_errors(program: Variable, causal: bool) -> None:
+    model = compile_program(program, tuple(range(30)), 30, causal=causal)
+    assert model.codes is None
+    certificate = verify_program(model, limit=1000)
+    assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound")
+    assert certificate.largest_error <= certificate.bound < 1e-6
+    with torch.no_grad():
+        model.output.weight.mul_(1.001)
+    certificate = verify_program(model, limit=1000)
+    assert certificate.verdict == "fails"
+    assert 0.025 < certificate.largest_error <= certificate.bound < 1.2 * certificate.largest_error
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_units_add_is_within_its_range(seed: int) -> None:
+    """Of points that are known up to an error of any size."""
+    program, rng = lib.histogram(), np.random.default_rng(seed)
+    domains = Domains("ab", 3)
+    network = certificates.network_of(compile_program(program, domains.vocabulary, domains.max_len))
+    checker = checkers._Checker(network, domains, program, math.inf)
+    error, points = float(10.0 ** rng.integers(-6, 1)), rng.normal(size=4)
+    factor, bias, down = rng.normal(size=7), rng.normal(size=7), rng.normal(size=(3, 7))
+    low, high, slack = checker.bends(points, error, factor, bias, down)
+    near = points[:, None] + error * np.linspace(-1, 1, 2001)
+    found = np.maximum(near[..., None] * factor + bias, 0) @ down.T
+    assert (low - slack <= found.min(1)).all()
+    assert (found.max(1) <= high + slack).all()
+    np.testing.assert_allclose(low, found.min(1), rtol=0, atol=0.02 * error)
+    np.testing.assert_allclose(high, found.max(1), rtol=0, atol=0.02 * error)
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
