@@ -42,6 +42,8 @@ def test_a_graph_is_drawn_with_possible_values() -> None:
         "1  select of 0, 0  select(tokens == tokens)",
         "2  width of 1      histogram                 1 to 3",
     ]
+    assert draw_graph(tokens, Domains(tuple("abcdef"), 1)).endswith("tokens  a, b, c, d, e, f")
+    assert draw_graph(tokens, Domains(tuple("abcdefg"), 1)).endswith("tokens  a, b, c, d, e, f, ... (7 values)")
 
 
 @pytest.mark.parametrize("name", ["histogram", "reverse", "sort", "induction", "parity"])
