@@ -130,6 +130,7 @@ def test_beginning_and_ends(metadata: dict[str, Any], begin: list[str], ends: li
         (bytewise(token_type=[1]), "1 entries of tokenizer.ggml.token_type"),
         (bytewise(merges=["th"]), "the merge 'th'"),
         (bytewise(merges=["q z"]), "the merge 'q z'"),
+        (bytewise(merges=["Ġth e"]), "0120th e'"),
         (bytewise(merges=range(2**20 + 1)), "1,048,577 entries"),
         (bytewise("tekken"), "without a bos_token_id"),
         (bytewise(add_bos_token=1), "add_bos_token = '1'"),

@@ -201,7 +201,8 @@ def test_bad_input_is_refused() -> None:
         ({"missing": 0.2, "distinct_values": False}, 19),
         ({"missing": 0.2, "distinct_values": True, "held_out": 0.0}, 16),
         ({"missing": 0.2, "distinct_values": True, "held_out": 0.25}, 8),
+        ({"num_values": 3, "max_facts": 1, "distinct_values": True, "held_out": 0.25}, 1),
     ],
 )
 def test_the_most_facts_of_a_context(changes: dict[str, Any], most: int) -> None:
-    assert LookupConfig(num_keys=20, num_values=16, max_facts=2, **changes).most_facts == most
+    assert LookupConfig(**{"num_keys": 20, "num_values": 16, "max_facts": 2, **changes}).most_facts == most

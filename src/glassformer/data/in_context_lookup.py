@@ -99,7 +99,7 @@ class LookupConfig:
 
     @property
     def _most_values(self) -> int:
-        return max(1, self.num_values // 2) if self.num_held_out else self.num_values
+        return self.num_values // 2 if self.num_held_out else self.num_values
 
     def _require_room(self, num_facts: int) -> None:
         got = f"{num_facts} facts with num_keys = {self.num_keys} and missing = {self.missing}"
