@@ -47,6 +47,12 @@ def test_model_and_tokenizer_are_found_without_loading(tiny_gpt_oss: Path, monke
     assert sorted(names) == ["<|call|>", "<|endoftext|>", "<|return|>"]
 
 
+def test_a_file_of_a_repository_is_looked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_file", lambda *asked: asked)
+    monkeypatch.setattr(module, "read_gguf", lambda found: found)
+    assert module.find_place("owner/name:part.gguf") == ("owner/name", "part.gguf")
+
+
 def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
     model = module.find_model(str(tiny_gpt_oss)).load("cpu", "stored")
     assert isinstance(model, Decoder)
@@ -68,6 +74,15 @@ def test_texts_run_under_captures_and_interventions(tiny_gpt_oss: Path) -> None:
     assert len(seen.weights) == len(lm.model.layers)
     with intervene(lm, zero("attention", layers=0)):
         assert not torch.equal(lm("some text"), logits)
+
+
+def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu")
+    messages = [{"role": "user", "content": "a"}]
+    assert lm.prompt(messages)[0] == lm.tokenizer.special("<|start|>")
+    lm = replace(lm, tokenizer=replace(lm.tokenizer, specials={}))
+    with refused("which has no chat template"):
+        lm.prompt(messages)
 
 
 def test_a_processor_gets_the_same_weights_in_12_bits(
