@@ -89,6 +89,8 @@ def test_a_trace_holds_what_its_names_say() -> None:
     seq = np.random.default_rng(4).normal(size=(5, 4))
     trace = NumpyHead(head).trace(seq)
     x = head.with_positions(seq)
+    for found, matrix in ((trace.K, head.Km), (trace.Q, head.Qm), (trace.V, head.Vm)):
+        np.testing.assert_allclose(found, x @ matrix, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(trace.scores, (x @ head.Qm) @ (x @ head.Km).T / math.sqrt(3), rtol=1e-12)
     np.testing.assert_allclose(trace.weights.sum(axis=1), 1.0, rtol=1e-14)
     np.testing.assert_allclose(trace.output, trace.weights @ trace.V, rtol=1e-12, atol=1e-14)

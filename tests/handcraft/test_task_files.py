@@ -36,7 +36,7 @@ def table(path: Path, content: Any) -> Path:
 def complaint(path: Path, run_python: bool = False) -> str:
     """The one line that ``path`` is refused with."""
     with pytest.raises(InputError) as raised:
-        read_task(path, run_python)
+        read_task(path, run_python=True) if run_python else read_task(path)
     message = str(raised.value)
     assert message.isprintable()
     assert path.name in message

@@ -29,6 +29,7 @@ def test_it_is_proved_for_all_pairs_and_right_on_many(dtype: torch.dtype) -> Non
     assert certificate.holds
     assert certificate.num_pairs == 10**20
     assert certificate.num_cases == 20_000
+    assert 0 < certificate.leak < 1e-6
     assert certificate.num_parameters == sum(each.numel() for each in model.parameters()) <= 100
     assert "HOLDS for all 1e+20" in str(certificate)
     pairs = np.concatenate([EDGES, np.random.default_rng(2025).integers(0, 10**10, (2000, 2))])

@@ -127,6 +127,14 @@ def test_files_that_define_no_program_are_refused_in_one_line(text: str, named: 
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_is_run_only_when_asked_for(tmp_path: Path) -> None:
+    path, trace = tmp_path / "mine.py", tmp_path / "trace"
+    path.write_text(f"open({str(trace)!r}, 'w')")
+    with refused("can do anything on this computer"):
+        read_program(path)
+    assert not trace.exists()
+
+
 def test_unknown_programs_are_refused() -> None:
     with refused("histogran", fix="histogram"):
         read_program("histogran")
