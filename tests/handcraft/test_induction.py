@@ -183,6 +183,8 @@ def test_errors_of_a_layers_input_move_what_it_reads_within_the_bound(parts: tup
         other = bound._read(1, x + error * move / move.norm(dim=1, keepdim=True), 0.0)
         assert float((other[2] - added).norm(dim=1).max()) <= drift
         assert float((other[0] @ other[1].T - q @ k.T).abs().max()) <= blur
+    assert bound._score_rounding * float((other[0] @ other[1].T).abs().max()) < other[3] < blur  # rounding alone
+    assert 0 < other[4] < drift
     near = (
         float((other[0] @ other[1].T - q @ k.T).abs().max()) / blur,
         float((other[2] - added).norm(dim=1).max()) / drift,
