@@ -54,7 +54,7 @@ export class CompiledProgram extends KeptRuns<KeptProgram> {
       const read = await this.forward(tokens, pause);
       const finite = read.numbers.every(Number.isFinite);
       const words = finite ? this.words(read.numbers) : [];
-      const said = { headline: finite ? words.join(" ").replaceAll("None", "\u2013") : "outputs that are not finite", classes: [], words };
+      const said = { headline: finite ? words.map((word) => (word === "None" ? "\u2013" : word)).join(" ") : "outputs that are not finite", classes: [], words };
       const names = tokens.map((token) => this.data.vocabulary[token]!);
       return { message: { run, ask, tokens: names, source: null, attentions: [], said }, matrices: new Map(), tokens, ...read };
     });

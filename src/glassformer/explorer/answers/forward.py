@@ -258,7 +258,7 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
         numbers = loaded.model(ids)[0]
     if bool(numbers.isfinite().all()):
         words = [value_in_words(value) for value in loaded.model.decode(numbers.double().tolist())]
-        said = m.Said(headline=" ".join(words).replace("None", "\N{EN DASH}"), words=words)
+        said = m.Said(headline=" ".join("\N{EN DASH}" if each == "None" else each for each in words), words=words)
     else:
         said = m.Said(headline="outputs that are not finite")
     tokens = [visible(str(token)) for token in given]
