@@ -637,6 +637,34 @@ def test_what_units_add_is_within_its_range(seed: int) -> None:
     np.testing.assert_allclose(high, found.max(1), rtol=0, atol=0.02 * error)
 
 
+@pytest.mark.parametrize("vocabulary", ["ab", (0, 1, 2)], ids=["letters", "numbers"])
+@pytest.mark.parametrize("nothing", [None, 0.2, 7.0])
+def test_what_a_head_copies_is_within_its_errors(vocabulary: Sequence[Any], nothing: float | None) -> None:
+    """0.5 + table[value] + 2 value, within 0.3 and the 0.1 of what is copied; or within ``nothing`` of 0."""
+    copied = pick(PREVIOUS, tokens)
+    model, domains = compile_program(copied, vocabulary, 3), Domains(vocabulary, 3)
+    checker = checkers._Checker(certificates.network_of(model), domains, copied, math.inf)
+    table = np.arange(1.0, len(vocabulary) + 1)[:, None] ** 2
+    with np.errstate(all="ignore"):  # as check() does
+        form = checker.copied(copied, checkers.Form({}, np.array([0.5]), np.array([0.1])), table, 2.0, 0.3, nothing)
+    radius = float(form.radius[0])
+    (rows,) = form.tables.values()
+    wanted = {
+        value: (at - 0.4, at + 0.4)
+        for value, each in zip(vocabulary, table[:, 0], strict=True)
+        for at in [0.5 + each + (0 if isinstance(value, str) else 2 * value)]
+    }
+    if nothing is not None:
+        wanted[None] = -nothing, nothing
+    listed = domains.listed(copied)
+    assert set(wanted) == (set(listed) if nothing is not None else set(vocabulary))
+    for value, middle in zip(listed, (rows[:, 0] + form.constant[0]).tolist(), strict=True):
+        if value in wanted:
+            low, high = wanted[value]
+            assert middle - radius <= low < high <= middle + radius
+    assert radius == pytest.approx(max(0.4, nothing or 0.0), rel=1e-8)
+
+
 @pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
 def test_random_models_and_damaged_ones_have_no_false_certificate(count: int, tmp_path: Path) -> None:
     made = _campaign()
