@@ -49,7 +49,10 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
                 tensor, chosen = one.apply(tensor, choices, there[place])
                 if place.site == "scores" and one.operation != "forbid":  # what is forbidden is not reached
                     chosen = chosen & (plain > -torch.inf)
-                    keys[number] |= set(chosen.any(0).any(0).any(0).nonzero()[:, 0].tolist())
+                    reached = chosen.any(0).any(0).any(0)
+                    keys[number] |= {
+                        key for key in named_keys(one) if -len(reached) <= key < len(reached) and reached[key]
+                    }
                 touched[number] |= bool(chosen.any())
         if place.site == "scores":  # what is forbidden stays forbidden
             tensor = tensor.masked_fill(plain == -torch.inf, -torch.inf)
@@ -60,10 +63,8 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
 
     output = subject.plainly(visit)
     for number, one in enumerate(cases):
-        given = one.where.get("keys")
-        if one.site == "scores" and one.operation != "forbid" and given is not None and not isinstance(given, slice):
-            size = next(tensor.shape[3] for place, tensor in there.items() if place.site == "scores")
-            touched[number] &= set(resolved(given, size)) <= keys[number]
+        if one.site == "scores" and one.operation != "forbid":
+            touched[number] &= set(named_keys(one)) <= keys[number]
     edits = [one.edit(other) for one in cases]
     watched = sorted({one.site for one in cases} - {"sinks", "experts"})
     with ExitStack() as blocks:
@@ -90,6 +91,12 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
 
 def place_of(record: Record) -> Place:
     return Place(record.what, record.layer, record.source, "cross" in record.name)
+
+
+def named_keys(one: Case) -> list[int]:
+    """The keys that are named one by one; those below 0 are others where there are more keys."""
+    given = one.where.get("keys")
+    return [] if given is None or isinstance(given, slice) else [given] if isinstance(given, int) else list(given)
 
 
 def layers_of(one: Case, place: Place, there: dict[Place, Tensor]) -> list[int]:
