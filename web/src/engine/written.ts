@@ -91,6 +91,7 @@ class Reader {
     this.words.push({ kind: "end", text: "", at, line });
   }
 
+  /** Whether a line begins here. */
   private starts(): boolean {
     const last = this.words.at(-1);
     return last === undefined || (last.kind === "end" && last.text !== ";");
@@ -317,12 +318,15 @@ export async function compare(
         if (performance.now() > until) return sofar();
         const tokens = Array.from({ length }, (_, place) => Math.floor((start + row) / letters ** (length - 1 - place)) % letters);
         const outputs = interpreter.run(program, numbered(tokens));
-        const values: number[] | null = first ? null : wanted(tokens); // a function that fails on one of these sequences is refused all the same
+        // After the first difference programs run on: where a function fails within this block, it is refused, as by the server.
+        const values: number[] | null = first ? null : wanted(tokens);
         const position: number = values === null ? -1 : interpreter.missing ? 0 : outputs.findIndex((value, at) => value !== values[at]);
         if (position >= 0) first = { row, tokens, position, found: interpreter.value(outputs[position]!) };
       }
-      if (first) interpreter.required(program, numbered(first.tokens));
-      if (first) return { verdict: "fails", num_checked: num_checked + first.row + 1, num_possible, counterexample: first };
+      if (first) {
+        interpreter.required(program, numbered(first.tokens)); // which says why there is no value
+        return { verdict: "fails", num_checked: num_checked + first.row + 1, num_possible, counterexample: first };
+      }
       num_checked += some;
       await pause();
     }
