@@ -15,6 +15,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -152,6 +153,12 @@ def _check(figure: Figure) -> None:
 native.COMPILED = tuple(range(native.best_level() + 1))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the C++ library once, before workers would compile one each."""
+    if getattr(config.option, "numprocesses", None):
+        native.look()
+
+
 @pytest.fixture(scope="session")
 def compiler() -> None:
     """Skip where there is no C++ compiler at all."""
@@ -171,9 +178,12 @@ def library(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 @pytest.fixture(scope="session")
-def wider(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+def wider(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Compiled with vectors of 64 bytes, as for AVX-512, of two registers or four of this processor's."""
     command = os.environ.get("CXX") or next(filter(shutil.which, native._COMPILERS))
-    with pytest.MonkeyPatch.context() as patch:
+    folder = tmp_path_factory.getbasetemp().parent  # that of all workers, of which one compiles
+    with pytest.MonkeyPatch.context() as patch, FileLock(folder / "wider.lock"):
         patch.setenv("CXX", f"{command} -DVECTOR_BYTES=64")
-        yield native._load(native._compile(tmp_path_factory.mktemp("wider"), "wider"))
+        patch.setattr(native, "COMPILED", tuple({0, min(1, native.best_level())}))
+        stem = f"wider-{native._stem()}"
+        return native._load(native._cached(folder, stem) or native._compile(folder, stem))

@@ -4,6 +4,7 @@ An answer runs in the process of the student who wrote it. A check leaves no tra
 streams of output are what they were.
 """
 
+import functools
 import io
 import json
 import random
@@ -181,6 +182,17 @@ def outcome(exercise: Exercise, answer: Any, case: Case) -> Outcome:
         return Outcome(error=error)
 
 
+def drawn(exercise: Exercise, seed: int) -> Iterator[Case]:
+    """The cases of a variant, new ones in each call: an answer may change what they hold."""
+    return exercise.cases(torch.Generator().manual_seed(seed))
+
+
+@functools.cache
+def expected_outcomes(exercise: Exercise, seed: int) -> list[Outcome]:
+    """What the library's form does on each case."""
+    return [outcome(exercise, exercise.expected, case) for case in drawn(exercise, seed)]
+
+
 def _parts(result: Any) -> tuple[Any, dict[str, Tensor]]:
     return (result.output, result.weights) if isinstance(result, Built) else (result, {})
 
@@ -335,8 +347,8 @@ class Lesson:
         failed: list[tuple[int, Outcome, bool]] = []
         try:
             with _unchanged(), time_limit(SECONDS):
-                for number, case in enumerate(exercise.cases(torch.Generator().manual_seed(self.seed)), 1):
-                    expected = outcome(exercise, exercise.expected, case)
+                pairs = zip(drawn(exercise, self.seed), expected_outcomes(exercise, self.seed), strict=True)
+                for number, (case, expected) in enumerate(pairs, 1):
                     if expected.error:
                         raise expected.error
                     found = outcome(exercise, answer, case)
