@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from glassformer.cli.main import main
+from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, gamma
 from glassformer.handcraft.induction import build_induction, verify_induction
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.feedforward import MLP, NoFeedForward
@@ -41,10 +42,12 @@ from glassformer.programs import certificate as certificates
 from glassformer.programs import checker as checkers
 from glassformer.programs import library as lib
 from glassformer.programs.adder import Adder, verify_adder
-from glassformer.programs.checker import Checked, HeadClaim, LayerClaim
+from glassformer.programs.checker import Affine, Checked, HeadClaim, LayerClaim
 from glassformer.programs.domains import Domains
 from glassformer.programs.enumeration import Batch
 from glassformer.programs.language import typed
+from glassformer.programs.model import make_block
+from glassformer.programs.plan import Stored
 from glassformer.programs.saved import load_program, save_program
 from refusals import refused
 
@@ -171,6 +174,23 @@ def test_numbers_that_overflow_prove_nothing() -> None:
             verify_adder(model)
 
 
+def test_scores_that_overflow_prove_nothing() -> None:
+    model = compile_program(tokens, "ab", 2, dtype=torch.float32)
+    block = make_block(1, 1, 1, 0, causal=False, sinks=False)  # which adds nothing
+    with torch.no_grad():
+        for weight in block.parameters():
+            weight.zero_()
+    model.layers.append(block.eval())
+    model.claims = (LayerClaim((), ()),)
+    assert verify_program(model, limit=1).rests_on == "the bound"
+    with torch.no_grad():
+        block.attention.query.bias.fill_(1e25)
+        block.attention.key.bias.fill_(1e25)
+    with refused("not finite"):
+        model.run("ab")
+    assert verify_program(model, limit=1).bound == math.inf
+
+
 def test_codes_and_tolerances_that_are_not_finite_are_refused() -> None:
     model = compile_program(lib.histogram(), "abc", 4)
     codes = model.codes
@@ -237,6 +257,18 @@ def test_a_large_constant_hides_no_difference() -> None:
     right = all(same(model.run(text), p(text)) for text in ("a" * 30, "a" * 29, "a" * 29 + "b", "b" * 30))
     assert certificate.verdict == "undecided" or (certificate.verdict == "holds" and right)
     assert right
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_rounding_is_left_out(dtype: torch.dtype) -> None:
+    model = compile_program(lib.histogram(), "ab", 3, dtype=dtype)
+    network = certificates.network_of(model)
+    checker = checkers._Checker(network, model.domains, lib.histogram(), math.inf)
+    for count in (1, 64, 2**20, 2**30):
+        assert checkers._own(1.0, count) >= gamma(count, FLOAT64_ROUNDOFF)
+        assert checker.rounding(count) >= gamma(count, network.roundoff)
+    affine = Affine(np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]]), np.array([0.0, 1.0]))  # two roundings of each number
+    assert (checker.rounded(affine, np.ones(3)) >= gamma(2, network.roundoff) * np.array([3, 4])).all()
 
 
 def random_means(count: int) -> int:
@@ -335,6 +367,8 @@ def test_a_mean_and_a_token_that_are_the_same_number_are_refused() -> None:
         (lib.reverse(), (1e-9, 2e-9, 1e9)),
         (lib.histogram(), tuple(range(0, 4000, 50))),
         (lib.shift(tokens, 1), tuple(range(150))),
+        (selector_width(select(tokens, tokens, lambda key, query: key == query != 1.01)), (0, 1, 1.01)),
+        (selector_width(select(tokens, elementwise(lambda n: max(-1, min(n, 1)), tokens), operator.eq)), (-1, 1, 5)),
     ],
 )
 def test_numbers_of_any_size_are_compared_and_copied(program: Variable, vocabulary: tuple[Any, ...]) -> None:
@@ -342,6 +376,14 @@ def test_numbers_of_any_size_are_compared_and_copied(program: Variable, vocabula
         model = compile_program(program, vocabulary, 3 if len(vocabulary) < 9 else 2, dtype=dtype)
         certificate = verify_program(model)
         assert certificate.verdict == "holds", certificate
+
+
+def test_numbers_far_from_0_are_functions_of_one_another() -> None:
+    values = tuple(range(10**9, 10**9 + 3))
+    stored = Stored(tokens, "tokens", 0, values, True, [np.array(values, dtype=np.float64)])
+    solved = stored.solve(np.array([0.0, 2.0, 4.0]))
+    assert solved is not None
+    assert (solved[0].tolist(), solved[1]) == ([2.0], -2e9)
 
 
 @pytest.mark.parametrize(
@@ -412,6 +454,7 @@ def test_large_vocabularies_long_sequences_and_shared_selectors_end() -> None:
     assert certificate.verdict == "holds"
     certificate = verify_program(compile_program(lib.shift(tokens, 1), "ab", 1024), limit=50)
     assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound")
+    assert "of 3.6e308" in str(certificate)
     one = select(tokens, tokens, operator.eq)
     both = one
     for _ in range(40):
@@ -434,6 +477,13 @@ def test_a_function_that_changes_nothing_costs_nothing() -> None:
     assert sizes[0] == sizes[1]
 
 
+def test_functions_of_too_many_values_are_the_same_only_as_sums() -> None:
+    domains = Domains(range(100), 100)
+    least, most = (elementwise(choose, tokens, indices) for choose in (min, max))
+    assert domains.key(tokens + indices) == domains.key(tokens + indices) != domains.key(tokens - indices)
+    assert domains.key(least) != domains.key(most)
+
+
 def test_after_its_seconds_a_verdict_is_undecided() -> None:
     model = compile_program(lib.machine(6), range(6), 6)
     certificate = verify_program(model, seconds=1e-6)
@@ -453,6 +503,7 @@ def test_a_certificate_says_what_it_covers() -> None:
     assert "1 to 4 tokens of a, b, c; queries see only keys up to the query" in text
     assert "not covered     names of heads and coordinates" in text
     assert f"{certificate.num_undefined} without a value" in text
+    assert "120 of 120" in text
     assert 0 < certificate.num_undefined < certificate.num_run
     space = certificate.max_len, certificate.causal, certificate.vocabulary, certificate.limit
     assert space == (4, True, ("a", "b", "c"), 2000)
