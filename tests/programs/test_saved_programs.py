@@ -17,6 +17,7 @@ from glassformer.programs import (
     compile_program,
     elementwise,
     indices,
+    saved,
     select,
     tokens,
     verify_program,
@@ -105,6 +106,17 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     with refused("not finite"):
         save_program(model, tmp_path / "model.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_as_large_as_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.json"
+    save_program(compiled("histogram"), path)
+    entries = path.read_text().count(",") + 1
+    monkeypatch.setattr(saved, "MAX_NUMBERS", entries)
+    save_program(compiled("histogram"), path)
+    monkeypatch.setattr(saved, "MAX_NUMBERS", entries - 1)
+    with refused(f"{entries:,} entries"):
+        save_program(compiled("histogram"), path)
 
 
 @pytest.fixture(scope="module")
