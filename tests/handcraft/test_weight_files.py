@@ -123,6 +123,8 @@ def test_files_of_others_are_understood(tmp_path: Path) -> None:
     (tmp_path / "link.npz").symlink_to(tmp_path / "int.npz")
     for name in ("int.npz", "f.npz", "bom.JSON", "link.npz"):
         assert same(read_head(str(tmp_path / name)), expected)
+    of_version_2 = archive(tmp_path / "2.npz", header(shaped("(2, 2)"), b"\x02\x00") + np.eye(2).tobytes())
+    assert same(read_head(of_version_2), HeadWeights(np.eye(2), np.eye(2), np.eye(2)))
 
 
 # Where there is no file
