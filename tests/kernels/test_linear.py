@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glassformer.kernels import linear as module
 from glassformer.kernels import native, plain
-from glassformer.kernels.linear import FEW, linear
+from glassformer.kernels.linear import FEW, FEW_NARROW, linear
 from glassformer.layers.feedforward import Linear
 
 
@@ -52,6 +52,14 @@ def test_values(dtype: torch.dtype, grad: bool) -> None:
             assert_same(linear(*(each.requires_grad_(grad) for each in given)).detach(), given)
 
     check()
+
+
+@pytest.mark.usefixtures("path")
+def test_onednn_gets_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is slow where the processor has no products of it."""
+    monkeypatch.setattr(module, "by_onednn", None)
+    given = tensors((FEW_NARROW + 1,), 3, 5, torch.bfloat16, True)
+    assert_same(linear(*given), given)
 
 
 @pytest.mark.parametrize("needed", [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, None)])

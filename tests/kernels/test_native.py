@@ -1,5 +1,7 @@
 """How the C++ library is compiled, cached and loaded."""
 
+import ctypes
+import errno
 import os
 import re
 import shlex
@@ -54,11 +56,14 @@ def afresh() -> Library | None:
 def test_a_library_of_a_wheel_that_does_not_load_is_replaced(
     quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    loaded, load = list[Path](), ctypes.CDLL
+    monkeypatch.setattr(ctypes, "CDLL", lambda path, *mode: loaded.append(Path(path)) or load(path, *mode))
     monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt.so")
     native.PREBUILT.write_bytes(b"of another system")
     library = afresh()
     assert library is not None
     assert Path(library.code._name).parent == quick
+    assert {*Path(torch.__file__).parent.glob("lib/libgomp*")} <= {*loaded[: loaded.index(native.PREBUILT)]}
 
 
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +167,22 @@ def test_a_folder_that_is_not_private_is_not_used(how: str, quick: Path, tmp_pat
     assert str(quick) in message
     assert works(native.library())
     assert not quick.is_dir() or planted.read_bytes() == b"untrusted"
+
+
+def test_a_temporary_folder_that_cannot_be_removed_is_left(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network's disk, which keeps what a process has open."""
+
+    def fail(*_given: object, **_others: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    quick.write_text("in place of a folder")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "rmdir", fail)
+    (message,) = warned(native.library)
+    assert "cannot be cached" in message
+    assert works(native.library())
 
 
 def test_another_users_folder_is_refused(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
