@@ -378,6 +378,14 @@ def test_numbers_of_any_size_are_compared_and_copied(program: Variable, vocabula
         assert certificate.verdict == "holds", certificate
 
 
+def test_a_cost_takes_no_feature_of_rounding_errors() -> None:
+    table = ["1110111", "1111001", "0101011", "0100101", "1101101", "0111101", "1111111"]
+    program = selector_width(select(tokens, tokens, lambda key, query: table[query][key] == "1"))
+    model = compile_program(program, range(7), 2)
+    assert model.blocks[0].attention.head_dim == 5
+    assert verify_program(model).verdict == "holds"
+
+
 def test_numbers_far_from_0_are_functions_of_one_another() -> None:
     values = tuple(range(10**9, 10**9 + 3))
     stored = Stored(tokens, "tokens", 0, values, True, [np.array(values, dtype=np.float64)])
