@@ -171,8 +171,9 @@ def test_training_learns_and_keeps_the_best_weights(capsys: pytest.CaptureFixtur
     assert history["val_acc"][-1] == 1
     assert not model.training
     assert loss() == pytest.approx(min(history["val_loss"]), rel=1e-5)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert (len(lines), said.err) == (6, "")
     assert lines[-1].startswith("Epoch 6/6: training loss")
     worse = train_model(model, loader(32), held_out, num_epochs=3, learning_rate=3.0)
     assert min(worse["val_loss"]) < max(worse["val_loss"])

@@ -155,8 +155,9 @@ def test_history_is_what_the_courses_loop_counts(in_tuple: bool, capsys: pytest.
         assert history[name] == pytest.approx(numbers, abs=1e-5)
     torch.testing.assert_close(model.table.weight, twin.table.weight)
     assert not model.training
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 3
+    said = capsys.readouterr()
+    printed = said.out.splitlines()
+    assert (len(printed), said.err) == (3, "")
     numbers = expected["train_loss"][2], expected["val_loss"][2], expected["val_acc"][2]
     assert all(f"{number:.4f}" in printed[2] for number in numbers[:2])
     assert printed[2].endswith(f"accuracy {numbers[2]:.2f}%")
