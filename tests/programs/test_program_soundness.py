@@ -292,6 +292,21 @@ def test_no_error_is_above_the_printed_bound(count: int) -> None:
     assert random_means(count) == 0
 
 
+@pytest.mark.parametrize("value", [1.9, 0.7, -3.3])
+def test_the_mean_of_keys_that_are_not_selected_is_rounded(value: float) -> None:
+    length = 1000
+    p = pick(select(tokens, tokens, lambda key, _: key == 0), elementwise(lambda t: value if t else 0, tokens), 0)
+    model = compile_program(p, (0, 1), length, dtype=torch.float32)
+    with torch.no_grad():
+        model.blocks[0].attention.sinks.fill_(-1e4)  # all keys share what is to be the sink's
+    model.codes = None  # read as numbers
+    with torch.inference_mode():
+        error = float(model(torch.ones(1, length, dtype=torch.long)).abs().max())
+    certificate = verify_program(model, tolerance=abs(value) * (1 + 3e-6), limit=10)
+    assert error <= certificate.bound
+    assert certificate.verdict == "undecided"
+
+
 def test_an_error_above_the_bound_is_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     model = compile_program(lib.histogram(), "abc", 3)
     with torch.no_grad():

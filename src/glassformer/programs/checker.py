@@ -537,17 +537,16 @@ class _Checker:
         others = n * math.exp(min(2 * error - scores.gap, 700.0))
         count = np.arange(1, n + 1)
         least, most = count / (count + others), np.ones(n)
-        nothing: float | None = size  # where nothing is selected; without a sink it may be any value
+        nothing = size  # where nothing is selected; without a sink it may be any value
         if sink is not None:
             least = count / (count + others + np.exp(np.minimum(sink - scores.low + error, 700)))
             most = count / (count + np.exp(np.minimum(sink - scores.high - error, 700)))
             nothing = min(1.0, n * math.exp(min(scores.others + error - sink, 700.0))) * size
-        if self.domains.reflexive(selector):
-            nothing = None
         width = self.network.embedding.shape[1] + len(v.constant)
         rounded = float(self.rounding(2 * width + n + 64)) * size + 64 * n * self.network.smallest
+        unselected = None if self.domains.reflexive(selector) else nothing + rounded
         if isinstance(part, Width):
-            return self.width(part, v, least, most, others * size + rounded, nothing)
+            return self.width(part, v, least, most, others * size + rounded, unselected)
         off = (1 - float(least[0]) + others) * size + rounded
         v = self.express(v, [part.values])
         copied, values = self.key(part.values), self.domains.of(part.values)
@@ -556,7 +555,7 @@ class _Checker:
             off += math.expm1(min(scores.spread + 2 * error, 700.0)) * 2 * size
             table, linear, more = self.fitted(copied, table)
             off += more
-        return self.copied(part, v, table, linear, off, nothing)
+        return self.copied(part, v, table, linear, off, unselected)
 
     def fitted(self, key: int, table: Array | None) -> tuple[Array | None, float, float]:
         """A table as a multiple of the numbers in it, what is left for other values, and how far it is from that."""
@@ -584,9 +583,11 @@ class _Checker:
             if not all(map(is_number, values or ())) or (nothing is not None and not is_number(part.default)):
                 raise Undecided(f"{part}, with too many values, some of them no numbers")
             first = 0.0 if table is None else float(table.flat[0])
-            off += (0.0 if table is None else float(np.ptp(table))) + float(_own(abs(constant) + abs(first)))
+            default = 0.0 if nothing is None else linear * float(part.default)
+            slack = float(_own(abs(constant) + abs(first) + abs(default)))
+            off += (0.0 if table is None else float(np.ptp(table))) + slack
             if nothing is not None:
-                off = max(off, nothing + abs(constant + first + linear * float(part.default)) * (1 + 2**-40))
+                off = max(off, nothing + abs(constant + first + default) + slack)
             return Form({key: np.array([[linear]])}, np.array([constant + first]), _up(np.array([off])))
         low, high = np.full((len(listed), 1), np.inf), np.full((len(listed), 1), -np.inf)
         own = {} if values is None else {typed(value): place for place, value in enumerate(values)}
