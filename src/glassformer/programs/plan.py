@@ -92,8 +92,6 @@ class Stored:
     """If a head writes it: for each feature the number at a key of which it takes the mean, less ``defaults``."""
     defaults: list[float] = field(default_factory=list)
     """If a head writes it: for each feature what is added everywhere, and so is left where nothing is selected."""
-    span: tuple[float, float] = (0.0, 0.0)
-    """The least and the largest number that is stored, unless it is free."""
     read: int = 0
     """The time of its last reader."""
     coordinates: list[int] = field(default_factory=list)
@@ -144,18 +142,6 @@ class Sum:
     def born(self) -> int:
         """The time from which it can be read."""
         return max((stored.born for stored, _ in self.terms), default=0)
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """The least and the largest number that it can be."""
-        least = most = self.constant
-        for stored, wanted in self.terms:
-            if isinstance(wanted, np.ndarray):
-                ends = float(wanted.min()), float(wanted.max())
-            else:
-                ends = wanted * stored.span[0], wanted * stored.span[1]
-            least, most = least + min(ends), most + max(ends)
-        return least, most
 
     def read_at(self, time: int) -> Sum:
         """The same; keeps what it reads until then."""
@@ -312,7 +298,6 @@ class Plan:
                 default = 0.0 if sure else self.code(part)(part.default)
                 stored.features.append(np.empty(0))
                 stored.copied.append(origin.plus(Sum(constant=-default)).read_at(head.time))
-                stored.span = min(origin.span[0], default), max(origin.span[1], default)
                 stored.defaults.append(default)
             head.writes.append(stored)
             self.stored[key] = stored
@@ -426,8 +411,7 @@ class Plan:
         key = "share", self.domains.key(part)
         if key not in self.stored:
             head = self._head(part.selector, 0.0, 0)
-            name, features = f"share of {part}", [np.empty(0)]
-            stored = Stored(part, name, head.time, None, free=False, features=features, span=(0.0, 1.0))
+            stored = Stored(part, f"share of {part}", head.time, None, free=False, features=[np.empty(0)])
             stored.copied.append(Sum(constant=1.0))
             stored.defaults.append(0.0)
             head.writes.append(stored)
