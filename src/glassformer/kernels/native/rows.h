@@ -393,18 +393,29 @@ inline void prepare(const float* x, int64_t width, char* token) {
 
 // ---- R rows with T tokens -------------------------------------------------------------------------------------------
 
-// Prefetches the cache line of weights that is read 16 KiB later: into the second-level cache, since it would take the
-// place of tokens in the first.
-INLINE inline void prefetch_ahead(const void* weights) {
+// Into the second-level cache: in the first a cache line of weights would take the place of tokens.
+INLINE inline void prefetch(const void* weights) {
   constexpr int FOR_READING = 0, SECOND_LEVEL = 2;
-  __builtin_prefetch(static_cast<const char*>(weights) + 16384, FOR_READING, SECOND_LEVEL);
+  __builtin_prefetch(weights, FOR_READING, SECOND_LEVEL);
 }
 
+// How far ahead of one row after the other, in bytes.
+constexpr int64_t FAR_AHEAD = 16384;
+INLINE inline void prefetch_ahead(const void* weights) { prefetch(static_cast<const char*>(weights) + FAR_AHEAD); }
+
+// What a tile of several rows prefetches: its columns of the rows that are so many further on. Each pass over the same
+// rows takes every passes-th cache line, so that no pass leaves the memory idle.
+struct Next {
+  int64_t rows = 0, pass = 0, passes = 1;
+};
+
 template <int R, int T, typename Number, int PARTS>
-inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride) {
+inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride,
+                 Next next) {
   constexpr int64_t LINE = 64 / sizeof(Number);  // a cache line of weights
   constexpr int64_t STEP = LINE > PARTS * WIDTH ? LINE : PARTS * WIDTH;
   const Number* weights = matrix.weights + row * width;
+  const Number* ahead = weights + next.rows * width;
   Floats sums[PARTS][R][T] = {};
   const auto add = [&](int64_t k, int64_t count, int part) INLINE {
     Floats token[T];
@@ -420,9 +431,14 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
     }
   };
   int64_t k = 0;
-  for (; k + STEP <= width; k += STEP) {
-    for (int r = 0; r < R; ++r)
-      for (int64_t i = 0; i < STEP; i += LINE) prefetch_ahead(weights + r * width + k + i);
+  for (int64_t wait = next.pass; k + STEP <= width; k += STEP) {
+    if (R == 1) {
+      for (int64_t i = 0; i < STEP; i += LINE) prefetch_ahead(weights + k + i);
+    } else if (wait-- == 0) {
+      for (int r = 0; r < R; ++r)
+        for (int64_t i = 0; i < STEP; i += LINE) prefetch(ahead + r * width + k + i);
+      wait = next.passes - 1;
+    }
     for (int64_t i = 0; i < STEP; i += PARTS * WIDTH)
       for (int part = 0; part < PARTS; ++part) add(k + i + part * WIDTH, WIDTH, part);
   }
@@ -436,7 +452,7 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
 }
 
 template <int R, int T>
-inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride) {
+inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride, Next next) {
   const int64_t bytes = Lossless::row_bytes(width);
   const int32_t* index = matrix.index + 2 * row;
   Lossless::Table tables[R];
@@ -444,8 +460,13 @@ inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, fl
   __builtin_prefetch(index + 64);
   __builtin_prefetch(matrix.index + 2 * int64_t{index[1]} + 64);
   Floats sums[2][R][T] = {};
+  const int64_t ahead = R == 1 ? FAR_AHEAD : next.rows * bytes;
+  int64_t wait = R == 1 ? 0 : next.pass;
   const auto add = [&](const uint8_t* group, int64_t k, auto whole) INLINE {
-    for (int r = 0; r < R; ++r) prefetch_ahead(group + r * bytes), prefetch_ahead(group + r * bytes + 64);
+    if (R == 1 || wait-- == 0) {
+      for (int r = 0; r < R; ++r) prefetch(group + r * bytes + ahead), prefetch(group + r * bytes + ahead + 64);
+      wait = next.passes - 1;
+    }
 #pragma GCC unroll 4
     for (int64_t part = 0; part < Lossless::PARTS; ++part) {
       Lossless::Weights weights[R];
@@ -487,7 +508,7 @@ INLINE inline Floats row_scales(const Format& weights, int64_t i, int64_t count)
 }
 
 template <int R, int T, typename Format>
-inline void tile(const Format& weights, int64_t row, const char* x, int64_t width, float* out, int64_t stride) {
+inline void tile(const Format& weights, int64_t row, const char* x, int64_t width, float* out, int64_t stride, Next) {
   constexpr int64_t TOGETHER = Format::TOGETHER;
   const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
   Floats sums[R][T] = {};
@@ -517,25 +538,41 @@ inline void tile(const Format& weights, int64_t row, const char* x, int64_t widt
     for (int t = 0; t < T; ++t) out[t * stride + row + r] = sum(sums[r][t]);
 }
 
-// Tokens of `size` numbers or bytes, T at a time.
+// Tokens of `size` numbers or bytes, T at a time; of each T the rows from `row` to `end`, R at a time.
 template <int R, int T, typename Format, typename Number>
-inline void all_tokens(const Format& weights, int64_t row, const Number* x, int64_t width, int64_t tokens, int64_t size,
-                       float* out, int64_t stride) {
+inline void all_tokens(const Format& weights, int64_t row, int64_t end, const Number* x, int64_t width, int64_t tokens,
+                       int64_t size, float* out, int64_t stride, Next next = {}) {
   int64_t t = 0;
-  for (; t + T <= tokens; t += T) tile<R, T>(weights, row, x + t * size, width, out + t * stride, stride);
+  for (; t + T <= tokens; t += T, ++next.pass)
+    for (int64_t r = row; r < end; r += R) tile<R, T>(weights, r, x + t * size, width, out + t * stride, stride, next);
   if constexpr (T > 1)
-    if (t < tokens) all_tokens<R, T - 1>(weights, row, x + t * size, width, tokens - t, size, out + t * stride, stride);
+    if (t < tokens)
+      all_tokens<R, T - 1>(weights, row, end, x + t * size, width, tokens - t, size, out + t * stride, stride, next);
 }
 
 // ---- the rows from first to last ------------------------------------------------------------------------------------
 
+// The weights of a block of rows stay in the second-level cache for all tokens, and T tokens in the first for its rows.
+template <int R, int T, typename Format>
+inline void multiply_blocks(const Format& weights, int64_t row_bytes, const float* x, int64_t width, int64_t tokens,
+                            int64_t first, int64_t last, float* out, int64_t stride) {
+  constexpr int64_t BLOCK_BYTES = 1 << 17;
+  const int64_t passes = (tokens + T - 1) / T, tiles = BLOCK_BYTES / (R * row_bytes), far = FAR_AHEAD / row_bytes;
+  const int64_t whole = last - (last - first) % R, block = passes > 1 && tiles > 1 ? R * tiles : R;
+  const Next next{passes > 1 ? block : R + far, 0, passes};
+  const int64_t rows = passes > 1 ? block : whole - first;
+  for (int64_t row = first; row < whole; row += rows) {
+    const int64_t end = row + rows < whole ? row + rows : whole;
+    all_tokens<R, T>(weights, row, end, x, width, tokens, width, out, stride, next);
+  }
+  all_tokens<1, T>(weights, whole, last, x, width, tokens, width, out, stride);
+}
+
 template <int R, typename Number, int PARTS>
 inline void multiply_rows(Dense<Number, PARTS> weights, const float* x, int64_t width, int64_t tokens, int64_t first,
                           int64_t last, float* out, int64_t stride) {
-  constexpr int AT_ONCE = VECTOR_BYTES == 64 ? 4 : 3;
-  int64_t row = first;
-  for (; row + R <= last; row += R) all_tokens<R, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
-  for (; row < last; ++row) all_tokens<1, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
+  constexpr int T = VECTOR_BYTES == 64 ? 4 : 3;
+  multiply_blocks<R, T>(weights, width * sizeof(Number), x, width, tokens, first, last, out, stride);
 }
 
 // Matrices with rows of FAR numbers and more are not in caches. Memory is read fastest from one end to the other, so few
@@ -553,10 +590,10 @@ inline void multiply_rows(const Number* weights, const float* x, int64_t width, 
 
 inline void multiply_rows(Lossless weights, const float* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
                           float* out, int64_t stride) {
-  int64_t row = first;
+  const int64_t bytes = Lossless::row_bytes(width);
   if (tokens > 2 && VECTOR_BYTES == 64)
-    for (; row + 2 <= last; row += 2) all_tokens<2, 4>(weights, row, x, width, tokens, width, out, stride);
-  for (; row < last; ++row) all_tokens<1, 4>(weights, row, x, width, tokens, width, out, stride);
+    multiply_blocks<2, 4>(weights, bytes, x, width, tokens, first, last, out, stride);
+  else multiply_blocks<1, 4>(weights, bytes, x, width, tokens, first, last, out, stride);
 }
 
 // Rows that are read off once for many tokens.
@@ -579,7 +616,7 @@ inline void multiply_unpacked(Format weights, const char* x, int64_t width, int6
     for (int64_t i = 0; i < each; ++i)
       read[r * each + i] = Format::unpacked(weights.read(r, start + r * blocks, i * Format::TOGETHER, false));
   const Rows<Format> unpacked{weights, read, each};
-  all_tokens<R, TOKENS>(unpacked, row, x, width, tokens, token_bytes(width), out, stride);
+  all_tokens<R, TOKENS>(unpacked, row, row + R, x, width, tokens, token_bytes(width), out, stride);
 }
 
 // Rows after which whole vectors can be read.
@@ -599,9 +636,11 @@ inline int64_t multiply_rows(Format weights, const char* x, int64_t width, int64
   if (tokens <= TOKENS) {
     const int64_t whole = (blocks + WIDTH - 1) / WIDTH * WIDTH, inside = last - (whole - 1) / blocks;
     const Inside<Format> whole_vectors{weights};
-    for (; row < inside; ++row)
-      all_tokens<1, TOKENS>(whole_vectors, row, x, width, tokens, token_bytes(width), out, stride);
-    for (; row < last; ++row) all_tokens<1, TOKENS>(weights, row, x, width, tokens, token_bytes(width), out, stride);
+    if (inside > row) {
+      all_tokens<1, TOKENS>(whole_vectors, row, inside, x, width, tokens, token_bytes(width), out, stride);
+      row = inside;
+    }
+    all_tokens<1, TOKENS>(weights, row, last, x, width, tokens, token_bytes(width), out, stride);
     return DONE;
   }
   const Buffer<Unpacked> read(AT_ONCE * (blocks + 1));
