@@ -46,6 +46,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -149,6 +150,8 @@ def require_as_built(
         drops = module.training and getattr(module, "dropout", 0.0) > 0
         changes = drops or getattr(module, "max_norm", None) is not None
         require(not changes, f"{name} with dropout, or with max_norm", "neither of these", "Call model.eval().")
+    narrows = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    require(not narrows, "torch.autocast, which rounds products to fewer bits", "the dtype of the weights", "Leave it.")
     require(not is_watched(model), "a model with hooks, or within edits", "the model alone", "Verify it outside.")
     wanted = {} if like is None else {name: _settings(each) for name, each in like.named_modules()}
     found = wanted and {name: _settings(each) for name, each in model.named_modules()}

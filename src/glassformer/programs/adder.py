@@ -171,6 +171,10 @@ def verify_adder(model: Adder) -> AdderCertificate:
     out = _double(attention.output.weight[0]).reshape(2, 4)
     factors = (out @ _double(attention.value.weight[:, 0]) * per_digit).tolist()
     added = float((out @ _double(attention.value.bias)).sum() + attention.output.bias.double())
+    value, bias = np.abs(_double(attention.value.weight[:, 0])), np.abs(_double(attention.value.bias))
+    terms = np.abs(out) @ (value * float(own.abs().max()) + bias)  # which may cancel
+    up, down = (_double(ffn.up.weight[:, 0]), _double(ffn.up.bias)), _double(ffn.down.weight[0])
+    bends = [-bias / weight for weight, bias in zip(*up, strict=True) if weight]
     leak = error = 0.0
     cases = 0
     for k in range(n + 1):
@@ -185,9 +189,9 @@ def verify_adder(model: Adder) -> AdderCertificate:
         found = row[places]
         used = slice(0, 3) if k == n else slice(0, 5)
         leak = float(np.max([leak, others, np.abs(found - ideal)[used].max()]))
-        size = 9 * (np.abs(row).sum() + 2 * abs(per_digit)) + 40
+        size = 9 * (np.abs(row).sum() + 2 * abs(per_digit)) + 40 + terms.sum() + float(attention.output.bias.abs())
         blur = 9 * others + 9 * off * sum(map(abs, factors))
-        blur += gamma(query + 64, roundoff) * size + 2 * linear * (1 + size)
+        blur += gamma(2 * query + 64, roundoff) * size + 2 * linear * (1 + size)
         top, below = range(10 if k < n else 1), (10, 10, 2) if k > 0 else (1, 1, 1)
         table = np.array(list(itertools.product(*map(range, below), top, top)), dtype=np.float64)
         before_a, before_b, carry, a, b = table.T
@@ -195,10 +199,12 @@ def verify_adder(model: Adder) -> AdderCertificate:
         total = a + b + before // 10
         z = found @ np.array([before % 10, before_b, before_a, b, a]) + added
         cases = max(cases, len(table))
-        for end in (z - blur, z + blur):
-            inside = np.maximum(end[:, None] * _double(ffn.up.weight[:, 0]) + _double(ffn.up.bias), 0)
-            x = end + inside @ _double(ffn.down.weight[0]) + float(ffn.down.bias[0])
-            slack = gamma(64, roundoff) * (np.abs(end).max() + 10 * inside.max() + 20)
+        # Between its bends the network is linear.
+        for end in (z - blur, z + blur, *(np.clip(bend, z - blur, z + blur) for bend in bends)):
+            x = end + np.maximum(end[:, None] * up[0] + up[1], 0) @ down + float(ffn.down.bias[0])
+            inside = np.abs(end[:, None] * up[0]) + np.abs(up[1])
+            size = np.abs(end) + inside @ np.abs(down) + abs(float(ffn.down.bias[0])) + 20
+            slack = gamma(64, roundoff) * size.max()
             error = float(np.maximum(error, np.abs(x - total % 10).max() + slack))  # NaN stays
     output = model.output
     parabola = torch.equal(output.weight[:, 0].double(), 2 * digits) and torch.equal(output.bias.double(), -(digits**2))

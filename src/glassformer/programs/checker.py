@@ -363,10 +363,14 @@ class _Checker:
 
     def rounded(self, map: Affine, sizes: Array, executed: bool = True) -> Array:
         """The rounding errors of a linear map of numbers of these sizes, in the transformer or only here."""
+        size, tiny = np.abs(map.weight), self.network.smallest
         count = (map.weight != 0).sum(1) + (map.bias != 0) + 1
-        terms = np.abs(map.weight) @ sizes + np.abs(map.bias)
-        relative = self.rounding(count) if executed else _own(1.0, count)
-        return np.where(terms > 0, relative * terms + count * self.network.smallest, 0)
+        terms = size @ sizes + np.abs(map.bias)
+        off = (self.rounding(count) if executed else _own(1.0, count)) * terms + count * tiny
+        if executed:  # factors below ``tiny`` may be taken as 0, and products may overflow before they cancel
+            off += size @ np.minimum(sizes, tiny) + np.where(size < tiny, size, 0) @ sizes
+            off[~(terms < self.network.largest / 4)] = np.inf
+        return np.where(terms > 0, off, 0)
 
     def within(self, key: int, table: Array) -> tuple[Array, Array]:
         """The middle and half the range of what a table adds."""
@@ -524,7 +528,8 @@ class _Checker:
                 slots.append(self.mean(part, v.at(slice(first + number, first + number + 1)), scores, sink, selector))
             # Of what has no claim, the mean is within the largest of its values.
             left = self.size(v.at(slice(first + len(writes), first + wide)))
-            slots.append(Form({}, np.zeros(len(left)), left * (1 + self.rounding(self.domains.max_len + 64))))
+            more = 1 + self.rounding(2 * self.domains.max_len + 64)
+            slots.append(Form({}, np.zeros(len(left)), np.where(left > 0, left * more, 0)))
             self.watch(x)
         return self.add(x, self.linear(self.join(slots), layer.output))
 
@@ -543,7 +548,8 @@ class _Checker:
             most = count / (count + np.exp(np.minimum(sink - scores.high - error, 700)))
             nothing = min(1.0, n * math.exp(min(scores.others + error - sink, 700.0))) * size
         width = self.network.embedding.shape[1] + len(v.constant)
-        rounded = float(self.rounding(2 * width + n + 64)) * size + 64 * n * self.network.smallest
+        # Of n keys both the weighted sum and the sum of weights are rounded n times.
+        rounded = float(self.rounding(2 * width + 2 * n + 64)) * size + 64 * n * self.network.smallest
         unselected = None if self.domains.reflexive(selector) else nothing + rounded
         if isinstance(part, Width):
             return self.width(part, v, least, most, others * size + rounded, unselected)
@@ -740,7 +746,8 @@ class _Checker:
                 self.lookup(x, Affine(up.weight[units], up.bias[units]), off[units], down.weight[:, units], claim)
             )
             self.watch(x)
-        keep, linear = np.eye(len(x.constant)), np.zeros(len(x.constant))
+        keep, linear, sizes = np.eye(len(x.constant)), np.zeros(len(x.constant)), self.size(x)
+        terms, pairs = np.zeros(len(x.constant)), 0
         waiting: dict[bytes, list[int]] = {}
         for unit in np.flatnonzero(~claimed & down.weight.any(0)).tolist():
             whole = np.concatenate([up.weight[unit], up.bias[[unit]], down.weight[:, unit]]) + 0.0
@@ -751,9 +758,12 @@ class _Checker:
             others.pop()
             keep += down.weight[:, [unit]] @ up.weight[[unit]]
             linear += down.weight[:, unit] * up.bias[unit]
+            terms += np.abs(down.weight[:, unit]) * (np.abs(up.weight[unit]) @ sizes + abs(up.bias[unit]))
+            pairs += 1
             added = added + 2 * np.abs(down.weight[:, unit]) * off[unit]
         for unit in itertools.chain.from_iterable(waiting.values()):
             added = added + np.abs(down.weight[:, unit]) * active[unit]
+        added = added + np.where(terms > 0, _own(terms + sizes, pairs), 0)  # terms may cancel in keep and linear
         kept = self.linear(x, Affine(keep, linear), executed=False)
         total = reduce(self.add, found)
         return self.add(kept, Form(total.tables, total.constant, _up(total.radius + added)))

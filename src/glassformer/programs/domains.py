@@ -36,7 +36,7 @@ MOST_VALUES = 4096
 """Values of a variable, or combinations of values, that are listed."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, frozen=True)
 class Domains:
     """Value sets of variables, and facts about selectors, for sequences of up to ``max_len`` tokens.
 
@@ -53,7 +53,7 @@ class Domains:
         require(self.max_len <= MOST_VALUES, f"max_len = {self.max_len}", f"at most {MOST_VALUES}", "Shorten it.")
         got, fix = f"a vocabulary of type {type(self.vocabulary).__name__}", "List each token once."
         require(isinstance(self.vocabulary, Sequence), got, "a text or a list of tokens", fix)
-        self.vocabulary = tuple(self.vocabulary)
+        object.__setattr__(self, "vocabulary", tuple(self.vocabulary))
         for token in self.vocabulary:
             require_value(token, "the vocabulary with")
         different = len(self.vocabulary) == len(distinct(self.vocabulary)) > 0 and None not in self.vocabulary

@@ -400,7 +400,7 @@ def _given(part: Elementwise, values: Sequence[Value]) -> str:
 
 
 def require_value(value: Value, context: str) -> None:
-    """Refuse parts of programs, values without a hash, and numbers that are not finite in float64."""
+    """Refuse all but texts, None, numbers that are finite in float64, and tuples of these."""
     if not _is_value(value):
         got, fix = f"{context} {_shown(value)}", "Return None where there is no value."
         require(False, got, "a finite number, a string, None or a tuple of these", fix)
@@ -410,10 +410,9 @@ def _is_value(value: Value) -> bool:
     def fits(value: Value) -> bool:
         if isinstance(value, tuple):
             return all(map(fits, value))
-        return not isinstance(value, _Part) and not (is_number(value) and float(value) - float(value) != 0)
+        return value is None or isinstance(value, str) or (is_number(value) and float(value) - float(value) == 0)
 
     try:
-        hash(value)
         return fits(value)
     except (TypeError, OverflowError, RecursionError):
         return False
