@@ -6,7 +6,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -100,8 +99,6 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
         save_program(model, tmp_path / "model.npz")
     with refused("2", expected="2\\^53"):
         save_program(compile_program(tokens, (2**60, 1), 2), tmp_path / "model.json")
-    with refused("type int64"):
-        save_program(compile_program(tokens, (np.int64(2), 1), 2), tmp_path / "model.json")
     with torch.no_grad():
         model.output.bias.fill_(float("nan"))
     with refused("not finite"):

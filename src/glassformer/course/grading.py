@@ -104,7 +104,9 @@ def _graded_answer(path: Path, content: dict[str, Any], seed: int | None) -> Gra
         known = {each.name: each for each in exercises(lab).values() if isinstance(each, Verdict)}
         expected = f"an exercise of {lab} whose answer is data"
         require(name in known, f"the exercise {short(name)}", expected, known_name(name, list(known)))
-    matrices = [content[each] for each in ("Km", "Qm", "Vm", "pos") if content.get(each) is not None]
+    matrices = [content.get(each) for each in ("Km", "Qm", "Vm", "pos")]
+    if matrices[-1] is None:
+        matrices.pop()
     record = {"seed": seed or 0, "answer": matrices} | content
     passed, status, feedback = _judged_record(record, lab, known[name], seed)
     variant, worth = record["seed"], points(lab)[name] if lab in LABS else 1

@@ -19,8 +19,8 @@ Together, with the error of an even mean ``r = |mean_S v - t|``::
 
 *Rounding.* With unit roundoff u, N successive roundings change a sum, in any order, by at most ``gamma(N, u) =
 N u / (1 - N u)`` times the sum of its absolute terms (Higham 2002, section 3.1). Let A be the largest sum of absolute
-products in a score, B the largest in a value. Underflow is ignored, and exponentials are taken to be exact to 20 units
-in the last place (40 u), as PyTorch's fast float32 exponential is.
+products in a score, B the largest in a value. Exponentials are taken to be exact to 20 units in the last place (40 u), as
+PyTorch's fast float32 exponential is; factors and products below the normal numbers may be taken as 0.
 
 - A score takes ``inputs`` roundings each for key and query, ``qk_dim`` for their product, and at most 8 for the scale
   and the subtraction of the maximum. The error of a difference of two scores is at most
@@ -83,8 +83,8 @@ class PlaceTables:
         score_rounding: Largest rounding error of a difference of two scores, in the head and in these tables.
         value_rounding: Largest rounding error of an output, apart from that of its scores.
         bound_rounding: Largest relative rounding error of a bound computed from these tables.
-        largest_score: Largest sum of absolute products in a score.
-        largest_value: Largest sum of absolute products in a value.
+        largest: The largest sums of absolute products in a query or key, in a score before it is scaled, and in a sum
+            of all values.
     """
 
     scores: Float[np.ndarray, "query key"]
@@ -92,8 +92,7 @@ class PlaceTables:
     score_rounding: float
     value_rounding: float
     bound_rounding: float
-    largest_score: float
-    largest_value: float
+    largest: tuple[float, float, float]
 
     @classmethod
     def of(cls, head: HeadWeights, space: SequenceSpace, roundoff: float) -> PlaceTables:
@@ -103,19 +102,28 @@ class PlaceTables:
         with np.errstate(over="ignore", invalid="ignore"):
             scores = (x @ head.Qm) @ (x @ head.Km).T * scale
             query_sums, key_sums = np.abs(x) @ np.abs(head.Qm), np.abs(x) @ np.abs(head.Km)
-            largest_score = float((query_sums.max(axis=0) @ key_sums.max(axis=0)) * scale)
+            largest_product = float(query_sums.max(axis=0) @ key_sums.max(axis=0))
             values = x @ head.Vm
             largest_value = float((np.abs(x) @ np.abs(head.Vm)).max())
-        inputs = x.shape[1]
+        largest_vector = float(np.maximum(query_sums.max(), key_sums.max()))
+        inputs, largest_score = x.shape[1], largest_product * scale
         in_score, in_output = 2 * inputs + head.qk_dim + 8, 2 * space.num_positions + inputs + 48
+
+        def both(roundings: int) -> float:
+            """In the head, and in these tables."""
+            return gamma(roundings, roundoff) + gamma(roundings, FLOAT64_ROUNDOFF)
+
+        # What is below the normal numbers may be taken as 0: of each factor, and of each product.
+        tiny = float(np.finfo(np.float64 if roundoff <= FLOAT64_ROUNDOFF else np.float32).tiny)
+        lost = tiny * scale * (inputs * float((query_sums.max(axis=0) + key_sums.max(axis=0)).sum()) + head.qk_dim)
         return cls(
             scores,
             values,
-            score_rounding=2 * (gamma(in_score, roundoff) + gamma(in_score, FLOAT64_ROUNDOFF)) * largest_score,
-            value_rounding=(gamma(in_output, roundoff) + gamma(in_output, FLOAT64_ROUNDOFF)) * largest_value,
+            score_rounding=2 * (both(in_score) * largest_score + lost),
+            value_rounding=both(in_output) * largest_value
+            + tiny * (inputs + space.num_positions * (1 + largest_value)),
             bound_rounding=gamma(in_output, FLOAT64_ROUNDOFF),
-            largest_score=largest_score,
-            largest_value=largest_value,
+            largest=(largest_vector, largest_product, largest_value * space.num_positions),
         )
 
     def bound(self, margins: Sequence[float], errors: Sequence[float]) -> Bound:
@@ -150,8 +158,7 @@ def require_as_built(
         drops = module.training and getattr(module, "dropout", 0.0) > 0
         changes = drops or getattr(module, "max_norm", None) is not None
         require(not changes, f"{name} with dropout, or with max_norm", "neither of these", "Call model.eval().")
-    narrows = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-    require(not narrows, "torch.autocast, which rounds products to fewer bits", "the dtype of the weights", "Leave it.")
+    require_own_dtype()
     require(not is_watched(model), "a model with hooks, or within edits", "the model alone", "Verify it outside.")
     wanted = {} if like is None else {name: _settings(each) for name, each in like.named_modules()}
     found = wanted and {name: _settings(each) for name, each in model.named_modules()}
@@ -163,6 +170,12 @@ def require_as_built(
         require(fits, f"{name} with numbers that are not finite", "finite weights", fix)
         size = float(tensor.abs().max()) if tensor.numel() else 0.0
         require(size <= most, f"{name} with numbers up to {size:.3g}", f"at most {most:g}", fix)
+
+
+def require_own_dtype() -> None:
+    """Refuse to prove within :class:`torch.autocast`."""
+    narrows = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    require(not narrows, "torch.autocast, which rounds products to fewer bits", "the dtype of the weights", "Leave it.")
 
 
 def _settings(module: nn.Module) -> dict[str, str]:

@@ -76,7 +76,7 @@ def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarr
     scores, possible = qk_between_places(weights, space), possible_pairs(space)
     centred = scores - scores.mean(axis=1, keepdims=True, where=possible)
     # Rounding errors would otherwise be all that is left of a head with uniform attention.
-    centred[np.abs(centred) <= _ROUNDING * np.abs(scores).max()] = 0.0
+    centred[np.abs(centred) <= _ROUNDING * np.abs(scores).max(axis=1, keepdims=True)] = 0.0
     return np.where(possible, centred, np.nan)
 
 

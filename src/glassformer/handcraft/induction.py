@@ -51,7 +51,7 @@ _FAST = 6
 """Pairs that tell distances apart; the others hardly turn over the whole length."""
 _SLOWEST = 1e-3
 """How far a slow pair turns at most over the whole length, in radians."""
-_LARGEST = 1e9
+_LARGEST = 1e7
 """Of a weight, so that no sum of products overflows."""
 _RUN_AT_ONCE = 256
 _SAMPLES = 1000
@@ -266,10 +266,11 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
 
 def _run(model: Decoder, space: SequenceSpace, limit: int) -> tuple[int, int, float, str | None]:
     """Texts run, wrong predictions, the least probability of a target, and the first text with a wrong one."""
-    others = [*space.regular(8), *space.sample(_SAMPLES, seed=0)]
+    listed = space.longest_listable(limit)
+    others = space.longer([*space.regular(8), *space.sample(_SAMPLES, seed=0)], listed)
     parts = [space.block(others[start : start + _RUN_AT_ONCE]) for start in range(0, len(others), _RUN_AT_ONCE)]
-    blocks = chain(space.blocks(_RUN_AT_ONCE, space.longest_listable(limit)), parts)
-    run, wrong, least, example = 0, 0, 1.0, None
+    blocks = chain(space.blocks(_RUN_AT_ONCE, listed), parts)
+    run, wrong, least, example = 0, 0, np.float64(1.0), None
     for block in blocks:
         tokens = torch.from_numpy(block.tokens)
         probabilities = model(tokens).softmax(-1)[:, 1:]
@@ -277,11 +278,11 @@ def _run(model: Decoder, space: SequenceSpace, limit: int) -> tuple[int, int, fl
         real = torch.from_numpy(block.real[:, 1:])
         missed = (probabilities.argmax(-1) != targets) & real
         found = probabilities.gather(-1, targets[..., None])[..., 0][real]
-        run, wrong, least = run + len(tokens), wrong + int(missed.sum()), min(least, float(found.min()))
+        run, wrong, least = run + len(tokens), wrong + int(missed.sum()), np.minimum(least, float(found.min()))
         if example is None and bool(missed.any()):
             row = int(missed.any(1).nonzero()[0])
             example = space.decode(block.tokens[row, 1:][block.real[row, 1:]])
-    return run, wrong, least, example
+    return run, wrong, float(least), example
 
 
 class _Bound:
@@ -293,9 +294,9 @@ class _Bound:
         width, size = config.hidden_dim, config.head_dim
         self._norm_rounding = gamma(width + 8, roundoff)
         self._score_rounding = gamma(2 * width + size + 24, roundoff) + 2 * (self._length + 4) * 2.0**-21
-        self._value_rounding = gamma(2 * (width + size) + self._length + 64, roundoff)
-        even = torch.arange(size // 2, dtype=torch.float64)
-        self._angles = torch.outer(torch.arange(self._length).double(), config.rope_base ** (-2 * even / size))
+        self._value_rounding = gamma(2 * (width + size) + 2 * self._length + 64, roundoff)
+        # The model's own: of a base that float32 cannot hold they are 0.
+        self._angles = torch.outer(torch.arange(self._length).double(), model.rotary._frequencies.double())
 
     def follow(self) -> tuple[tuple[float, float], tuple[float, float], float]:
         """Margins and leaks of both layers, and the margin of the logits."""

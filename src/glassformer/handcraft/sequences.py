@@ -1,7 +1,7 @@
 """Spaces of sequences: an alphabet, a maximal length, and whether CLS comes first."""
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -162,6 +162,10 @@ class SequenceSpace:
                 made += [same, np.where(positions % 2 == 0, letter, other)]
                 made += [np.where(positions == odd, other, letter) for odd in {0, length // 2, length - 1}]
         return made
+
+    def longer(self, sequences: Iterable[Int[np.ndarray, "..."]], than: int) -> list[Int[np.ndarray, "..."]]:
+        """Those of more than ``than`` letters, each once."""
+        return list({each.tobytes(): each for each in sequences if len(each) > than}.values())
 
     def longest_listable(self, limit: int) -> int:
         """The largest length up to which there are at most ``limit`` sequences; 0 if there is none."""

@@ -4,6 +4,7 @@ A task's ``target`` does not mention attention, so that a proof is against an in
 ``description`` says how a single head can do it, if one can.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +32,7 @@ Letters = np.ndarray[Any, np.dtype[np.int64]]
 Target = Callable[[Int[np.ndarray, "sequence letter"]], Float[np.ndarray, "sequence letter v_dim"]]
 Readout = Literal["argmax", "sign"]
 
-_KEPT_CASES = 20_000
+KEPT_CASES = 20_000
 _SAME = 1e-9
 
 
@@ -55,7 +56,7 @@ class Cases(NamedTuple):
     Attributes:
         counted: Which outputs are judged: all but those of padding and CLS. ``target`` is zero elsewhere.
         queries: The judged queries with the keys that the task's description selects; None without a description.
-        as_described: Whether the description's exact outputs equal the targets to 1e-9.
+        missed: How far the description's exact outputs are from the targets; infinite without a description.
     """
 
     block: Block
@@ -63,7 +64,7 @@ class Cases(NamedTuple):
     target: Float[np.ndarray, "sequence position v_dim"]
     inputs: Float[np.ndarray, "sequence position token"]
     queries: Queries | None
-    as_described: bool
+    missed: float
 
 
 @dataclass(frozen=True)
@@ -102,16 +103,16 @@ class Task:
     @cached_property
     def all_cases(self) -> Cases:
         """Every sequence with its target, the shorter ones first; at most 20,000, since they are cached."""
-        got, expected = f"{self.count:,} sequences", f"at most {_KEPT_CASES:,}"
-        require(self.count <= _KEPT_CASES, got, expected, "Use case_blocks().")
+        got, expected = f"{self.count:,} sequences", f"at most {KEPT_CASES:,}"
+        require(self.count <= KEPT_CASES, got, expected, "Use case_blocks().")
         if self.examples is None:
-            return self.cases(next(self.space.blocks(_KEPT_CASES)))
+            return self.cases(next(self.space.blocks(KEPT_CASES)))
         return self.cases(self.space.block([self.space.encode(text) for text in self.examples]))
 
     def case_blocks(self, size: int, longest: int | None = None) -> Iterator[Cases]:
         """Every sequence of up to ``longest`` letters with its target, in blocks of at most ``size`` sequences."""
         longest = self.space.max_len if longest is None else longest
-        if self.examples is not None or (longest == self.space.max_len and self.count <= min(size, _KEPT_CASES)):
+        if self.examples is not None or (longest == self.space.max_len and self.count <= min(size, KEPT_CASES)):
             yield self.all_cases
             return
         for block in self.space.blocks(size, longest):
@@ -135,10 +136,10 @@ class Task:
             target[rows, first : first + length] = wanted
         inputs = self.space.one_hot(block)
         if self.description is None:
-            return Cases(block, counted, target, inputs, None, False)
+            return Cases(block, counted, target, inputs, None, math.inf)
         missed = np.abs(self.description.output(block) - target).max(axis=2)[counted]
         queries = queries_of(self.space, block, counted, self.description.wanted(block), target)
-        return Cases(block, counted, target, inputs, queries, bool(missed.max() <= _SAME))
+        return Cases(block, counted, target, inputs, queries, float(missed.max()))
 
     def is_right(
         self, output: Float[np.ndarray, "... v_dim"], target: Float[np.ndarray, "... v_dim"]
@@ -146,7 +147,8 @@ class Task:
         """Whether the readout of each output is that of its target; any of several largest entries counts."""
         if self.readout == "sign":
             return np.asarray((np.sign(output) == np.sign(target)).all(axis=-1))
-        wanted = target > target.max(axis=-1, keepdims=True) - _SAME
+        near = _SAME * np.abs(target).max(axis=-1, keepdims=True)
+        wanted = target >= target.max(axis=-1, keepdims=True) - near
         best_wanted = np.where(wanted, output, -np.inf).max(axis=-1)
         best_other = np.where(wanted, -np.inf, output).max(axis=-1)
         return np.asarray(best_wanted > best_other)
@@ -209,7 +211,8 @@ def majority_letter(letters: str = "ABC", max_len: int = 4) -> Task:
     description, one_hot = Description(space, everything()), np.eye(len(letters))
     shares = lambda x: np.repeat(one_hot[x].mean(axis=1, keepdims=True), x.shape[1], axis=1)  # noqa: E731
     summary = "every position outputs each letter's share of the sequence; the largest entry is the majority"
-    return Task("majority_letter", summary, space, len(letters), shares, "argmax", 1e-3, 0.5 / max_len, description)
+    decisive = 0.5 / max_len * (1 - 1e-9)  # of two equal shares, as floats, one may be nearer to a larger one
+    return Task("majority_letter", summary, space, len(letters), shares, "argmax", 1e-3, decisive, description)
 
 
 def occurs_earlier(letters: str = "ABC", max_len: int = 4) -> Task:

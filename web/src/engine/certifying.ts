@@ -6,7 +6,7 @@ import { general } from "./formatting";
 import { attention, output, placesOf, sequences, type Rows, type Tables, type Task } from "./places";
 import { require } from "./refusing";
 
-const [ROUNDOFF, MOST, SAME] = [2 ** -53, Number.MAX_VALUE / 4, 1e-9];
+const [ROUNDOFF, TINY, MOST, SAME] = [2 ** -53, 2 ** -1022, Number.MAX_VALUE / 4, 1e-9];
 
 export async function certify(tables: Tables, task: Task, pause: Pause): Promise<Certificate> {
   const { tolerance } = task;
@@ -58,8 +58,8 @@ export async function certify(tables: Tables, task: Task, pause: Pause): Promise
 /** Whether an output is read as its target is; any of several largest entries counts. */
 export function readingsRight(output: number[], target: number[], { readout }: Task): boolean {
   if (readout === "sign") return output.every((value, at) => Math.sign(value) === Math.sign(target[at]!));
-  const most = Math.max(...target);
-  const best = (wanted: boolean) => Math.max(...output.filter((_, at) => target[at]! > most - SAME === wanted));
+  const least = Math.max(...target) - SAME * Math.max(...target.map(Math.abs));
+  const best = (wanted: boolean) => Math.max(...output.filter((_, at) => target[at]! >= least === wanted));
   return best(true) > best(false);
 }
 
@@ -69,14 +69,24 @@ function roundingsOf({ inputs, weights: { Km, Qm, Vm } }: Tables, { max_len, has
   const sums = (matrix: Rows) =>
     matrix[0]!.map((_, column) => Math.max(...inputs.map((row) => row.reduce((sum, x, at) => sum + Math.abs(x * matrix[at]![column]!), 0))));
   const [queries, keys] = [sums(Qm), sums(Km)];
-  const score = queries.reduce((sum, value, at) => sum + value * keys[at]!, 0) / Math.sqrt(keys.length);
-  const value = Math.max(...sums(Vm));
+  const product = queries.reduce((sum, value, at) => sum + value * keys[at]!, 0);
+  const [score, value] = [product / Math.sqrt(keys.length), Math.max(...sums(Vm))];
+  const positions = max_len + Number(has_cls);
   const below = `below ${general(MOST, 2)}, which torch.float64 can hold`;
-  require(score < MOST, `scores of up to ${general(score, 3)}`, below, "Scale Km or Qm down.");
-  require(value < MOST, `values of up to ${general(value, 3)}`, below, "Scale Vm down.");
-  const inOutput = gamma(2 * (max_len + Number(has_cls)) + Km.length + 48);
+  const fits = (size: number, kind: string, matrix: string) =>
+    require(size < MOST, `${kind} of up to ${general(size, 3)}`, below, `Scale ${matrix} down.`);
+  fits(Math.max(...queries, ...keys), "queries or keys", "Km or Qm");
+  fits(product, "scores", "Km or Qm");
+  fits(value * positions, "sums of values", "Vm");
+  const inOutput = gamma(2 * positions + Km.length + 48);
   // In the head, and in these tables.
-  return { score: 4 * gamma(2 * Km.length + keys.length + 8) * score, value: 2 * inOutput * value, bound: inOutput };
+  const sizes = queries.reduce((sum, each, at) => sum + each + keys[at]!, 0);
+  const lost = (TINY * (Km.length * sizes + keys.length)) / Math.sqrt(keys.length);
+  return {
+    score: 4 * gamma(2 * Km.length + keys.length + 8) * score + 2 * lost,
+    value: 2 * inOutput * value + TINY * (Km.length + positions * (1 + value)),
+    bound: inOutput,
+  };
 }
 
 const gamma = (roundings: number): number => (roundings * ROUNDOFF) / (1 - roundings * ROUNDOFF);

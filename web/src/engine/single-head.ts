@@ -128,6 +128,6 @@ function outputNames({ readout, letters, v_dim }: Task): string[] {
 /** The name of the largest number of an output, or its sign. */
 function reading(row: number[], task: Task): string {
   if (task.readout === "sign") return row.map((value) => ["-1", "0", "+1"][Math.sign(value) + 1]).join(" ");
-  const most = Math.max(...row);
-  return outputNames(task).filter((_, at) => row[at]! > most - ALIKE).join(" or ");
+  const least = Math.max(...row) - ALIKE * Math.max(...row.map(Math.abs));
+  return outputNames(task).filter((_, at) => row[at]! >= least).join(" or ");
 }

@@ -111,12 +111,11 @@ def output_names(task: Task) -> list[str]:
 
 
 def reading(output: Float[np.ndarray, " v_dim"], task: Task) -> str:
-    """The meaning of an output: the name of its largest entry, or its sign. Entries within 1e-9 of it are all named."""
+    """The meaning of an output: its sign, or the names of its largest entries, those equal to 1e-9 of them."""
     if task.readout == "sign":
         return " ".join({-1: "-1", 0: "0", 1: "+1"}[int(sign)] for sign in np.sign(output).tolist())
-    return " or ".join(
-        name for name, entry in zip(output_names(task), output, strict=True) if entry > output.max() - _ALIKE
-    )
+    least = output.max() - _ALIKE * np.abs(output).max()
+    return " or ".join(name for name, entry in zip(output_names(task), output, strict=True) if entry >= least)
 
 
 def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]) -> m.Numbers:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from glassformer.explorer.loading.loaded_model import LoadedHead
+from glassformer.handcraft.tasks import KEPT_CASES
 
 _MOST_SCORES = 1 << 19
 """Sequences x positions x positions that are all run while weights are typed."""
@@ -17,7 +18,7 @@ def saved_head(loaded: LoadedHead) -> tuple[dict[str, Any], dict[str, Tensor]] |
     None for a task that is not proved by running every sequence.
     """
     task, space = loaded.task, loaded.task.space
-    if task.examples is not None or task.count * space.num_positions**2 > _MOST_SCORES:
+    if task.examples is not None or task.count > min(KEPT_CASES, _MOST_SCORES // space.num_positions**2):
         return None
     cases = task.all_cases
     tensors = {name: torch.tensor(matrix) for name, matrix in loaded.weights.matrices.items()}

@@ -102,6 +102,7 @@ def _weights(
 
 def cosine(first: Float[np.ndarray, "*entries"], second: Float[np.ndarray, "*entries"]) -> float:
     """Of the entries of two arrays of one shape, from -1 to 1; 1 for two arrays of zeros, 0 for one."""
+    first, second = (each / (np.abs(each).max(initial=0.0) or 1.0) for each in (first, second))
     lengths = np.linalg.norm(first), np.linalg.norm(second)
     if not all(lengths):
         return float(lengths[0] == lengths[1])
