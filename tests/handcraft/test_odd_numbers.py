@@ -128,7 +128,7 @@ def test_fewer_bits_are_refused() -> None:
 def test_a_base_that_float32_cannot_hold() -> None:
     """Its pairs but the first do not turn: a bound of pairs that do held for weights that predict wrongly."""
     model = build_induction("AB", 4)
-    model = Decoder(replace(model.config, rope_base=1e39)).to(model.embedding.weight.dtype).eval()
+    model = Decoder(replace(model.config, rope_base=1e39, head_dim=400)).to(model.embedding.weight.dtype).eval()
     turned, _ = model.rotary.rotation(5)
     torch.testing.assert_close(_Bound(model, SequenceSpace(tuple("AB"), 4, has_cls=True))._angles.cos().float(), turned)
 

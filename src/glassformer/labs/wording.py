@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 
 def percent(share: float | int, digits: int = 1) -> str:
-    """A share in [0, 1], rounded to the nearest: "81.2 %"."""
-    return f"{100 * share:.{digits}f} %"
+    """A share in [0, 1], rounded to the nearest: "81.2 %"; not to 100 unless it is all."""
+    most = 100.0 if share >= 1 else 100 - 10.0**-digits
+    return f"{min(100 * share, most):.{digits}f} %"
 
 
 def number(value: float | int, digits: int = 0) -> str:
