@@ -403,8 +403,8 @@ INLINE inline void prefetch(const void* weights) {
 constexpr int64_t FAR_AHEAD = 16384;
 INLINE inline void prefetch_ahead(const void* weights) { prefetch(static_cast<const char*>(weights) + FAR_AHEAD); }
 
-// What a tile of several rows prefetches: its columns of the rows that are so many further on. Each pass over the same
-// rows takes every passes-th cache line, so that no pass leaves the memory idle.
+// What a tile of several rows prefetches: of the rows that are so many further on, the part of this pass. Several passes
+// over the same rows take a part each, so that none leaves the memory idle.
 struct Next {
   int64_t rows = 0, pass = 0, passes = 1;
 };
@@ -415,7 +415,8 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
   constexpr int64_t LINE = 64 / sizeof(Number);  // a cache line of weights
   constexpr int64_t STEP = LINE > PARTS * WIDTH ? LINE : PARTS * WIDTH;
   const Number* weights = matrix.weights + row * width;
-  const Number* ahead = weights + next.rows * width;
+  const Number* ahead = weights + next.rows * width + next.pass * (width / next.passes);
+  const int64_t advance = STEP / next.passes;
   Floats sums[PARTS][R][T] = {};
   const auto add = [&](int64_t k, int64_t count, int part) INLINE {
     Floats token[T];
@@ -431,13 +432,12 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
     }
   };
   int64_t k = 0;
-  for (int64_t wait = next.pass; k + STEP <= width; k += STEP) {
+  for (; k + STEP <= width; k += STEP, ahead += advance) {
     if (R == 1) {
       for (int64_t i = 0; i < STEP; i += LINE) prefetch_ahead(weights + k + i);
-    } else if (wait-- == 0) {
+    } else {
       for (int r = 0; r < R; ++r)
-        for (int64_t i = 0; i < STEP; i += LINE) prefetch(ahead + r * width + k + i);
-      wait = next.passes - 1;
+        for (int64_t i = 0; i < advance; i += LINE) prefetch(ahead + r * width + i);
     }
     for (int64_t i = 0; i < STEP; i += PARTS * WIDTH)
       for (int part = 0; part < PARTS; ++part) add(k + i + part * WIDTH, WIDTH, part);
@@ -452,7 +452,7 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
 }
 
 template <int R, int T>
-inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride, Next next) {
+inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride, Next) {
   const int64_t bytes = Lossless::row_bytes(width);
   const int32_t* index = matrix.index + 2 * row;
   Lossless::Table tables[R];
@@ -460,13 +460,8 @@ inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, fl
   __builtin_prefetch(index + 64);
   __builtin_prefetch(matrix.index + 2 * int64_t{index[1]} + 64);
   Floats sums[2][R][T] = {};
-  const int64_t ahead = R == 1 ? FAR_AHEAD : next.rows * bytes;
-  int64_t wait = R == 1 ? 0 : next.pass;
   const auto add = [&](const uint8_t* group, int64_t k, auto whole) INLINE {
-    if (R == 1 || wait-- == 0) {
-      for (int r = 0; r < R; ++r) prefetch(group + r * bytes + ahead), prefetch(group + r * bytes + ahead + 64);
-      wait = next.passes - 1;
-    }
+    for (int r = 0; r < R; ++r) prefetch_ahead(group + r * bytes), prefetch_ahead(group + r * bytes + 64);
 #pragma GCC unroll 4
     for (int64_t part = 0; part < Lossless::PARTS; ++part) {
       Lossless::Weights weights[R];
@@ -552,27 +547,21 @@ inline void all_tokens(const Format& weights, int64_t row, int64_t end, const Nu
 
 // ---- the rows from first to last ------------------------------------------------------------------------------------
 
-// The weights of a block of rows stay in the second-level cache for all tokens, and T tokens in the first for its rows.
-template <int R, int T, typename Format>
-inline void multiply_blocks(const Format& weights, int64_t row_bytes, const float* x, int64_t width, int64_t tokens,
-                            int64_t first, int64_t last, float* out, int64_t stride) {
-  constexpr int64_t BLOCK_BYTES = 1 << 17;
-  const int64_t passes = (tokens + T - 1) / T, tiles = BLOCK_BYTES / (R * row_bytes), far = FAR_AHEAD / row_bytes;
-  const int64_t whole = last - (last - first) % R, block = passes > 1 && tiles > 1 ? R * tiles : R;
-  const Next next{passes > 1 ? block : R + far, 0, passes};
-  const int64_t rows = passes > 1 ? block : whole - first;
-  for (int64_t row = first; row < whole; row += rows) {
-    const int64_t end = row + rows < whole ? row + rows : whole;
-    all_tokens<R, T>(weights, row, end, x, width, tokens, width, out, stride, next);
-  }
-  all_tokens<1, T>(weights, whole, last, x, width, tokens, width, out, stride);
-}
-
+// T tokens stay in the first-level cache for a block of rows, and its weights in the second for all tokens.
 template <int R, typename Number, int PARTS>
 inline void multiply_rows(Dense<Number, PARTS> weights, const float* x, int64_t width, int64_t tokens, int64_t first,
                           int64_t last, float* out, int64_t stride) {
   constexpr int T = VECTOR_BYTES == 64 ? 4 : 3;
-  multiply_blocks<R, T>(weights, width * sizeof(Number), x, width, tokens, first, last, out, stride);
+  constexpr int64_t BLOCK_BYTES = 1 << 15;
+  const int64_t passes = (tokens + T - 1) / T, row_bytes = width * sizeof(Number), whole = last - (last - first) % R;
+  const int64_t tiles = BLOCK_BYTES / (R * row_bytes), far = FAR_AHEAD / row_bytes;
+  const int64_t block = passes > 1 && tiles > 1 ? R * tiles : R, near = passes > 1 ? (far / R + 1) * R : R + far;
+  const int64_t rows = passes > 1 ? block : whole - first;
+  for (int64_t row = first; row < whole; row += rows) {
+    const int64_t end = row + rows < whole ? row + rows : whole;
+    all_tokens<R, T>(weights, row, end, x, width, tokens, width, out, stride, {block > near ? block : near, 0, passes});
+  }
+  all_tokens<1, T>(weights, whole, last, x, width, tokens, width, out, stride);
 }
 
 // Matrices with rows of FAR numbers and more are not in caches. Memory is read fastest from one end to the other, so few
@@ -590,10 +579,10 @@ inline void multiply_rows(const Number* weights, const float* x, int64_t width, 
 
 inline void multiply_rows(Lossless weights, const float* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
                           float* out, int64_t stride) {
-  const int64_t bytes = Lossless::row_bytes(width);
+  int64_t row = first;
   if (tokens > 2 && VECTOR_BYTES == 64)
-    multiply_blocks<2, 4>(weights, bytes, x, width, tokens, first, last, out, stride);
-  else multiply_blocks<1, 4>(weights, bytes, x, width, tokens, first, last, out, stride);
+    for (; row + 2 <= last; row += 2) all_tokens<2, 4>(weights, row, row + 2, x, width, tokens, width, out, stride);
+  for (; row < last; ++row) all_tokens<1, 4>(weights, row, row + 1, x, width, tokens, width, out, stride);
 }
 
 // Rows that are read off once for many tokens.
