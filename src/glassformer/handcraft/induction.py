@@ -212,11 +212,12 @@ class InductionCertificate:
     counterexample: str | None
 
     def __str__(self) -> str:
+        sure = f"{math.floor(self.probability * 1e9) / 1e9:.9g}"  # not above it
         lines = [
             f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {self.num_texts:.3g} texts",
             f"  margins of scores  {self.margins[0]:.4g} and {self.margins[1]:.4g}",
             f"  leaks at most      {self.leaks[0]:.2g} and {self.leaks[1]:.2g}",
-            f"  margin of logits   {self.logit_margin:.4g}, so a probability of at least {self.probability:.9g}",
+            f"  margin of logits   {self.logit_margin:.4g}, so a probability of at least {sure}",
             f"  texts run          {self.num_run:,}, with {self.num_wrong:,} wrong predictions; "
             f"the least probability was {self.least_probability:.9g}",
         ]
