@@ -19,8 +19,8 @@ Together, with the error of an even mean ``r = |mean_S v - t|``::
 
 *Rounding.* With unit roundoff u, N successive roundings change a sum, in any order, by at most ``gamma(N, u) =
 N u / (1 - N u)`` times the sum of its absolute terms (Higham 2002, section 3.1). Let A be the largest sum of absolute
-products in a score, B the largest in a value. Exponentials are taken to be exact to 20 units in the last place (40 u), as
-PyTorch's fast float32 exponential is; factors and products below the normal numbers may be taken as 0.
+products in a score, B the largest in a value. Exponentials are taken to be exact to 20 units in the last place (40 u),
+as PyTorch's fast float32 exponential is; factors and products below the normal numbers may be taken as 0.
 
 - A score takes ``inputs`` roundings each for key and query, ``qk_dim`` for their product, and at most 8 for the scale
   and the subtraction of the maximum. The error of a difference of two scores is at most
