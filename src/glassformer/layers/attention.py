@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -61,24 +62,26 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
     Within the ``with`` block and its thread. Calls in code that ``torch.compile`` has compiled are not watched.
     """
-    with _added(_watchers, watcher):
+    with added(_watchers, watcher):
         yield
 
 
 @contextmanager
 def editing(editor: Editor) -> Iterator[None]:
     """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner editors come last."""
-    with _added(_editors, editor):
+    with added(_editors, editor):
         yield
 
 
 @contextmanager
-def _added(variable: ContextVar[tuple[Any, ...]], function: Callable[..., Any]) -> Iterator[None]:
-    token = variable.set((*variable.get(), function))
+def added(variable: ContextVar[tuple[Any, ...]], function: Callable[..., Any]) -> Iterator[None]:
+    """Within the block ``function`` is one of those in ``variable``."""
+    own = partial(function)  # another object, for a function that is there twice
+    variable.set((*variable.get(), own))
     try:
         yield
-    finally:
-        variable.reset(token)
+    finally:  # of itself alone: a generator may end after blocks that began later
+        variable.set(tuple(each for each in variable.get() if each is not own))
 
 
 def attend(

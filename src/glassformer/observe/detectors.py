@@ -1,7 +1,7 @@
 """Find heads by what they attend to (previous token, same token, induction), and whether attention ranks causes."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points, network_of
+from glassformer.observe.captured import Record
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
 from glassformer.observe.module_hooks import Enough, insert, scope
+from glassformer.observe.partial_runs import named_in
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -79,6 +81,10 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
     """
     model = network_of(model)
     points = [point for point in find_hook_points(model) if point.role == "attention" and not point.cross]
+    layers, used = [point.layer for point in points], named_in(model)
+    got, fix = f"{type(model).__name__} with attention in the layers {layers}", "Capture the weights of each module."
+    alone = layers == list(range(len(layers))) and all(used[id(point.module)] == 1 for point in points)
+    require(alone, got, "a decoder whose layers each have an attention of their own", fix)
     sums: dict[str, dict[str, Tensor]] = {name: {} for name in ("previous", "duplicate", "induction", "sink")}
     counts = dict.fromkeys(sums, 0)
     batches = [texts] if isinstance(texts, Tensor | Mapping) else texts
@@ -189,8 +195,9 @@ def attention_faithfulness(
         texts: Token ids of equal length, without padding; or the arguments of the model by name, tensors with a row for
             each text.
         metric: From logits [text, position, class] to one number for each text; a classifier has one position.
-        removal: "edges" forbids that the query attends to the key; "values" sets the key's value to 0, for all queries.
-        query: Whose attention is compared, and whose edges are forbidden; None: all queries, and the mean over them.
+        removal: "edges" forbids that the query attends to the key, so that others get its weight; "values" gives it the
+            value 0, and the others keep their weights.
+        query: Whose attention is compared, and for which keys are removed; None: all queries, and the mean over them.
         keys: Which positions are ranked, such as those of words; all when None.
         layers: Whose attention is compared, and in which edges or values are removed; all when None.
         by_head: Remove in each head alone: a forward pass for each key and head, instead of one for each key.
@@ -230,9 +237,16 @@ def attention_faithfulness(
                     removed.append(runner.run(given, len(part)))
     shape = (len(points), -1) if by_head else (1, 1)
     effects = clean - torch.cat(removed).view(*shape, len(ranked), count)
-    weights = torch.stack([seen.weights[point.name].mean(2)[..., list(ranked)] for point in points], 1)
+    weights = torch.stack([_at_keys(seen.of("weights")[point.name][-1], ranked) for point in points], 1)
     gradients = _gradient_times_input(model, runner, given)[:, list(ranked)]
-    return Faithfulness(chosen, ranked, weights, effects.permute(3, 0, 1, 2), gradients)
+    return Faithfulness(tuple(point.layer for point in points), ranked, weights, effects.permute(3, 0, 1, 2), gradients)
+
+
+def _at_keys(record: Record, ranked: Sequence[int]) -> Float[Tensor, "text head key"]:
+    """The weight of each of these keys, the mean over the queries of the record; 0 of those that none of them sees."""
+    mean, places = record.values.mean(2), {key: place for place, key in enumerate(record.keys or ())}
+    nothing = torch.zeros_like(mean[..., 0])
+    return torch.stack([mean[..., places[key]] if key in places else nothing for key in ranked], -1)
 
 
 def _without(keys: Tensor, removal: Removal, **where: Any) -> Edit:

@@ -112,7 +112,9 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
 
 def _rewritten_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], first: int, last: int) -> Rows:
     scores, weights = (each[:, :, list(queries), first:last] for each in matrices(inputs, heads))
-    sinks = None if inputs.sinks is None else 1 - weights.sum(-1)
+    sinks = None
+    if inputs.sinks is not None:  # of the softmax, before weights are rewritten
+        sinks = torch.sigmoid(inputs.sinks[list(heads)].to(scores.dtype)[:, None] - scores.logsumexp(-1))
     return Rows(first, weights, scores, sinks)
 
 

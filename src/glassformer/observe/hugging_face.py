@@ -187,7 +187,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
         output = norm(norm(input + attention) + ffn)          post-norm
 
     and that each attention has the heads it is said to have, whose outputs enter its output projection. A block in
-    training mode, whose dropout changes the sums, is not checked.
+    training mode with dropout, which changes the sums, is not checked.
     """
     given = [point for point in points if (point.block or point.module) not in _proved]
     if not given:
@@ -247,17 +247,22 @@ class _Sums:
 
     def __init__(self) -> None:
         self._sums: dict[nn.Module, Tensor] = {}
+        self._sizes: dict[nn.Module, Tensor] = {}
+        """The sums of absolute parts, by which rounding is judged: one number may be far larger than the others."""
         self._wrong: dict[nn.Module, tuple[str, str]] = {}
         """What is wrong with a block, and which sites it concerns."""
 
     def start(self, block: nn.Module, values: Tensor) -> None:
         self._sums[block] = values.detach()
+        self._sizes[block] = values.detach().abs()
 
     def add(self, block: nn.Module, part: str, values: Tensor) -> None:
         if block in self._sums and self._sums[block].shape == values.shape:
             self._sums[block] = self._sums[block] + values.detach()
+            self._sizes[block] = self._sizes[block] + values.detach().abs()
         else:
-            self._wrong.setdefault(block, (f"{part} has the shape {list(values.shape)}", _SUMMED))
+            sites = f"{_SUMMED}, neurons, ffn_input" if part == "ffn" else _SUMMED  # computed in chunks of positions
+            self._wrong.setdefault(block, (f"{part} has the shape {list(values.shape)}", sites))
 
     def merged(self, point: HookPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
         made = outputs.get(point.module)
@@ -271,9 +276,10 @@ class _Sums:
             self.compare(point, "its output", values)
         wrong, sites = self._wrong.pop(point.module, (None, ""))
         self._sums.pop(point.module, None)
+        self._sizes.pop(point.module, None)
         if wrong is None and not point.module.training:
             _proved.add(point.module)
-        elif not point.module.training:
+        elif wrong is not None and not _drops(point.module):
             require(
                 not set(kinds) & set(sites.split(", ")),
                 f"{', '.join(kinds)} of {_kind(point.module)} {point.name}, where {wrong}",
@@ -286,14 +292,26 @@ class _Sums:
         if expected is None or expected.shape != values.shape:
             self._wrong.setdefault(point.module, (f"{what} has another shape than its input", _SUMMED))
             return
-        rounding = 64 * torch.finfo(values.dtype).eps * float(expected.abs().max())
-        error = float((expected - values.detach()).abs().max())
-        if not error <= rounding:
+        off = (expected - values.detach()).abs()
+        rounding = 4 * torch.finfo(values.dtype).eps * self._sizes[point.module]
+        error = float(off.max())
+        if not bool((off <= rounding).all()):
             wrong = f"{what} differs by {error:.2g} from the sum of its input and its parts"
             self._wrong.setdefault(point.module, (wrong, _SUMMED))
 
 
 _SUMMED = "attention, ffn, residual_between"
+
+
+def _drops(block: nn.Module) -> bool:
+    """Whether a block in training mode may change what its parts add, by dropout."""
+    rates = (
+        rate
+        for each in block.modules()
+        for name, rate in ({"p": each.p} if isinstance(each, nn.Dropout) else vars(each)).items()
+        if isinstance(rate, float) and ("drop" in name or name == "p")
+    )
+    return block.training and any(rate > 0 for rate in rates)
 
 
 def _kind(module: Any) -> str:
@@ -331,12 +349,8 @@ def watching(watcher: Watcher) -> Iterator[None]:
     transformers looks its attention functions up in a table. Within the block, each entry of the table calls the
     watchers after the original function; the outputs are the same.
     """
-    token = _watchers.set((*_watchers.get(), watcher))
-    try:
-        with _table_replaced():
-            yield
-    finally:
-        _watchers.reset(token)
+    with attention.added(_watchers, watcher), _table_replaced():
+        yield
 
 
 @contextmanager

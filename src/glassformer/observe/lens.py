@@ -95,6 +95,9 @@ def logit_lens(
         capture(model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
     ):
         readout.run(tokens, -1)
+    layers = [record.layer for record in seen.records if record.what == "residual"]
+    got, fix = f"{type(model).__name__} with attention in the layers {layers} alone", "Capture the residual stream."
+    require(layers == list(range(len(layers))), got, "attention in every layer", fix)
     streams = [record.values for record in seen.records]
     count, length = streams[0].shape[:2]
     # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone.

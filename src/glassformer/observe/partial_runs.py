@@ -1,6 +1,7 @@
 """Run a model from one of its layers on, for several copies of its texts, and take a metric of the logits."""
 
 import importlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -81,6 +82,13 @@ class Runner:
         there = [point for point in self.points if point.role == role and point.source == (self._part == "encoder")]
         found = {point.layer: point for point in there if point.cross == cross}
         require(len(found) > 0, f"{site} of {type(self.model).__name__}", "a site that it has", "Choose another site.")
+        kind, fix = type(self.model).__name__, "Capture and intervene, which take any model, one place at a time."
+        layers = [point.layer for point in self.blocks]
+        got = f"{kind} with attention in the layers {layers} alone"
+        require(layers == list(range(len(layers))), got, "attention in every layer", fix)
+        used = named_in(self.model)
+        twice = [point.name for point in self.points if used[id(point.module)] > 1]
+        require(not twice, f"{kind}, where {', '.join(twice[:3])} stands in several places", "layers of their own", fix)
         return found
 
     def first_needed(self, texts: Mapping[str, Tensor]) -> int:
@@ -152,7 +160,7 @@ class Runner:
             whole = self._whole = self.logits(texts) if self._whole is None else self._whole
             try:
                 found = self._logits_from(texts, layer, "residual_before", stream)
-                near = 64 * torch.finfo(whole.dtype).eps * float(whole.abs().max())
+                near = 4 * torch.finfo(whole.dtype).eps * float(whole.abs().max())
                 self._skips[layer] = float((found - whole).abs().max()) <= near
             except Exception:  # whatever a block of an unknown kind does without those before it
                 self._skips[layer] = False
@@ -255,6 +263,11 @@ class Runner:
         for own, (k, v) in zip(cache.layers, known, strict=True):
             own.append(k, v)
         return {**given, "cache": cache}
+
+
+def named_in(model: nn.Module) -> Counter[int]:
+    """How many names each module has, by its ``id``: several if it stands in several places."""
+    return Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
 
 
 def logits_at(

@@ -110,7 +110,7 @@ class Recorder:
         asked = [kind for kind in OF_CALLS[:3] if kind in self.kinds and (kind != "sinks" or point.sinks)]
         if asked:
             found = exact_rows(inputs, heads, rows, asked)
-            if found.sinks is not None:
+            if found.sinks is not None and "sinks" in asked:
                 self._add("sinks", point, found.sinks, heads=heads, **labels)
             for kind, values in (("weights", found.weights), ("scores", found.scores)):
                 if values is not None and kind in asked:
@@ -120,6 +120,9 @@ class Recorder:
                     count = values.shape[3] if cross else min(values.shape[3], frame.start + length - start)
                     at = slice(found.first, found.first + count)
                     gradient = None
+                    edited = any(rewrite.kind == "weights" for rewrite in inputs.rewrites)
+                    got, fix = "gradients of scores within an edit of weights", "Keep gradients of weights."
+                    require(not (keeps and edited and kind == "scores"), got, "those of weights", fix)
                     if keeps and (self.foreign or point.out_proj is not None):
                         gradient = partial(_weights_gradient, kind, inputs, frame.gradients, heads, rows, at)
                     span = range(start, start + count)
