@@ -1,0 +1,148 @@
+"""What once was answered with another thing than what was asked: it is right now, or refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+from torch import Tensor, nn
+
+from glassformer.layers.attention import is_edited
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.observe.capture import capture
+from glassformer.observe.detectors import attention_faithfulness, head_scores
+from glassformer.observe.edits import change, scale, zero
+from glassformer.observe.intervene import intervene
+from glassformer.observe.lens import logit_lens
+from glassformer.observe.sweep import ablation_sweep, patch_sweep
+from refusals import refused
+
+TOKENS = torch.tensor([[3, 7, 1, 4, 9, 2, 8, 5], [6, 1, 1, 8, 2, 3, 4, 7]])
+
+
+def decoder(layers: int = 2, **options: Any) -> Decoder:
+    return Decoder(DecoderConfig(20, layers, 24, 32, 4, 8, 2, max_seq_len=32, **options)).eval()
+
+
+def difference(logits: Tensor) -> Tensor:
+    return logits[:, -1, 3] - logits[:, -1, 5]
+
+
+def small(kind: str, **options: Any) -> Any:
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "pad_token_id": 0}
+    config = getattr(tf, f"{kind}Config")(**sizes, **options)
+    return getattr(tf, f"{kind}ForMaskedLM" if kind == "Bert" else f"{kind}ForCausalLM")(config).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [decoder, lambda: small("Llama", num_hidden_layers=2)])
+def test_a_block_that_ends_before_one_that_began_later_takes_its_own_edit_along(make: Any) -> None:
+    model = make()
+
+    def run() -> Tensor:
+        found = model(TOKENS)
+        return found if isinstance(found, Tensor) else found.logits
+
+    def held() -> Iterator[None]:
+        with intervene(model, zero("heads", layers=0, heads=0)):
+            yield
+
+    with intervene(model, zero("v", keys=2)):
+        wanted = run()
+    other = held()
+    next(other)
+    with intervene(model, zero("v", keys=2)):
+        run()
+        other.close()
+        torch.testing.assert_close(run(), wanted, rtol=0, atol=1e-6)
+    assert not is_edited()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_large_number_does_not_hide_that_parts_are_scaled(dtype: torch.dtype) -> None:
+    model = small("Granite", num_hidden_layers=2, residual_multiplier=0.22)
+    model.get_input_embeddings().weight.data[1, 7] = 100.0  # as at the first position of real models
+    texts = TOKENS.clone()
+    texts[:, 0] = 1
+    for training in (False, True):
+        model.to(dtype).train(training)
+        with refused("differs"), intervene(model, change("residual_between", lambda values: values, layers=0)):
+            model(texts)
+
+
+def test_weights_of_keys_that_a_window_leaves_out_are_zero() -> None:
+    model, keys = decoder(window=4), [0, 1, 5]
+    for query in (-1, 5):
+        with torch.no_grad(), capture(model) as seen:
+            model(TOKENS)
+        found = attention_faithfulness(model, TOKENS, difference, query=query, keys=keys, layers=[-1, 0])
+        wanted = torch.stack([seen[layer, "weights"][:, :, query][..., keys] for layer in (0, 1)], 1)
+        torch.testing.assert_close(found.weights, wanted, rtol=0, atol=1e-6)
+        assert found.layers == (0, 1)
+
+
+@pytest.mark.parametrize("layers", [["conv", "full_attention", "full_attention"], ["full_attention", "conv"]])
+def test_layers_without_attention_are_not_counted_as_others(layers: list[str]) -> None:
+    model = small("Lfm2", num_hidden_layers=len(layers), num_key_value_heads=2, layer_types=layers)
+    for site in ("residual", "heads"):
+        with refused("attention in the layers") if layers[0] == "conv" else _allowed():
+            patch_sweep(model, TOKENS[:1], TOKENS[1:], difference, site=site, layers=0 if layers[0] != "conv" else 1)
+    if layers[0] == "conv":
+        with refused("attention in the layers"):
+            head_scores(model, TOKENS)
+
+
+def test_stages_of_layers_without_attention_are_not_left_out() -> None:
+    kinds = ["full_attention", "linear_attention", "full_attention"]
+    sizes: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 2}
+    sizes |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 0, "mlp_only_layers": [0, 1, 2]}
+    model = small("Qwen3Next", num_hidden_layers=3, num_key_value_heads=2, head_dim=8, layer_types=kinds, **sizes)
+    with refused("attention in the layers"):
+        logit_lens(model, TOKENS)
+
+
+def _allowed() -> Any:
+    return torch.no_grad()
+
+
+def test_blocks_that_stand_in_several_places_are_refused() -> None:
+    model = decoder(3)
+    model.layers[2] = model.layers[0]
+    with refused("several places"):
+        patch_sweep(model, TOKENS[:1], TOKENS[1:], difference, site="heads", layers=1)
+    model = decoder(2)
+    model.layers[1].attention = model.layers[0].attention
+    with refused("several places"):
+        ablation_sweep(model, TOKENS, difference)
+    with refused("of their own|attention in the layers"):
+        head_scores(model, TOKENS)
+
+
+def test_chunks_of_positions_are_no_positions() -> None:
+    model = small("Bert", num_hidden_layers=2, chunk_size_feed_forward=2)
+    for site in ("neurons", "ffn_input", "ffn"):
+        with refused("shape"), torch.no_grad(), capture(model, what=site):
+            model(TOKENS)
+
+
+@torch.no_grad()
+def test_the_share_of_a_sink_is_that_of_the_softmax() -> None:
+    model = decoder(1, sinks=True)
+    nn.init.normal_(model.layers[0].attention.sinks)
+    with capture(model, what="sinks") as seen:
+        model(TOKENS)
+    for edit in (zero("weights", keys=0), scale("weights", 3.0)):
+        with intervene(model, edit), capture(model, what="sinks") as edited:
+            model(TOKENS)
+        torch.testing.assert_close(edited[0, "sinks"], seen[0, "sinks"], rtol=0, atol=1e-6)
+    with intervene(model, change("scores", lambda scores: scores)), capture(model, what="weights") as edited:
+        model(TOKENS)
+    assert {record.what for record in edited.records} == {"weights"}
+
+
+def test_gradients_of_scores_within_an_edit_of_weights_are_refused() -> None:
+    model = decoder()
+    with refused("gradients of scores"), intervene(model, scale("weights", 2.0)):  # noqa: SIM117
+        with capture(model, what="scores", retain_grad=True):
+            model(TOKENS)
