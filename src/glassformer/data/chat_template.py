@@ -103,6 +103,10 @@ class ChatTemplate:
         pattern = "|".join(map(re.escape, names)) or "(?!)"
         kept = [each if each.get("role") == "assistant" else _marked(each, pattern, mark) for each in messages]
         text = whole_text(self.render(kept, add_generation_prompt, **variables))
+        leaked = f"\\u{ord(mark):04x}" in text
+        require(
+            not leaked, "a template that writes letters as numbers", "text as it is", "Pass no special token's name."
+        )
         if mark not in text:
             return tokenizer.encode_prompt(text)
         parts = ["", *re.split(f"({pattern})", text)]
@@ -184,6 +188,7 @@ def _marked(value: Any, pattern: str, mark: str) -> Any:
     """``value`` with a mark within the names of special tokens, so that they are none."""
     if isinstance(value, str):
         return re.sub(pattern, lambda name: f"{name[0][0]}{mark}{name[0][1:]}", value)
-    if isinstance(value, Mapping):
-        return {key: _marked(each, pattern, mark) for key, each in value.items()}
+    if isinstance(value, Mapping):  # keys too: a template may write a tool's answer out as JSON
+        marked = ((_marked(key, pattern, mark), _marked(each, pattern, mark)) for key, each in value.items())
+        return dict(marked)
     return [_marked(each, pattern, mark) for each in value] if isinstance(value, list | tuple) else value

@@ -303,6 +303,7 @@ class Continuation:
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
+        self._turn = 0
         self._editors, self._weights = editors(), self._versions()
         """Interventions and weights under which the mark was read: under others the text is read again."""
 
@@ -334,12 +335,14 @@ class Continuation:
         return self._reply(tuple(_whole_numbers(prompt)), most, stop)
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
+        self._turn = turn = self._turn + 1
         step, logits = DecodingStep(self._model, self._cache), self._read_prompt(prompt)
         drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
         choose = partial(self._rule.choose, generator=self._generator)
         for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
             assert token is not None  # the only text
             yield token
+            require(turn == self._turn, "a reply that another has followed", "the newest reply", "Ask for it again.")
 
     def _versions(self) -> list[tuple[Callable[[], Tensor | None], int]]:
         """Each weight, which may be replaced and freed, and its version, which torch counts."""

@@ -236,7 +236,11 @@ class LanguageModel:
         roles = [each.get("role") for each in text]
         known = get_args(Role)
         require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
-        messages = [Message(each["role"], str(each.get("content", ""))) for each in text]
+        plain = all(each.keys() <= {"role", "content"} and isinstance(each.get("content"), str) for each in text)
+        fix = "Render them yourself, with glassformer.data.harmony, and pass the text's tokens."
+        require(plain, "messages with other parts than a role and a text", "role and content", fix)
+        channels = {"assistant": "final"}
+        messages = [Message(each["role"], each["content"], channels.get(each["role"])) for each in text]
         return render([*Setting().messages(), *messages], self.tokenizer)
 
     def stream(

@@ -112,7 +112,9 @@ def attention(
     if mask is not None:
         mask = mask & pattern.mask(queries, keys, q.device)
     # Asked for, or a transform of torch.func that no fused kernel supports.
-    if not torch.compiler.is_compiling() and use_definition():
+    compiling = torch.compiler.is_compiling()
+    # Fused kernels end the process without queries or keys, and read past keys of fewer texts.
+    if not compiling and (use_definition() or 0 in (queries, keys) or not len(q) == len(k) == len(v)):
         allowed = pattern.mask(queries, keys, q.device) if mask is None else mask
         return definition(q, k, v, sink, allowed, scale, dropout, cap)
     # No fused kernel caps scores: the definition, for as many queries at a time as keep the matrix small.

@@ -29,6 +29,8 @@ def swiglu(
     """:func:`definition`, which keeps its two inputs only; on the CPU in one pass over memory, rounded once."""
     if torch.compiler.is_compiling() or use_definition():
         return definition(gate, up, clamp)
+    if gate.dtype != up.dtype:
+        return definition(gate, up, clamp)
     if not torch.is_grad_enabled():
         return _forward(gate, up, clamp)
     return Fast.apply(_OPERATION, (clamp,), gate, up)

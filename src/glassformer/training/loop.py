@@ -1,5 +1,6 @@
 """The training loop: one for every model, on one process or on many under ``accelerate launch``."""
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -255,7 +256,9 @@ class _Loop:
         metrics = self._stepper.evaluate()
         self._log({"step": self.state.step, "evaluation": metrics})
         value, best = metrics[self._task.metric], self.state.best
-        if best is None or (value > best.value if self._task.higher_is_better else value < best.value):
+        better = best is None or (value > best.value if self._task.higher_is_better else value < best.value)
+        # Nothing is better than NaN, which is the worst.
+        if better or (best is not None and math.isnan(best.value) and not math.isnan(value)):
             self.state.best = Best(self.state.step, value)
             self.state.evaluations_since_best = 0
             if self._run is not None:

@@ -72,6 +72,7 @@ GEMMA2 = Family(
 
 
 def _read_gemma3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    file.only("attn_logit_softcapping", None)  # which transformers keeps and does not use
     for pattern in ("sliding_window_pattern", "_sliding_window_pattern"):
         if "layer_types" not in file.content:
             file.only(pattern, 6)

@@ -23,7 +23,7 @@ FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.
 """Tensors of a GGUF file that are no weights: factors by which frequencies are divided."""
 _INERT = """
 attention.value_length attention.key_length_swa attention.value_length_swa rope.scaling.finetuned
-rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func expert_weights_norm
+rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func
 """
 _FIX = "Convert the model again, or take its safetensors."
 
@@ -49,6 +49,7 @@ def read_gguf_config(
     for name in _INERT.split():
         keys.get(name)
     keys.only("attention.causal", True)
+    keys.only("expert_weights_norm", True)
     found = _sizes(keys, shapes) | _biases(shapes) | _windows(keys, family)
     heads = found["head_dim"]
     rotary = keys.whole("rope.dimension_count", heads)
@@ -160,7 +161,8 @@ def _scaling(
     keys: Fields, width: int, found: Mapping[str, Any], factors: Mapping[str, Sequence[float]]
 ) -> RopeScaling | None:
     original = keys.whole("rope.scaling.original_context_length", found["max_seq_len"])
-    kind = keys.get("rope.scaling.type", "none")
+    # Without its type a factor is llama.cpp's "linear", but where the file has factors of its own.
+    kind = keys.get("rope.scaling.type", "none" if factors or "rope.scaling.factor" not in keys.content else "linear")
     for name in ("factor", "attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_attn_factor", "yarn_ext_factor"):
         keys.get(f"rope.scaling.{name}")
     every = factors.get("rope_freqs.weight")
@@ -172,6 +174,12 @@ def _scaling(
         require(known, f"{keys.place}rope.scaling.type = {kind!r} with rope_factors_short", "'longrope'", _FIX)
         short, long = (tuple(map(float, factors[f"rope_factors_{name}.weight"])) for name in ("short", "long"))
         return LongRope(short, long, original, keys.number("rope.scaling.attn_factor", 1.0))
+    for name in ("attn_factor", "yarn_attn_factor"):
+        keys.only(f"rope.scaling.{name}", 1.0)
+    mixed = keys.get("rope.scaling.yarn_ext_factor", 1.0)
+    require(
+        mixed in (1.0, -1.0), f"{keys.place}rope.scaling.yarn_ext_factor = {mixed}", "1, or -1 for 'as usual'", _FIX
+    )
     factor = keys.number("rope.scaling.factor", 1.0)
     if kind == "none" or factor == 1:
         return None

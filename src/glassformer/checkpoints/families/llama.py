@@ -94,7 +94,8 @@ QWEN3 = replace(
 def _read_qwen3_moe(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     renormalised = file.flag("norm_topk_prob", False)
     require(renormalised, "norm_topk_prob = False", "True", "The decoder's routing weights add up to 1.")
-    file.get("intermediate_size")  # of layers without experts, of which there are none
+    for unused in ("intermediate_size", "max_window_layers"):  # of layers without experts, and without windows
+        file.get(unused)
     return bias(file, found)
 
 
@@ -121,6 +122,9 @@ QWEN3_MOE = replace(
 
 def _read_smollm3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     layers, every = range(found["num_layers"]), file.whole("no_rope_layer_interval", 4) or 4
+    given = {name: file.content.get(name) for name in ("use_sliding_window", "sliding_window", "layer_types")}
+    known = not given["use_sliding_window"] or given["sliding_window"] is None or given["layer_types"] is not None
+    require(known, "sliding_window without layer_types", "the kind of each layer", "Add layer_types to config.json.")
     rotated = file.names("no_rope_layers", len(layers), (0, 1)) or [(n + 1) % every for n in layers]
     return _biases(file, found) | {"unrotated_layers": tuple(n for n in layers if not rotated[n])}
 

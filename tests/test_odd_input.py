@@ -1,0 +1,136 @@
+"""Files, prompts and tensors that once were taken for others: they are read as they are meant, or refused."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
+
+from glassformer.checkpoints.families import family_in, family_of_gguf
+from glassformer.checkpoints.families.gguf_metadata import read_gguf_config
+from glassformer.data.chat_template import ChatTemplate
+from glassformer.data.released_tokenizer import from_json
+from glassformer.generation.decoding import Continuation, generate
+from glassformer.kernels.attention import attention, definition
+from glassformer.kernels.pattern import Pattern
+from glassformer.kernels.swiglu import definition as plain_swiglu
+from glassformer.kernels.swiglu import swiglu
+from glassformer.layers.options import Linear
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.training import TrainingConfig, train
+from refusals import refused
+
+SIZES = {"block_count": 1, "context_length": 8192, "embedding_length": 32, "feed_forward_length": 64}
+
+
+def from_gguf(**changes: Any) -> DecoderConfig:
+    keys = SIZES | {"attention.head_count": 4, "attention.layer_norm_rms_epsilon": 1e-5} | changes
+    metadata = {"general.architecture": "llama"} | {f"llama.{name}": value for name, value in keys.items()}
+    return read_gguf_config(family_of_gguf(metadata), metadata, {"token_embd.weight": [64, 32]}, {})
+
+
+def test_a_factor_of_a_gguf_file_without_its_type_is_linear() -> None:
+    assert from_gguf(**{"rope.scaling.factor": 8.0}).rope_scaling == Linear(8.0)
+    assert from_gguf(**{"rope.scaling.factor": 8.0, "rope.scaling.type": "none"}).rope_scaling is None
+    assert from_gguf().rope_scaling is None
+
+
+@pytest.mark.parametrize("key", ["attn_factor", "yarn_attn_factor", "yarn_ext_factor"])
+def test_further_factors_of_a_gguf_file_are_refused(key: str) -> None:
+    given = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 1024}
+    assert from_gguf(**given, **{f"rope.scaling.{key}": 1.0}) == from_gguf(**given)
+    with refused(key):
+        from_gguf(**given, **{f"rope.scaling.{key}": 2.0})
+
+
+def from_config(**fields: Any) -> DecoderConfig:
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4}
+    content = sizes | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8} | fields
+    family = family_in(content)
+    assert family is not None
+    return family.read_config(content)
+
+
+def test_fields_of_directories_that_a_family_uses_otherwise() -> None:
+    with refused("sliding_window without layer_types"):
+        from_config(model_type="smollm3", use_sliding_window=True, sliding_window=16)
+    with refused("attn_logit_softcapping"):
+        from_config(model_type="gemma3_text", attn_logit_softcapping=30.0)
+    experts = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
+    released = from_config(model_type="qwen3_moe", max_window_layers=48, sliding_window=None, **experts)
+    assert released.window is None
+
+
+def test_a_reply_that_another_has_followed_ends() -> None:
+    model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8)).eval()
+    replies, prompts = Continuation(model), ([3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5])
+    first, second = (replies.reply(prompt, 8) for prompt in prompts)
+    next(first)
+    begun = next(second)
+    with refused("another has followed"):
+        next(first)
+    assert [begun, *second] == generate(model, [prompts[1]], 8)[0]
+
+
+def test_a_metric_that_is_nan_is_never_the_best() -> None:
+    class Task:
+        metric, higher_is_better, unit = "loss", False, "x"
+
+        def __init__(self) -> None:
+            self.evaluations = 0
+
+        def batch(self, _step: int, _size: int) -> dict[str, Tensor]:
+            return {"x": torch.ones(2, 1)}
+
+        def count(self, _batch: dict[str, Tensor]) -> int:
+            return 2
+
+        def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+            return model(batch["x"]).square().mean()
+
+        def evaluate(self, _model: nn.Module) -> dict[str, float]:
+            self.evaluations += 1
+            return {"loss": math.nan if self.evaluations in (1, 3) else 1.0 / self.evaluations}
+
+    config = TrainingConfig(steps=4, batch_size=2, eval_every=1, optimizer="sgd")
+    found = train(nn.Linear(1, 1), Task(), config, progress=False)
+    assert found.best is not None
+    assert (found.best.step, found.best.value) == (4, 0.25)
+
+
+@pytest.mark.parametrize("message", [{"<|end|>": 1}, {"key": "<|end|>"}, [{"<|end|>": "<|end|>"}]])
+def test_no_part_of_a_message_becomes_a_special_token(message: Any) -> None:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    engine = Tokenizer(models.BPE(vocab={each: number for number, each in enumerate(letters)}, merges=[]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.decoder = decoders.ByteLevel()
+    engine.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False)])
+    tokenizer = from_json(engine.to_str())
+    template = ChatTemplate("{% for each in messages %}{{ each.content | tojson }}<|end|>{% endfor %}")
+    found = template.tokens([{"role": "tool", "content": message}], tokenizer)
+    assert found.count(tokenizer.special("<|end|>")) == 1
+    escaping = ChatTemplate("{% for each in messages %}{{ each.content | tojson(ensure_ascii=true) }}{% endfor %}")
+    with refused("letters as numbers"):
+        escaping.tokens([{"role": "tool", "content": message}], tokenizer)
+
+
+@pytest.mark.parametrize("queries", [0, 1, 40])
+@pytest.mark.parametrize("keys", [0, 40])
+@pytest.mark.parametrize("texts", [1, 2])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_attention_without_queries_or_keys_or_of_shared_keys(
+    queries: int, keys: int, texts: int, has_sinks: bool
+) -> None:
+    q = torch.randn(2, 4, queries, 16, requires_grad=True)
+    k, v = torch.randn(2, texts, 4, keys, 16)
+    sinks = torch.randn(4) if has_sinks else None
+    allowed = torch.ones(queries, keys, dtype=torch.bool)
+    wanted = definition(q, k, v, None if sinks is None else sinks.view(1, -1, 1), allowed, 0.3)
+    torch.testing.assert_close(attention(q, k, v, Pattern(), 0.3, sinks), wanted, equal_nan=True)
+
+
+def test_a_gate_of_another_dtype() -> None:
+    gate, up = torch.randn(3, 8, dtype=torch.bfloat16), torch.randn(3, 8)
+    torch.testing.assert_close(swiglu(gate, up), plain_swiglu(gate, up), rtol=0, atol=0)
