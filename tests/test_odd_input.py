@@ -17,7 +17,7 @@ from glassformer.kernels.attention import attention, definition
 from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.swiglu import definition as plain_swiglu
 from glassformer.kernels.swiglu import swiglu
-from glassformer.layers.options import Linear
+from glassformer.layers.options import Linear, LongRope
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig, train
 from refusals import refused
@@ -61,6 +61,15 @@ def test_fields_of_directories_that_a_family_uses_otherwise() -> None:
     experts = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
     released = from_config(model_type="qwen3_moe", max_window_layers=48, sliding_window=None, **experts)
     assert released.window is None
+
+
+def test_prompts_on_both_sides_of_the_border_of_long_factors() -> None:
+    scaling = LongRope((1.0,) * 4, (4.0,) * 4, 8)
+    model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8, max_seq_len=64, rope_scaling=scaling)).eval()
+    short, long = [3, 1, 4], list(range(12))
+    with refused("prompts of 3 and 12"):
+        generate(model, [short, long], 2)
+    assert generate(model, [short, short[:2]], 2)[0] == generate(model, [short], 2)[0]
 
 
 def test_a_reply_that_another_has_followed_ends() -> None:

@@ -141,6 +141,29 @@ def test_the_share_of_a_sink_is_that_of_the_softmax() -> None:
     assert {record.what for record in edited.records} == {"weights"}
 
 
+@pytest.mark.parametrize("factor", [0.0, 2.0])
+def test_gradients_of_weights_are_those_of_an_edited_head(factor: float) -> None:
+    model = decoder(1)
+    with intervene(model, scale("heads", factor, heads=0)), capture(model, retain_grad=True) as seen:
+        difference(model(TOKENS)).sum().backward()
+    (record,) = seen.of("weights")["layers.0.attention"]
+    with capture(model, retain_grad=True) as plain:
+        difference(model(TOKENS)).sum().backward()
+    (other,) = plain.of("weights")["layers.0.attention"]
+    assert record.grad is not None
+    assert other.grad is not None
+    assert bool((record.grad[:, 0] == 0).all()) == (factor == 0)
+    step = 1e-3 * torch.randn(record.values.shape[-2:]).tril()
+
+    def moved(sign: int) -> Tensor:
+        edits = change("weights", lambda values: values + sign * step, heads=0), scale("heads", factor, heads=0)
+        with torch.no_grad(), intervene(model, *edits):
+            return difference(model(TOKENS)).sum()
+
+    found = (moved(1) - moved(-1)) / 2
+    torch.testing.assert_close(found, (record.grad[:, 0] * step).sum(), rtol=2e-2, atol=1e-6)
+
+
 def test_gradients_of_scores_within_an_edit_of_weights_are_refused() -> None:
     model = decoder()
     with refused("gradients of scores"), intervene(model, scale("weights", 2.0)):  # noqa: SIM117

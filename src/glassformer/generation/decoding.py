@@ -17,6 +17,7 @@ from glassformer.generation.sampling import SamplingRule
 from glassformer.generation.speculative import Drafts
 from glassformer.layers.attention import editors
 from glassformer.layers.cache import Cache, Snapshot
+from glassformer.layers.options import LongRope
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
 
@@ -123,6 +124,11 @@ def stream(
     expected = f"at most max_seq_len = {model.config.max_seq_len} positions in all"
     fix = "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len."
     require(positions <= model.config.max_seq_len, got, expected, fix)
+    scaling = model.config.rope_scaling
+    if isinstance(scaling, LongRope) and real is not None:  # padding counts as positions, which decide its factors
+        border, shortest = scaling.original_max_seq_len, int(real.sum(1).min())
+        both, sides = f"prompts of {shortest} and {length} tokens", f"all up to {border} positions, or all above"
+        require(positions <= border or shortest > border, both, f"{sides} (LongRoPE)", "Continue each by itself.")
     # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
     powers = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
     cache = model.new_cache(texts, powers if compile else positions)

@@ -194,7 +194,8 @@ def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]
     for point in attentions:
         enclose(point.module, point.layer, point)
         if recorder.retain_grad and point.out_proj is not None and not recorder.foreign:
-            listen(point.out_proj, "input", lambda values, _: recorder.output(values))
+            # Before heads are edited, which comes after the weights.
+            listen(point.out_proj, "input", lambda values, _: recorder.output(values), 0)
     for point in recorder.chosen:
         if point.role == "experts":
             listen(point.module, "output", partial(recorder.mixture, point))
