@@ -71,6 +71,7 @@ class Runner:
         """Whether copies of the texts must run one by one and whole, as hooks of users may name rows and positions."""
         self._whole: Tensor | None = None
         self._skips: dict[int, bool] = {}
+        self._fits = False
         self.blocks = [point for point in blocks if point.source == (part == "encoder")]
         self.memory = [point for point in blocks if point.source and part != "encoder"]
         """The encoder's blocks, where only the decoder is resumed."""
@@ -82,6 +83,12 @@ class Runner:
         there = [point for point in self.points if point.role == role and point.source == (self._part == "encoder")]
         found = {point.layer: point for point in there if point.cross == cross}
         require(len(found) > 0, f"{site} of {type(self.model).__name__}", "a site that it has", "Choose another site.")
+        if not self._fits:
+            self._require_blocks()
+        return found
+
+    def _require_blocks(self) -> None:
+        """Refuse layers that are missing among the blocks, and modules of several layers."""
         kind, fix = type(self.model).__name__, "Capture and intervene, which take any model, one place at a time."
         layers = [point.layer for point in self.blocks]
         got = f"{kind} with attention in the layers {layers} alone"
@@ -89,7 +96,7 @@ class Runner:
         used = named_in(self.model)
         twice = [point.name for point in self.points if used[id(point.module)] > 1]
         require(not twice, f"{kind}, where {', '.join(twice[:3])} stands in several places", "layers of their own", fix)
-        return found
+        self._fits = True
 
     def first_needed(self, texts: Mapping[str, Tensor]) -> int:
         """The first position that must be computed for these texts, if the earlier keys and values are known."""
