@@ -94,7 +94,8 @@ class Runner:
         got = f"{kind} with attention in the layers {layers} alone"
         require(layers == list(range(len(layers))), got, "attention in every layer", fix)
         used = named_in(self.model)
-        twice = [point.name for point in self.points if used[id(point.module)] > 1]
+        inner = (point for point in self.points if point.role not in ("embedding", "logits"))  # which stacks may share
+        twice = [point.name for point in inner if used[id(point.module)] > 1]
         require(not twice, f"{kind}, where {', '.join(twice[:3])} stands in several places", "layers of their own", fix)
         self._fits = True
 
