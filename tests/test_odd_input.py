@@ -130,12 +130,12 @@ def test_no_part_of_a_message_becomes_a_special_token(message: Any) -> None:
 @pytest.mark.parametrize("texts", [1, 2])
 @pytest.mark.parametrize("has_sinks", [False, True])
 def test_attention_without_queries_or_keys_or_of_shared_keys(
-    queries: int, keys: int, texts: int, has_sinks: bool
+    queries: int, keys: int, texts: int, has_sinks: bool, without_type_checks: None
 ) -> None:
     q = torch.randn(2, 4, queries, 16, requires_grad=True)
     k, v = torch.randn(2, texts, 4, keys, 16)
     sinks = torch.randn(4) if has_sinks else None
-    allowed = torch.ones(queries, keys, dtype=torch.bool)
+    allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool)
     wanted = definition(q, k, v, None if sinks is None else sinks.view(1, -1, 1), allowed, 0.3)
     torch.testing.assert_close(attention(q, k, v, Pattern(), 0.3, sinks), wanted, equal_nan=True)
 
