@@ -189,6 +189,5 @@ def _marked(value: Any, pattern: str, mark: str) -> Any:
     if isinstance(value, str):
         return re.sub(pattern, lambda name: f"{name[0][0]}{mark}{name[0][1:]}", value)
     if isinstance(value, Mapping):  # keys too: a template may write a tool's answer out as JSON
-        marked = ((_marked(key, pattern, mark), _marked(each, pattern, mark)) for key, each in value.items())
-        return dict(marked)
+        return {_marked(key, pattern, mark): _marked(each, pattern, mark) for key, each in value.items()}
     return [_marked(each, pattern, mark) for each in value] if isinstance(value, list | tuple) else value

@@ -237,10 +237,11 @@ class LanguageModel:
         known = get_args(Role)
         require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
         plain = all(each.keys() <= {"role", "content"} and isinstance(each.get("content"), str) for each in text)
-        fix = "Render them yourself, with glassformer.data.harmony, and pass the text's tokens."
-        require(plain, "messages with other parts than a role and a text", "role and content", fix)
-        channels = {"assistant": "final"}
-        messages = [Message(each["role"], each["content"], channels.get(each["role"])) for each in text]
+        fix = "Leave other parts out, or render the messages with glassformer.data.harmony."
+        require(plain, "messages with other parts than a role and a text", "a role and a text in content", fix)
+        messages = [
+            Message(each["role"], each["content"], "final" if each["role"] == "assistant" else None) for each in text
+        ]
         return render([*Setting().messages(), *messages], self.tokenizer)
 
     def stream(

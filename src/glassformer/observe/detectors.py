@@ -18,7 +18,7 @@ from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
 from glassformer.observe.module_hooks import Enough, insert, scope
-from glassformer.observe.partial_runs import named_in
+from glassformer.observe.partial_runs import require_every_layer, require_one_place
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -81,10 +81,8 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
     """
     model = network_of(model)
     points = [point for point in find_hook_points(model) if point.role == "attention" and not point.cross]
-    layers, used = [point.layer for point in points], named_in(model)
-    got, fix = f"{type(model).__name__} with attention in the layers {layers}", "Capture the weights of each module."
-    alone = layers == list(range(len(layers))) and all(used[id(point.module)] == 1 for point in points)
-    require(alone, got, "a decoder whose layers each have an attention of their own", fix)
+    require_every_layer(model, [point.layer for point in points])
+    require_one_place(model, points)
     sums: dict[str, dict[str, Tensor]] = {name: {} for name in ("previous", "duplicate", "induction", "sink")}
     counts = dict.fromkeys(sums, 0)
     batches = [texts] if isinstance(texts, Tensor | Mapping) else texts

@@ -21,7 +21,7 @@ from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.module_hooks import has_other_hooks, is_changed
-from glassformer.observe.partial_runs import logits_at
+from glassformer.observe.partial_runs import logits_at, require_every_layer
 
 _NORMS = (
     *("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm"),
@@ -95,9 +95,7 @@ def logit_lens(
         capture(model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
     ):
         readout.run(tokens, -1)
-    layers = [record.layer for record in seen.records if record.what == "residual"]
-    got, fix = f"{type(model).__name__} with attention in the layers {layers} alone", "Capture the residual stream."
-    require(layers == list(range(len(layers))), got, "attention in every layer", fix)
+    require_every_layer(model, [record.layer for record in seen.records if record.what == "residual"])
     streams = [record.values for record in seen.records]
     count, length = streams[0].shape[:2]
     # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone.

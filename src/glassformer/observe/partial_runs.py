@@ -89,14 +89,9 @@ class Runner:
 
     def _require_blocks(self) -> None:
         """Refuse layers that are missing among the blocks, and modules of several layers."""
-        kind, fix = type(self.model).__name__, "Capture and intervene, which take any model, one place at a time."
-        layers = [point.layer for point in self.blocks]
-        got = f"{kind} with attention in the layers {layers} alone"
-        require(layers == list(range(len(layers))), got, "attention in every layer", fix)
-        used = named_in(self.model)
-        inner = (point for point in self.points if point.role not in ("embedding", "logits"))  # which stacks may share
-        twice = [point.name for point in inner if used[id(point.module)] > 1]
-        require(not twice, f"{kind}, where {', '.join(twice[:3])} stands in several places", "layers of their own", fix)
+        require_every_layer(self.model, [point.layer for point in self.blocks])
+        # Stacks may share an embedding.
+        require_one_place(self.model, [point for point in self.points if point.role not in ("embedding", "logits")])
         self._fits = True
 
     def first_needed(self, texts: Mapping[str, Tensor]) -> int:
@@ -273,9 +268,21 @@ class Runner:
         return {**given, "cache": cache}
 
 
-def named_in(model: nn.Module) -> Counter[int]:
-    """How many names each module has, by its ``id``: several if it stands in several places."""
-    return Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+_PLACE_BY_PLACE = "Capture and intervene, which take any model, one place at a time."
+
+
+def require_every_layer(model: nn.Module, layers: Sequence[int]) -> None:
+    """Refuse a model of which only ``layers`` have attention: rows of a result would stand for other layers."""
+    got = f"{type(model).__name__} with attention in the layers {list(layers)} alone"
+    require(list(layers) == list(range(len(layers))), got, "attention in every layer", _PLACE_BY_PLACE)
+
+
+def require_one_place(model: nn.Module, points: Sequence[HookPoint]) -> None:
+    """Refuse a model in which a module of these stands in several places, which could not be told apart."""
+    names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    several = [point.name for point in points if names[id(point.module)] > 1]
+    got = f"{type(model).__name__}, where {', '.join(several[:3])} stands in several places"
+    require(not several, got, "layers with modules of their own", _PLACE_BY_PLACE)
 
 
 def logits_at(

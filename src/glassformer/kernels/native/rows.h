@@ -553,6 +553,7 @@ inline void multiply_rows(Dense<Number, PARTS> weights, const float* x, int64_t 
                           int64_t last, float* out, int64_t stride) {
   constexpr int T = VECTOR_BYTES == 64 ? 4 : 3;
   constexpr int64_t BLOCK_BYTES = 1 << 15;
+  if (width == 0) return all_tokens<1, T>(weights, first, last, x, width, tokens, width, out, stride);
   const int64_t passes = (tokens + T - 1) / T, row_bytes = width * sizeof(Number), whole = last - (last - first) % R;
   const int64_t tiles = BLOCK_BYTES / (R * row_bytes), far = FAR_AHEAD / row_bytes;
   const int64_t block = passes > 1 && tiles > 1 ? R * tiles : R, near = passes > 1 ? (far / R + 1) * R : R + far;
