@@ -20,6 +20,8 @@ from glassformer.data.harmony import (
     to_keep,
 )
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
+from glassformer.generation.language_model import LanguageModel
+from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
 # docs/format.md and test-data/ of github.com/openai/harmony.
@@ -292,3 +294,15 @@ def test_wrong_settings_and_messages_are_refused(without_type_checks: None) -> N
         Setting("extreme")
     with refused("a tool without a name"):
         Message("tool", "x")
+
+
+def test_messages_without_a_template_are_a_role_and_a_text(harmony_engine: Tokenizer) -> None:
+    tokenizer = from_json(harmony_engine.to_str())
+    model = Decoder(DecoderConfig(tokenizer.vocab_size, 1, 8, 8, 1, 8)).eval()
+    lm = LanguageModel("small", model, tokenizer, None, (), 0)
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    text = tokenizer.decode(lm.prompt(said))
+    assert "<|start|>assistant<|channel|>final<|message|>Hi<|end|>" in text
+    for odd in ({"content": None}, {"content": [{"type": "text", "text": "Hello"}]}, {"tool_calls": []}):
+        with refused("messages with other parts"):
+            lm.prompt([said[0] | odd])
