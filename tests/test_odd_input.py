@@ -7,6 +7,7 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
+from transformers import Phi3Config
 
 from glassformer.checkpoints.families import family_in, family_of_gguf
 from glassformer.checkpoints.families.gguf_metadata import read_gguf_config
@@ -25,10 +26,10 @@ from refusals import refused
 SIZES = {"block_count": 1, "context_length": 8192, "embedding_length": 32, "feed_forward_length": 64}
 
 
-def from_gguf(**changes: Any) -> DecoderConfig:
+def from_gguf(name: str = "llama", factors: dict[str, list[float]] | None = None, **changes: Any) -> DecoderConfig:
     keys = SIZES | {"attention.head_count": 4, "attention.layer_norm_rms_epsilon": 1e-5} | changes
-    metadata = {"general.architecture": "llama"} | {f"llama.{name}": value for name, value in keys.items()}
-    return read_gguf_config(family_of_gguf(metadata), metadata, {"token_embd.weight": [64, 32]}, {})
+    metadata = {"general.architecture": name} | {f"{name}.{key}": each for key, each in keys.items() if each != ""}
+    return read_gguf_config(family_of_gguf(metadata), metadata, {"token_embd.weight": [64, 32]}, factors or {})
 
 
 def test_a_factor_of_a_gguf_file_without_its_type_is_linear() -> None:
@@ -45,6 +46,17 @@ def test_further_factors_of_a_gguf_file_are_refused(key: str) -> None:
         from_gguf(**given, **{f"rope.scaling.{key}": 2.0})
 
 
+def test_a_gguf_file_lacks_what_llama_cpp_requires() -> None:
+    with refused("no llama.attention.layer_norm_rms_epsilon"):
+        from_gguf(**{"attention.layer_norm_rms_epsilon": ""})
+    with refused("no gptneox.use_parallel_residual"):
+        from_gguf("gptneox")
+    with refused("no gpt-oss.attention.sliding_window"):
+        from_gguf("gpt-oss")
+    with refused("rope_factors_long.weight alone"):
+        from_gguf("phi3", {"rope_factors_long.weight": [2.0] * 4})
+
+
 def from_config(**fields: Any) -> DecoderConfig:
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4}
     content = sizes | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8} | fields
@@ -58,6 +70,9 @@ def test_fields_of_directories_that_a_family_uses_otherwise() -> None:
         from_config(model_type="smollm3", use_sliding_window=True, sliding_window=16)
     with refused("attn_logit_softcapping"):
         from_config(model_type="gemma3_text", attn_logit_softcapping=30.0)
+    factors = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0}
+    phi3 = from_config(model_type="phi3", max_position_embeddings=16384, rope_scaling=factors)
+    assert phi3.rope_scaling.original_max_seq_len == Phi3Config().original_max_position_embeddings == 4096
     experts = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
     released = from_config(model_type="qwen3_moe", max_window_layers=48, sliding_window=None, **experts)
     assert released.window is None

@@ -187,7 +187,7 @@ OTHER_VOCABULARY = {"tokenizer.ggml.tokens": ["a", "b"]}
     ("parts", "options", "got"),
     [
         ({}, {"kind": "Q4_K"}, "kind = 'Q4_K'"),
-        ({"sinks": True}, {}, "attention_bias = False"),
+        ({"sinks": True}, {}, "layers.0.attention.sinks"),
         ({"window": 8, "windowed_layers": "all"}, {}, "window = 8"),
         ({"ff_dim": 0}, {}, "ff_dim = 0"),
         ({"unrotated_layers": (0,)}, {}, "unrotated_layers"),

@@ -57,7 +57,7 @@ class Fields:
         require(finite, self._got(name, value), "a finite number", _FIX)
         return float(value)
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false."""
         value = self.get(name, default)
         require(type(value) is bool, self._got(name, value), "true or false", _FIX)

@@ -65,8 +65,8 @@ def read_gguf_config(
     keys.get("rope.freq_base_swa")
     found |= {"learned_positions": True} if "position_embd.weight" in shapes else {}
     found |= {ours: keys.number(key, 0.0) or None for ours, key in CAPS.items()}
-    if family.parts.get("norm") == "layer":
-        found["parallel"] = keys.flag("use_parallel_residual", False)
+    if family.gguf == "gptneox":
+        found["parallel"] = keys.flag("use_parallel_residual")
     found |= family.parts
     found |= family.gguf_read(keys.content, found)
     if found.get("window") is None:
@@ -113,7 +113,7 @@ def _sizes(keys: Fields, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         "num_kv_heads": size("attention.head_count_kv", heads),
         "head_dim": size("attention.key_length", hidden // heads),
         "max_seq_len": size("context_length", 2048),
-        "norm_eps": keys.number(eps, 1e-6),
+        "norm_eps": keys.number(eps),
         "tied_output": "output.weight" not in shapes,
     }
     width = keys.whole("attention.value_length", found["head_dim"])
@@ -135,7 +135,8 @@ def _biases(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
 
 
 def _windows(keys: Fields, family: Family) -> dict[str, Any]:
-    window = keys.whole("attention.sliding_window", family.window if family.gguf == "gemma2" else 0)
+    missing = {"gemma2": family.window, "gpt-oss": None}  # as in llama.cpp: 4096 for one, an error for the other
+    window = keys.whole("attention.sliding_window", missing.get(str(family.gguf), 0))
     layers = keys.whole("block_count")
     pattern = keys.get("attention.sliding_window_pattern", family.period)
     require(layers < 2**16, f"{keys.place}block_count = {layers}", "fewer layers", _FIX)
@@ -169,7 +170,8 @@ def _scaling(
     if every is not None:
         require(kind == "none", f"{keys.place}rope.scaling.type = {kind!r} with rope_freqs", "'none'", _FIX)
         return _by_factors(tuple(map(float, every)), found["rope_base"], width)
-    if "rope_factors_short.weight" in factors:
+    if factors:
+        require(len(factors) == 2, f"{next(iter(factors))} alone", "rope_factors_long and rope_factors_short", _FIX)
         known = kind in ("none", "longrope")
         require(known, f"{keys.place}rope.scaling.type = {kind!r} with rope_factors_short", "'longrope'", _FIX)
         short, long = (tuple(map(float, factors[f"rope_factors_{name}.weight"])) for name in ("short", "long"))

@@ -161,7 +161,12 @@ PHI3 = Family(
     model_type="phi3",
     architecture="Phi3ForCausalLM",
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
-    rope=Rope(fraction=1.0, kinds=("default", "longrope"), aliases=(("su", "longrope"), ("yarn", "longrope"))),
+    rope=Rope(
+        fraction=1.0,
+        kinds=("default", "longrope"),
+        aliases=(("su", "longrope"), ("yarn", "longrope")),
+        original=4096,
+    ),
     windows="all",
     names=NAMES | _PACKED,
     gguf="phi3",

@@ -24,6 +24,8 @@ class Rope:
     kinds: tuple[str, ...] = _KINDS
     aliases: tuple[tuple[str, str], ...] = ()
     """Old names of kinds."""
+    original: int | None = None
+    """``original_max_position_embeddings`` where no field beside ``rope_scaling`` says it; None: that within it."""
     local_base: float | None = None
     """Where windowed layers have a rotation of their own, their base if the file does not say it."""
     local_base_key: str | None = None
@@ -52,7 +54,7 @@ class Rope:
             fraction = alike({self.fraction_key: fields.get(self.fraction_key), **given}, self.fraction)
             rotary = int(head_dim * fraction)
             found["rotary_dim"] = None if rotary == head_dim else rotary
-        original = fields.get("original_max_position_embeddings")
+        original = fields.get("original_max_position_embeddings", self.original)
         width = found.get("rotary_dim") or head_dim
         scalings = [self._scaling(part, original, width, max_seq_len) for part in parts]
         same = all(scaling == scalings[0] for scaling in scalings)
