@@ -117,8 +117,9 @@ def test_long_titles_are_broken_and_rows_are_named() -> None:
     name_row(ax, "")
     assert len(ax.texts) == 0
     name_row(ax, "hand-designed")
-    finish(figure, "words " * 20)
+    finish(figure, "costs $5 or $6 " * 9)
     assert len(figure.get_suptitle().splitlines()) > 2
+    assert figure._suptitle is not None and not figure._suptitle.get_parse_math()
     assert [text.get_text() for text in ax.texts] == ["hand-designed"]
 
 

@@ -196,6 +196,13 @@ def test_a_head_that_prefers_nothing_is_drawn(check_readable: Check) -> None:
     check_readable(figure)
 
 
+def test_small_numbers_are_not_written_as_zero(check_readable: Check) -> None:
+    figure = draw_circuits(np.array([[0.003, 0.0], [-0.02, 0.004]]), np.array([[0.001], [2.0]]), ["A", "B"])
+    written = [[text.get_text() for text in ax.texts] for ax in figure.axes[:2]]
+    assert written == [["3e-3", "0", "-0.02", "4e-3"], ["0.0", "2.0"]]
+    check_readable(figure)
+
+
 @pytest.mark.usefixtures("without_type_checks")
 def test_circuits_that_do_not_fit_are_refused() -> None:
     qk, values = circuits(3, 2)

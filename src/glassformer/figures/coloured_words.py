@@ -81,7 +81,7 @@ def coloured_text(
         figure, room = figure_of(ax), ax
         if largest is None:
             figure.colorbar(scale, ax=ax, orientation="horizontal", label=label or "", shrink=0.4, aspect=25)
-        ax.set_title(title or "")
+        ax.set_title(title or "", parse_math=False)
         width, height = _room(ax)
         lines = _broken(words, width)
         got = f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high"
@@ -169,7 +169,8 @@ def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: st
     ax.set_position((_MARGIN / _WIDTH, _BAR / height, 1 - 2 * _MARGIN / _WIDTH, text / height))
     ax.set(xlim=(0, _PAGE_WIDTH), ylim=(rows * _LINE, 0))
     if title:
-        figure.text(_MARGIN / _WIDTH, 1 - _TITLE / 2 / height, title, weight="bold", size=11, va="center")
+        place = _MARGIN / _WIDTH, 1 - _TITLE / 2 / height
+        figure.text(*place, title, weight="bold", size=11, va="center", parse_math=False)
     bar = figure.add_axes((_MARGIN / _WIDTH, (_BAR - 0.25) / height, 2.4 / _WIDTH, 0.12 / height))
     figure.colorbar(scale, cax=bar, orientation="horizontal")
     bar.tick_params(labelsize=8)

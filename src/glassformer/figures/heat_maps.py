@@ -99,11 +99,11 @@ def panel(
 def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
     """Put a bold title above the figure, wrapped to its width, and fix the layout; or a title above a given ``ax``."""
     if ax is not None:
-        ax.set_title(title, loc="left")
+        ax.set_title(title, loc="left", parse_math=False)
         return
     if title:
         across = max(12, int(figure.get_figwidth() * 11))
-        figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold")
+        figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold", parse_math=False)
     # Square cells move axes and labels, for which the layout would make other space, without end. So the layout is
     # computed without them and kept; panels then only shrink within their space.
     panels = {ax: ax.get_box_aspect() for ax in figure.axes if ax.images}

@@ -269,9 +269,9 @@ def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None
     require(split is None or 0 < split < size, f"split = {split}", f"a row after the first, below {size}", fix)
 
 
-def _decimals(limit: float) -> int:
-    """The decimals of all numbers of a panel whose largest is ``limit``."""
-    return 0 if limit >= 10 else 1 if limit >= 2 else 2
+def _decimals(limit: float) -> int | None:
+    """The decimals of all numbers of a panel whose largest is ``limit``; None, as many as each needs, for small ones."""
+    return 0 if limit >= 10 else 1 if limit >= 2 else 2 if limit >= 0.1 else None
 
 
 def _largest_size(tables: list[np.ndarray]) -> float:
