@@ -106,6 +106,8 @@ def test_shapes_that_the_definition_broadcasts() -> None:
         lambda: swiglu(x, x[:1]),
         lambda: rms_norm(x, torch.full((1,), 2.0), 1e-5),
         lambda: rotate(x, (TURN[0][1:2], TURN[1][1:2])),
+        lambda: rotate(x[:1, :, :1], (TURN[0], TURN[1])),
+        lambda: rotate(x[:1], (TURN[0].expand(3, 1, -1, -1), TURN[1])),
         lambda: attention(x, x[:1], x[:1], Pattern(causal=True), 0.125),
     ]
     for case in cases:

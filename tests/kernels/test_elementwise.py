@@ -18,6 +18,7 @@ from glassformer.kernels.native import LEVELS, Library
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.rms_norm import rms_norm
 from glassformer.kernels.rotation import rotate
+from refusals import refused
 
 # One float32 rounding of a sum of a few hundred numbers, and one rounding to bfloat16.
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 2**-7}
@@ -95,6 +96,11 @@ def test_rotation(batch: int, heads: int, length: int, half: int, split: bool, d
     x = draw(batch, length, heads, 2 * half, dtype=dtype)
     x = x.transpose(1, 2) if split else x.transpose(1, 2).contiguous()
     check(lambda x: rotate(x, rotation), (x,))
+
+
+def test_rotation_of_more_pairs_than_there_are() -> None:
+    with refused("angles of 4 pairs for a head_dim of 2"):
+        rotate(torch.randn(1, 2, 3, 2), (torch.ones(3, 4), torch.zeros(3, 4)))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)

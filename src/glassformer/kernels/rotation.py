@@ -34,12 +34,15 @@ def rotate(
     The fast form keeps only the angles for the backward pass, and joins nothing.
     """
     turned = 2 * rotation[0].shape[-1]
-    if turned < x.shape[-1]:
+    if turned != x.shape[-1]:
+        got, expected = f"angles of {turned // 2} pairs for a head_dim of {x.shape[-1]}", "at most head_dim / 2"
+        require(turned < x.shape[-1], got, expected, "Make the rotation for these heads.")
         return torch.cat((rotate(x[..., :turned], rotation, layout), x[..., turned:]), dim=-1)
     cos, sin = (
         rotation if rotation[0].dtype == rotation[1].dtype == x.dtype else (part.to(x.dtype) for part in rotation)
     )
-    if torch.compiler.is_compiling() or use_definition() or cos.requires_grad or sin.requires_grad:
+    alike = cos.shape == sin.shape == (x.shape[-2], turned // 2)  # others may broadcast to more than the shape of x
+    if not alike or torch.compiler.is_compiling() or use_definition() or cos.requires_grad or sin.requires_grad:
         return definition(x, cos, sin, layout)
     return _Rotate.apply(x, cos, sin, layout) if torch.is_grad_enabled() else _turn(x, cos, sin, layout)
 
@@ -66,8 +69,7 @@ declare("rotate", "TTTT", _sizes)
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-    fits = layout == "half-split" and x.dim() == 4 and cos.shape == sin.shape == (x.shape[2], x.shape[3] // 2)
-    library = native_library(x, cos, sin) if fits else None
+    library = native_library(x, cos, sin) if layout == "half-split" and x.dim() == 4 else None
     if library is not None and x.stride(3) == 1:
         out, threads = torch.empty_like(x), torch.get_num_threads()
         name = f"rotate_{NATIVE_NAMES[x.dtype]}"
