@@ -14,6 +14,7 @@ from transformers import GptOssConfig, MixtralConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
+from glassformer import kernels
 from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts, Router, Routing, balance_loss, collect_routing
 from glassformer.layers.quantized.packed_experts import PackedMixture
@@ -157,6 +158,18 @@ def test_the_same_input_gives_the_same_bits() -> None:
     first = moe(x)
     for _ in range(3):
         assert torch.equal(moe(x), first)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_expert_given_twice_counts_twice(packed: bool) -> None:
+    dense = MixtureOfExperts(32, 32, 4).to(torch.float64)
+    moe = PackedMixture.pack(dense) if packed else dense
+    x, indices = torch.randn(3, 32, dtype=torch.float64), torch.tensor([[0, 0], [1, 2], [3, 3]])
+    weights = torch.tensor([[0.25, 0.5], [1.0, 2.0], [-1.0, 3.0]], dtype=torch.float64)
+    each = [moe.mix(x, weights[:, k, None], indices[:, k, None]) for k in range(2)]
+    torch.testing.assert_close(moe.mix(x, weights, indices), each[0] + each[1])
+    with kernels.plain():
+        torch.testing.assert_close(moe.mix(x, weights, indices), each[0] + each[1])
 
 
 def test_leading_axes_are_free() -> None:

@@ -43,7 +43,7 @@ class Experts(NamedTuple):
 def definition(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where e was not chosen."""
     count = len(experts.gate)
-    share = weights.new_zeros(len(x), count).scatter(1, indices, weights).to(x.dtype)
+    share = weights.new_zeros(len(x), count).scatter_add(1, indices, weights).to(x.dtype)
 
     def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, e: int) -> Tensor:
         return F.linear(rows, weight[e].to(rows.dtype), None if bias is None else bias[e].to(rows.dtype))

@@ -80,7 +80,7 @@ def mix_definition(experts: PackedExperts, x: Tensor, weights: Tensor, indices: 
     Computed in float32 at least; the activation is rounded to ``x``'s dtype.
     """
     wide, count = torch.promote_types(x.dtype, torch.float32), len(experts.down_blocks)
-    share = weights.new_zeros(len(x), count).scatter(1, indices, weights).to(wide)
+    share = weights.new_zeros(len(x), count).scatter_add(1, indices, weights).to(wide)
 
     def linear(rows: Tensor, blocks: Tensor, scales: Tensor, bias: Tensor | None, e: int) -> Tensor:
         weight = expand_definition(blocks[e], scales[e]).to(wide)
