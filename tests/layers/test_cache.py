@@ -1,4 +1,5 @@
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from glassformer.generation.compiled import SlotCache
+from glassformer.generation.native_step import DecodingStep
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import Cache, LayerCache
+from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
 CHUNKS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -163,6 +166,28 @@ def test_padding_is_remembered_and_what_has_none_is_real() -> None:
     assert cache.begin(2, 1, None)[:, -1].tolist() == [True, True]
     cache.reset()
     assert cache.begin(2, 1, None) is None
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("native", [False, True])
+def test_a_pass_that_breaks_off_leaves_no_trace_or_the_cache_is_refused(layer: int, native: bool) -> None:
+    model = Decoder(DecoderConfig(16, 2, 8, 16, 2, 4)).eval()
+    tokens, real = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.tensor([[False, True, True], [True, True, True]])
+    cache, expected = model.new_cache(2), model.new_cache(2)
+    with torch.no_grad():
+        for each in (cache, expected):
+            model(tokens[:, :2], cache=each, key_padding=real[:, :2])
+        handle = model.layers[layer].register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(tokens[:, 2:3], cache=cache, key_padding=~real[:, 2:])
+        handle.remove()
+        step = DecodingStep(model, cache) if native else partial(model, cache=cache)
+        if layer > 0:
+            with refused("3"):
+                step(tokens[:, 2:3])
+        else:
+            for new in tokens[:, 2:].split(1, dim=1):
+                torch.testing.assert_close(step(new), model(new, cache=expected))
 
 
 @given(

@@ -207,11 +207,16 @@ class Cache:
         keys = self.layers[0].keys
         require(batch == len(keys), f"{batch} texts", f"{len(keys)}, as the cache was made for", "Make a new cache.")
         self.layers[0].require_room(new)
+        start = self.length
+        if any(layer.length != start for layer in self.layers):
+            lengths = sorted({layer.length for layer in self.layers})
+            fix = "A forward pass broke off: reset() the cache, and read the texts again."
+            raise InputError(f"a cache whose layers hold {lengths} positions", "as many in each", fix)
         if padding is not None or self.padding is not None:
             before = self.padding
             if before is None:
-                before = torch.ones(batch, self.length, dtype=torch.bool, device=keys.device)
+                before = torch.ones(batch, start, dtype=torch.bool, device=keys.device)
             if padding is None:
                 padding = torch.ones(batch, new, dtype=torch.bool, device=keys.device)
-            self.padding = torch.cat([before, padding], dim=1)
+            self.padding = torch.cat([before[:, :start], padding], dim=1)  # more, if a pass broke off early
         return self.padding
