@@ -87,6 +87,19 @@ def test_prompts_on_both_sides_of_the_border_of_long_factors() -> None:
     assert generate(model, [short, short[:2]], 2)[0] == generate(model, [short], 2)[0]
 
 
+def test_prompts_beyond_the_border_of_long_factors_are_read_with_these() -> None:
+    scaling = LongRope((1.0,) * 4, (4.0,) * 4, 600)
+    model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8, max_seq_len=2000, rope_scaling=scaling)).eval()
+    prompt = torch.randint(50, (1400,), generator=torch.Generator().manual_seed(0)).tolist()
+    with torch.no_grad():
+        expected = int(model(torch.tensor([prompt]))[0, -1].argmax())
+    assert generate(model, [prompt], 1) == [[expected]]
+    replies = Continuation(model)
+    for length in (20, 590, 700, 1400):
+        (token,) = replies.reply(prompt[:length], 1)
+    assert token == expected
+
+
 def test_a_reply_that_another_has_followed_ends() -> None:
     model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8)).eval()
     replies, prompts = Continuation(model), ([3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5])

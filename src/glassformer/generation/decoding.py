@@ -124,9 +124,9 @@ def stream(
     expected = f"at most max_seq_len = {model.config.max_seq_len} positions in all"
     fix = "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len."
     require(positions <= model.config.max_seq_len, got, expected, fix)
-    scaling = model.config.rope_scaling
-    if isinstance(scaling, LongRope) and real is not None:  # padding counts as positions, which decide its factors
-        border, shortest = scaling.original_max_seq_len, int(real.sum(1).min())
+    border = _border(model)
+    if border and real is not None:  # padding counts as positions, which decide the factors
+        shortest = int(real.sum(1).min())
         both, sides = f"prompts of {shortest} and {length} tokens", f"all up to {border} positions, or all above"
         require(positions <= border or shortest > border, both, f"{sides} (LongRoPE)", "Continue each by itself.")
     # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
@@ -206,13 +206,19 @@ def read_prompt(
     model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None = None
 ) -> Float[Tensor, "batch vocab"]:
     """Read texts into the cache; the logits after them."""
-    last = torch.empty(0)
+    last, most = torch.empty(0), max(PREFILL, _border(model) + 1)
     with evaluating(model), torch.inference_mode():
-        for start in range(0, max(tokens.shape[1], 1), PREFILL):  # once for no tokens, which the model refuses
-            piece = slice(start, start + PREFILL)
+        for start in range(0, max(tokens.shape[1], 1), most):  # once for no tokens, which the model refuses
+            piece = slice(start, start + most)
             padding = None if real is None else real[:, piece]
             last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
         return model.logits(last)[:, -1]
+
+
+def _border(model: Decoder) -> int:
+    """The number of positions across which no cache goes on (LongRoPE); 0 if there is none."""
+    scaling = model.config.rope_scaling
+    return scaling.original_max_seq_len if isinstance(scaling, LongRope) else 0
 
 
 def _compiled(model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None) -> Step:
@@ -362,6 +368,7 @@ class Continuation:
             one() is other() and version == newer for (one, version), (other, newer) in zip(before, now, strict=True)
         )
         same = same and self._editors == editors() and tuple(prompt[: len(known)]) == known
+        same = same and not len(known) <= _border(self._model) < len(prompt)
         return self._mark if same else self._start
 
     def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
