@@ -21,8 +21,8 @@ from glassformer.kernels.dispatch import autocast_dtype, native_library, slow_bf
 from glassformer.kernels.linear import FEW, FEW_NARROW, few_tokens, linear, parts, threads_for
 from glassformer.kernels.native import Library, declare
 
-GROUP, GROUP_BYTES, CODED = 64, 96, 7
-"""Numbers of a group, their bytes, and how many values of the exponent's upper bits have a code."""
+GROUP, GROUP_BYTES, CODED, MULTIPLE = 64, 96, 7, 16
+"""Numbers of a group, their bytes, how many values of the exponent's upper bits have a code, and what divides a row."""
 # Bytes that are expanded at a time, so that what they become stays in caches.
 _EXPANDED = 2**20
 
@@ -87,7 +87,7 @@ def expand(
 ) -> BFloat16[Tensor, "out width"]:
     """:func:`expand_definition`, in C++ on the CPU."""
     out = packed.new_empty(0, dtype=torch.bfloat16)
-    fast = not use_definition() and index.is_cpu and fits(packed, index, width)
+    fast = not use_definition() and index.is_cpu and fits(packed, index, width) and leads_inside(packed, index, width)
     library = native_library(out) if fast else None  # which takes no integers
     if library is None:
         return expand_definition(packed, index, width)
@@ -98,12 +98,20 @@ def fits(packed: Tensor, index: Tensor, width: int) -> bool:
     """Whether shapes, dtypes and strides are those of :func:`~glassformer.layers.quantized.lossless.encode`."""
     return (
         packed.shape == (len(packed), -(-width // GROUP), GROUP_BYTES)
+        and width % MULTIPLE == 0
         and index.shape == (len(index), 2)
         and len(index) > len(packed)
         and (packed.dtype, index.dtype) == (torch.uint8, torch.int32)
         and packed.is_contiguous()
         and index.is_contiguous()
     )
+
+
+def leads_inside(packed: Tensor, index: Tensor, width: int) -> bool:
+    """Whether C++ may follow what is in ``index``."""
+    first, columns = index[: len(packed) + 1, 1], index[len(packed) + 1 :, 0]
+    inside = (columns >= 0) & (columns < width)
+    return bool(first[0] == len(packed) + 1 and first[-1] == len(index) and (first.diff() >= 0).all() and inside.all())
 
 
 def _expanded(library: Library, packed: Tensor, index: Tensor, width: int, rows: slice) -> Tensor:

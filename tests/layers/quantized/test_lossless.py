@@ -128,6 +128,16 @@ def test_another_width_is_an_error() -> None:
         kernel.lossless_linear(torch.randn(2, 32), *encode(torch.randn(8, 48).bfloat16()), 48)
 
 
+def test_decoding_with_another_width_stays_inside_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_expanded", None)  # what C++ would write over is no part of the result
+    weights = torch.randn(3, 48).bfloat16()
+    weights[2, 47] = 1e-20
+    packed, index = encode(weights)
+    assert torch.equal(decode(packed, index, 49)[:, :48], weights)
+    with pytest.raises(IndexError):
+        decode(packed, index, 32)
+
+
 # ---- a gpt-oss whose dense weights take 12 bits ---------------------------------------------------------------------
 
 

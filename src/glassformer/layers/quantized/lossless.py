@@ -10,10 +10,17 @@ from glassformer.errors import require
 from glassformer.kernels.dispatch import native_library, use_definition
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.kernels.linear import parts, threads_for
-from glassformer.kernels.lossless import GROUP, GROUP_BYTES, encode_definition, fits, lossless_linear
+from glassformer.kernels.lossless import (
+    GROUP,
+    GROUP_BYTES,
+    MULTIPLE,
+    encode_definition,
+    fits,
+    leads_inside,
+    lossless_linear,
+)
 from glassformer.kernels.lossless import expand as decode
 
-_MULTIPLE = 16
 # With one exception in so many, the list takes what the codes save.
 _NUMBERS_PER_EXCEPTION = 16
 
@@ -33,9 +40,9 @@ def encode(
             numbers of a row differ by many powers of two.
     """
     require(
-        values.dim() == 2 and values.dtype == torch.bfloat16 and values.shape[1] % _MULTIPLE == 0 < values.shape[1],
+        values.dim() == 2 and values.dtype == torch.bfloat16 and values.shape[1] % MULTIPLE == 0 < values.shape[1],
         f"values of shape {tuple(values.shape)}, {values.dtype}",
-        f"a matrix of bfloat16 numbers whose width is a multiple of {_MULTIPLE}",
+        f"a matrix of bfloat16 numbers whose width is a multiple of {MULTIPLE}",
         "Keep these weights as they are.",
     )
     (out, width), device = values.shape, values.device
@@ -88,8 +95,8 @@ class LosslessLinear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         nn.Module.__init__(self)
-        multiple = f"a multiple of {_MULTIPLE}"
-        require(in_features % _MULTIPLE == 0, f"in_features = {in_features}", multiple, "Keep the layer as it is.")
+        multiple = f"a multiple of {MULTIPLE}"
+        require(in_features % MULTIPLE == 0, f"in_features = {in_features}", multiple, "Keep the layer as it is.")
         self.in_features, self.out_features = in_features, out_features
         groups = -(-in_features // GROUP)
         self.register_buffer("packed", torch.zeros(out_features, groups, GROUP_BYTES, dtype=torch.uint8))
@@ -110,14 +117,8 @@ class LosslessLinear(nn.Linear):
 
     def _belong_together(self, packed: Tensor, index: Tensor) -> bool:
         """Whether C++ may follow what is in ``index``."""
-        if len(packed) != self.out_features or not fits(packed, index, self.in_features):
-            return False
-        first, columns = index[: len(packed) + 1, 1], index[len(packed) + 1 :, 0]
-        inside = (columns >= 0) & (columns < self.in_features)
-        return bool(
-            index.is_meta
-            or (first[0] == len(packed) + 1 and first[-1] == len(index) and (first.diff() >= 0).all() and inside.all())
-        )
+        fit = len(packed) == self.out_features and fits(packed, index, self.in_features)
+        return fit and (index.is_meta or leads_inside(packed, index, self.in_features))
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
