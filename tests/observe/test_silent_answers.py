@@ -12,7 +12,7 @@ from glassformer.layers.attention import is_edited
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.detectors import attention_faithfulness, head_scores
-from glassformer.observe.edits import change, scale, zero
+from glassformer.observe.edits import add, change, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import ablation_sweep, patch_sweep
@@ -169,3 +169,24 @@ def test_gradients_of_scores_within_an_edit_of_weights_are_refused() -> None:
     with refused("gradients of scores"), intervene(model, scale("weights", 2.0)):  # noqa: SIM117
         with capture(model, what="scores", retain_grad=True):
             model(TOKENS)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_lens_at_some_positions_is_edited_there(hooked: bool) -> None:
+    model = decoder()
+    if hooked:
+        model.output.register_forward_hook(lambda _, given, logits: torch.cat([logits[:, :-1], 0 * logits[:, -1:]], 1))
+    with intervene(model, add("logits", torch.arange(20.0), queries=-1)):
+        whole = logit_lens(model, TOKENS)
+        torch.testing.assert_close(logit_lens(model, TOKENS, queries=(-1, 2)), whole[:, :, [-1, 2]])
+
+
+@torch.no_grad()
+def test_probabilities_of_a_lens_in_bfloat16_are_those_of_its_logits() -> None:
+    model = decoder()
+    model.output.weight.mul_(20)
+    model = model.bfloat16()
+    wanted = logit_lens(model, TOKENS).double().softmax(-1)[..., 4]
+    found = logit_lens(model, TOKENS, targets=4).probabilities
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-6)

@@ -90,16 +90,15 @@ def logit_lens(
     readout = readout_of(model)
     shares = readout.shares(tokens)
     require(queries is None or shares is None, "queries of a classifier", "the whole text", "Omit queries.")
-    with (
-        evaluating(model),
-        capture(model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
-    ):
+    # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone; or positions.
+    hooked = any(has_other_hooks(each) for each in (readout.norm, readout.output) if each is not None)
+    alone, whole = is_edited() or hooked, hooked or is_changed(readout.output, "output")
+    read, kinds = None if whole else queries, ("embedding", "residual")
+    with evaluating(model), capture(model, readout.names("block"), what=kinds, queries=read) as seen:
         readout.run(tokens, -1)
     require_every_layer(model, [record.layer for record in seen.records if record.what == "residual"])
     streams = [record.values for record in seen.records]
     count, length = streams[0].shape[:2]
-    # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone.
-    alone = is_edited() or any(has_other_hooks(each) for each in (readout.norm, readout.output) if each is not None)
     at_once = 1 if alone or shares is not None else max(1, _LOGITS_AT_ONCE // (count * length * readout.width()))
     at_once = len(streams) if targets is None and not alone and shares is None else at_once
     found: list[Tensor] = []
@@ -108,12 +107,14 @@ def logit_lens(
         for start in range(0, len(streams), at_once):
             some = torch.cat(streams[start : start + at_once])
             logits = readout.logits(some, shares).unflatten(0, (-1, count))
+            logits = logits[:, :, list(select("queries", queries, length))] if whole else logits
             if targets is None:
                 found.append(logits)
                 continue
             chosen = _classes("targets", targets, count, logits.shape[-1]).to(logits.device)
             own = logits.gather(3, chosen.view(1, -1, 1, 1).expand(*logits.shape[:3], 1))
-            shares_of = (own - logits.logsumexp(3, keepdim=True)).exp()
+            wide = torch.promote_types(logits.dtype, torch.float32)
+            shares_of = (own.to(wide) - logits.to(wide).logsumexp(3, keepdim=True)).exp()
             kept.append((own[..., 0], shares_of[..., 0], (logits > own).sum(3)))
     if targets is None:
         return torch.cat(found)
