@@ -15,7 +15,7 @@ from glassformer.observe.detectors import attention_faithfulness, head_scores
 from glassformer.observe.edits import add, change, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
-from glassformer.observe.sweep import ablation_sweep, patch_sweep
+from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
 
 TOKENS = torch.tensor([[3, 7, 1, 4, 9, 2, 8, 5], [6, 1, 1, 8, 2, 3, 4, 7]])
@@ -190,3 +190,12 @@ def test_probabilities_of_a_lens_in_bfloat16_are_those_of_its_logits() -> None:
     wanted = logit_lens(model, TOKENS).double().softmax(-1)[..., 4]
     found = logit_lens(model, TOKENS, targets=4).probabilities
     torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_effects_that_are_estimated_in_bfloat16_are_not_rounded_to_the_metrics_size() -> None:
+    model, other = decoder().bfloat16(), TOKENS.roll(1, 0)
+    near, far = (
+        attribution_sweep(model, TOKENS, other, lambda x, more=more: difference(x).float() + more).effects  # type: ignore[misc]
+        for more in (0, 999)
+    )
+    torch.testing.assert_close(near, far, rtol=0, atol=1e-3)

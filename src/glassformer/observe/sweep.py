@@ -552,7 +552,7 @@ def attribution_sweep(
     for _, point in sorted(points.items()):
         gradient = means[point.name][:, None] if site == "experts" else means[point.name]
         gradient = gradient.transpose(1, 2)[..., None] if site == "neurons" else gradient
-        flow = _difference(site, point, theirs, ours) * gradient
+        flow = _difference(site, point, theirs, ours).double() * gradient
         rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
     expected = float(worst.double().mean())
     found, layers = torch.stack(rows).detach() + expected, tuple(sorted(points))
