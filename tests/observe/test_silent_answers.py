@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.layers.attention import is_edited
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
-from glassformer.observe.detectors import attention_faithfulness, head_scores
+from glassformer.observe.detectors import HeadScores, attention_faithfulness, head_scores, rank_correlation
 from glassformer.observe.edits import add, change, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
@@ -199,3 +199,15 @@ def test_effects_that_are_estimated_in_bfloat16_are_not_rounded_to_the_metrics_s
         for more in (0, 999)
     )
     torch.testing.assert_close(near, far, rtol=0, atol=1e-3)
+
+
+def test_a_rank_correlation_with_nan_is_nan() -> None:
+    assert rank_correlation(torch.tensor([1.0, torch.nan, 3.0]), torch.arange(3.0)).isnan()
+    nothing = torch.full((1, 2), torch.nan)
+    assert all(score != score for _, _, score in HeadScores(*[nothing] * 4).top("induction"))
+
+
+def test_tokens_that_are_hidden_are_no_induction() -> None:
+    """After the earlier 5 stands one that no query sees."""
+    texts, real = torch.tensor([[1, 5, 2, 3, 5]]), torch.tensor([[True, True, False, True, True]])
+    assert head_scores(decoder(), {"tokens": texts, "key_padding": real}).induction.isnan().all()

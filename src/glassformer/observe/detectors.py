@@ -26,7 +26,9 @@ Removal = Literal["edges", "values"]
 
 @dataclass(frozen=True, eq=False)
 class HeadScores:
-    """The mean attention of each head to one kind of key, in [0, 1]; NaN for a head that never sees such a key.
+    """The mean attention of each head to one kind of key, in [0, 1]; NaN where no query has such a key before it.
+
+    A key that a window leaves out counts as 0.
 
     Args:
         previous: To the token before the query.
@@ -44,8 +46,8 @@ class HeadScores:
         """The heads with the highest score: layer, head, score."""
         known = tuple(self.__dataclass_fields__)
         require(kind in known, f"kind = {kind!r}", f"one of {', '.join(known)}", "Choose one of these.")
-        scores: Tensor = getattr(self, kind).nan_to_num(-1.0)
-        best = scores.flatten().argsort(descending=True)[:count].tolist()
+        scores: Tensor = getattr(self, kind)
+        best = scores.nan_to_num(-1.0).flatten().argsort(descending=True)[:count].tolist()
         return [(*divmod(place, scores.shape[1]), float(scores.flatten()[place])) for place in best]
 
 
@@ -131,7 +133,7 @@ def _kinds_of_keys(tokens: Tensor, real: Tensor) -> dict[str, Bool[Tensor, "row 
     length, seen = tokens.shape[1], (real[:, :, None] & real[:, None, :]).tril(-1)
     same = (tokens[:, :, None] == tokens[:, None, :]) & seen
     once = same & (same.sum(-1, keepdim=True) == 1)
-    after = once.roll(1, dims=2).tril(-1)
+    after = once.roll(1, dims=2) & seen
     after[..., 0] = False
     before = torch.eye(length, dtype=torch.bool, device=tokens.device).roll(-1, dims=1).tril(-1) & seen
     first = torch.arange(length, device=tokens.device) == real.int().argmax(1, keepdim=True)
@@ -272,11 +274,11 @@ def _gradient_times_input(
 
 
 def rank_correlation(first: Float[Tensor, "*rows n"], second: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows"]:
-    """Spearman's rank correlation along the last axis, with the mean rank for ties; NaN where all are equal."""
+    """Spearman's rank correlation along the last axis, ties at their mean rank; NaN if all are equal or one is NaN."""
 
     def ranks(values: Tensor) -> Tensor:
         ahead, behind = values[..., :, None], values[..., None, :]
         rank = (ahead > behind).double().sum(-1) - (ahead < behind).double().sum(-1)
-        return rank / rank.square().sum(-1, keepdim=True).sqrt()
+        return rank.masked_fill(values.isnan(), torch.nan) / rank.square().sum(-1, keepdim=True).sqrt()
 
     return (ranks(first) * ranks(second)).sum(-1)
