@@ -12,7 +12,7 @@ from glassformer.layers.attention import is_edited
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.detectors import HeadScores, attention_faithfulness, head_scores, rank_correlation
-from glassformer.observe.edits import add, change, scale, zero
+from glassformer.observe.edits import add, change, patch, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
@@ -211,3 +211,18 @@ def test_tokens_that_are_hidden_are_no_induction() -> None:
     """After the earlier 5 stands one that no query sees."""
     texts, real = torch.tensor([[1, 5, 2, 3, 5]]), torch.tensor([[True, True, False, True, True]])
     assert head_scores(decoder(), {"tokens": texts, "key_padding": real}).induction.isnan().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("site", ["residual_before", "residual_between", "residual", "v"])
+def test_a_sweep_in_bfloat16_gives_a_place_its_clean_value(site: Any) -> None:
+    model, clean, corrupted = decoder(), TOKENS[:1], TOKENS[:1].clone()
+    corrupted[0, 3] = 19
+    model.embedding.weight[19] *= 300  # next to which the clean value vanishes
+    found = patch_sweep(model.bfloat16(), clean, corrupted, lambda logits: difference(logits).float(), site=site)
+    with capture(model, what=site) as seen:
+        model(clean)
+    for layer, place in ((0, 1), (1, 0)) if site == "v" else ((0, 3), (1, 3)):
+        where = {"heads": place} if site == "v" else {"queries": place}
+        with intervene(model, patch(site, seen, layers=layer, **where)):
+            assert found.values[layer, place] == difference(model(corrupted)).float()

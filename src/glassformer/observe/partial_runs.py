@@ -229,7 +229,7 @@ class Runner:
             if added is not None:
                 module, more = added
                 here = attached.enter_context(scope())
-                attached.callback(insert(module, "output", lambda values, _: values + more, 1, here))
+                attached.callback(insert(module, "output", lambda values, _: (values + more).to(values.dtype), 1, here))
             if changes:
                 attached.enter_context(intervene(self.model, *changes))
             options: dict[str, Any] = {}

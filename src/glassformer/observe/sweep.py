@@ -339,7 +339,7 @@ def _resumed(
             for layer, flow in changed.items()
             if layer != first
         ]
-        return runner.resumed(texts, first, stage, stream + flows, **options)
+        return runner.resumed(texts, first, stage, (stream + flows).to(stream.dtype), **options)
     point = points[first]
     flows = flows[..., 0].transpose(1, 2) if site == "neurons" else flows
     if site == "experts":
@@ -423,6 +423,8 @@ def _difference(
     Of experts, of what each of them adds to the residual stream.
     """
     values = _values(site, point, base)
+    # In float32 or wider, so that what a difference is added to becomes the clean value.
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
     if ours is None:
         return -values
     theirs = _values(site, point, ours)
@@ -552,7 +554,7 @@ def attribution_sweep(
     for _, point in sorted(points.items()):
         gradient = means[point.name][:, None] if site == "experts" else means[point.name]
         gradient = gradient.transpose(1, 2)[..., None] if site == "neurons" else gradient
-        flow = _difference(site, point, theirs, ours).double() * gradient
+        flow = _difference(site, point, theirs, ours) * gradient.double()
         rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
     expected = float(worst.double().mean())
     found, layers = torch.stack(rows).detach() + expected, tuple(sorted(points))
