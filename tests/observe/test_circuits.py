@@ -1,5 +1,6 @@
 """Circuits against what the model computes, and composition against the formula with whole matrices."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -121,6 +122,19 @@ def test_thin_matrices_count_as_whole_ones() -> None:
     assert circuit.positivity == pytest.approx(expected)
     assert circuit.diagonal_share == float((matrix.argmax(1) == torch.arange(9)).double().mean())
     assert Circuit(left, left).positivity == pytest.approx(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_circuits_of_16_bits_are_those_of_the_same_weights(dtype: torch.dtype) -> None:
+    model = decoder().to(dtype)
+    models = model, copy.deepcopy(model).double()
+    found, wanted = [ov_circuit(each, 1, 2).between(*token_vectors(each)) for each in models]
+    assert (found.norm, found.positivity) == pytest.approx((wanted.norm, wanted.positivity), rel=1e-4)
+
+
+def test_a_norm_of_which_most_cancels() -> None:
+    part, rest = torch.ones(64, 1), torch.full((64, 1), 1 + 2**-12)
+    assert Circuit(torch.cat([part, rest], 1), torch.cat([part, -part], 1)).norm == pytest.approx(64 * 2**-12)
 
 
 @pytest.mark.parametrize("kind", ["dense", "gpt2", "llama"])

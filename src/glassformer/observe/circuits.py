@@ -5,8 +5,8 @@ square (for a LayerNorm also without its mean)::
 
     score of query i and key j = x_i QK x_jᵀ          what key j adds to query i = weight_ij x_j OV
 
-QK and OV are ``[hidden, hidden]`` of rank head_dim. The norm's weight is part of both, biases are not. With LayerNorms,
-what is written along the mean is left out of OV, as every reader subtracts it.
+QK and OV are ``[hidden, hidden]`` of rank head_dim, in float32 or wider. The norm's weight is part of both, biases are
+not. With LayerNorms, what is written along the mean is left out of OV, as every reader subtracts it.
 
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", sections on splitting attention head
 terms into circuits, and on composition.
@@ -59,7 +59,8 @@ class Circuit:
     @property
     def norm(self) -> float:
         """The Frobenius norm."""
-        return math.sqrt(max(0.0, float(((self.left.T @ self.left) * (self.right.T @ self.right)).sum())))
+        left, right = self.left.double(), self.right.double()
+        return math.sqrt(max(0.0, float(((left.T @ left) * (right.T @ right)).sum())))
 
     @property
     def eigenvalues(self) -> Complex[Tensor, " rank"]:
@@ -173,6 +174,10 @@ def composition_scores(model: Any, *, distance: int = 0, samples: int = 50, seed
     return Composition(q, k, v, (float(by_chance.mean()), float(by_chance.std(unbiased=False))))
 
 
+def _wide(values: Tensor) -> Tensor:
+    return values.detach().to(torch.promote_types(values.dtype, torch.float32))
+
+
 def _ratio(first: Circuit, second: Circuit) -> float:
     return (first @ second).norm / (first.norm * second.norm)
 
@@ -203,7 +208,7 @@ class _Reader:
         device = next(model.parameters()).device
         embedded = embedding(torch.arange(embedding.num_embeddings, device=device)[None])[0]
         read = require_linear(self._output, "the output projection", embedded.shape[1], like=embedded).matrix
-        return embedded * factor, self._read(self._final, read)
+        return _wide(embedded * factor), self._read(self._final, read)
 
     def qk(self, layer: int, head: int, distance: int) -> Circuit:
         point, head = self._point(layer, head)
@@ -221,7 +226,7 @@ class _Reader:
         value = self._projections(point)[2].unflatten(0, (point.heads // point.group, -1))[head // point.group]
         width = value.shape[0] * point.heads
         projection = require_linear(point.out_proj, f"the projection of {point.name}", width).matrix
-        writes = projection.unflatten(1, (point.heads, -1))[:, head]
+        writes = _wide(projection).unflatten(1, (point.heads, -1))[:, head]
         if self._centred:
             writes = writes - writes.mean(0)
         return Circuit(self._read(self._norm(point), value).T, writes)
@@ -232,7 +237,7 @@ class _Reader:
 
     def _read(self, norm: Any, weight: Tensor) -> Tensor:
         """Rows of a matrix that reads the normalised stream, as rows that read the stream over its scale."""
-        weight = weight.detach() * norm.weight.detach()
+        weight = _wide(weight) * _wide(norm.weight)
         return weight - weight.mean(1, keepdim=True) if self._centred else weight
 
     def _norm(self, point: HookPoint) -> Any:
