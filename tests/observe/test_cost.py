@@ -308,6 +308,13 @@ def test_attention_is_counted_whatever_kernel_runs(width: int, groups: int) -> N
     assert dropping == 2 * 2 * 4 * 7 * (9 + 1) * (8 + width)  # a sink is a key more off the fused path
 
 
+def test_products_with_a_vector_and_those_added_in_place_are_counted() -> None:
+    vector, matrix, batch = torch.randn(5), torch.randn(3, 5), torch.randn(2, 3, 5)
+    assert count_operations(lambda: vector @ vector) == 2 * 5
+    assert count_operations(lambda: torch.addmv(torch.zeros(3), matrix, vector)) == 2 * 3 * 5
+    assert count_operations(lambda: torch.zeros(2, 3, 3).baddbmm_(batch, batch.mT)) == 2 * 2 * 3 * 5 * 3
+
+
 @pytest.mark.parametrize("width", [16, 7])
 def test_experts_are_counted_as_grouped_single_and_as_one_operator(width: int) -> None:
     layer = MixtureOfExperts(width, 12, 5, 2)

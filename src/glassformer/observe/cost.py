@@ -33,8 +33,11 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     ),
     # Each row is multiplied with one of the matrices, whatever their number.
     torch.ops.aten._grouped_mm: lambda a, b, *_, **__: 2 * a[-2] * a[-1] * b[-1],
+    torch.ops.aten.dot: lambda a, *_, **__: 2 * a[0],
     torch.ops.aten.mv: lambda a, *_, **__: 2 * a[0] * a[1],
+    torch.ops.aten.addmv: lambda _, a, *__, **___: 2 * a[0] * a[1],
     torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1],
+    torch.ops.aten.baddbmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * a[2] * b[2],
     torch.ops.glassformer.mix_experts: (
         lambda x, weights, indices, gate, *_, **__: 6 * weights[0] * weights[1] * gate[1] * gate[2]
     ),
