@@ -72,6 +72,20 @@ def test_a_model_at_chance_is_said_to_be_at_chance(results: Results) -> None:
     )
 
 
+def test_claims_turn_with_their_numbers(results: Results) -> None:
+    text = render(LAB, results)
+    claims = "because most verdicts are certain", "recognition of known sentences", "do not show it"
+    assert all(claim in text for claim in claims)
+    rows = [replace(row, test_calibration_error=0.2) for row in results.models.rows]
+    leak = replace(results.leak, leaky=results.leak.clean)
+    runs = [replace(run, validation_accuracy=0.5 + 0.4 * (run.way == "seen")) for run in results.padding.runs]
+    models, padding = replace(results.models, rows=rows), replace(results.padding, runs=runs)
+    text = render(LAB, replace(results, models=models, leak=leak, padding=padding))
+    assert not any(claim in text for claim in claims)
+    other = render(LAB, replace(results, models=replace(results.models, data="mine")))
+    assert "C on these, so that column is optimistic for word counts" in other
+
+
 def test_the_quick_version_and_what_is_missing_are_named(results: Results) -> None:
     quick = replace(results, quick=True, models=replace(results.models, missing={"A": "no internet"}))
     assert "This is the quick version" in render(LAB, quick)
