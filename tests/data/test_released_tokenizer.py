@@ -172,9 +172,8 @@ def test_files_of_other_families_give_their_engines_tokens(engine: Tokenizer) ->
     [
         (None, (1,), ()),
         ({"eos_token": "</s>"}, (1,), (2,)),
-        ({"bos_token": {"content": "<s>"}, "add_bos_token": False}, (), ()),
-        ({"bos_token": "</s>", "add_bos_token": True, "eos_token": None}, (2,), ()),
-        ({"bos_token": None, "add_bos_token": False}, (1,), ()),
+        ({"eos_token": {"__type": "AddedToken", "content": "</s>"}, "add_bos_token": False}, (1,), (2,)),
+        ({"bos_token": "</s>", "add_bos_token": True, "eos_token": None}, (1,), ()),
     ],
 )
 def test_the_config_beside_a_tokenizer_is_read(
@@ -185,6 +184,9 @@ def test_the_config_beside_a_tokenizer_is_read(
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = named_tokenizer(str(tmp_path))
     assert (tokenizer.begin, tokenizer.ends) == (begin, ends)
+    transformers = pytest.importorskip("transformers")
+    other = transformers.AutoTokenizer.from_pretrained(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
+    assert other("a").input_ids == [*begin, *tokenizer.encode("a")]
 
 
 def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.data.released_tokenizer import (
     O200K_PATTERN,
@@ -130,6 +130,10 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     bos = read.token("bos", len(tokens), default_bos)
     adds = read.value("add_bos_token", bool, begins)
     read.require(not adds or bos >= 0, "add_bos_token without a bos_token_id", "the id of that token")
+    if adds:
+        name = tokens[bos].lstrip("$").replace(":", "")  # both have a meaning there
+        begin = {"id": name, "ids": [bos], "tokens": [tokens[bos]]}
+        engine.post_processor = processors.TemplateProcessing(single=[name, "$A"], special_tokens=[begin])
     spelt = piece_reader("ByteLevel" if model == "gpt2" else "ByteFallback")
 
     def piece(token: int) -> bytes | None:

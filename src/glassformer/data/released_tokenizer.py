@@ -225,13 +225,12 @@ def named_token(value: Any) -> str | None:
 
 
 def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> ReleasedTokenizer:
-    """``tokenizer`` with what ``tokenizer_config.json`` says of its beginning and end."""
-    bos, eos = (tokenizer.specials.get(named_token(config.get(f"{kind}_token")) or "") for kind in ("bos", "eos"))
-    begin, adds = tokenizer.begin, config.get("add_bos_token")
-    if isinstance(adds, bool) and bos is not None:
-        begin = (bos,) if adds else ()
-    ends = {*tokenizer.ends, *([] if eos is None else [eos])}
-    return replace(tokenizer, begin=begin, ends=tuple(sorted(ends)))
+    """``tokenizer`` with the end that ``tokenizer_config.json`` names.
+
+    Its ``add_bos_token`` counts for nothing beside a ``tokenizer.json``, as in transformers.
+    """
+    eos = tokenizer.specials.get(named_token(config.get("eos_token")) or "")
+    return tokenizer if eos is None else replace(tokenizer, ends=tuple(sorted({*tokenizer.ends, eos})))
 
 
 def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:

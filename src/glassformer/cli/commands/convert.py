@@ -117,7 +117,8 @@ def _write_tokenizer(file: GgufFile, directory: Path) -> None:
     tokenizer = tokenizer_from_gguf(file.metadata, file.path.name)
     template = template_from_gguf(file.metadata, file.path.name)
     assert tokenizer.json is not None
-    settings: dict[str, Any] = {"add_bos_token": bool(tokenizer.begin)}
+    # Of another class transformers takes the vocabulary only, and splits texts as the class does.
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": bool(tokenizer.begin)}
     for name in ("bos", "eos"):
         token = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
         if isinstance(token, int):
