@@ -189,6 +189,18 @@ def test_the_config_beside_a_tokenizer_is_read(
     assert other("a").input_ids == [*begin, *tokenizer.encode("a")]
 
 
+@pytest.mark.parametrize(("token", "name"), [("1", "</s>"), ("264", "<new>"), ("x", "<s>")])
+def test_a_config_with_other_tokens_is_refused(token: str, name: str, tmp_path: Path) -> None:
+    fallback_engine().save(str(tmp_path / "tokenizer.json"))
+    tokens = {"1": {"content": "<s>", "special": True}, "262": {"content": "▁▁"}, "263": {"content": "<|user|>"}}
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"added_tokens_decoder": tokens}))
+    named_tokenizer(str(tmp_path))
+    config.write_text(json.dumps({"added_tokens_decoder": tokens | {token: {"content": name}}}))
+    with refused(f"without the token '{name}' = '{token}' of tokenizer_config.json"):
+        named_tokenizer(str(tmp_path))
+
+
 def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:
     tokenizer.require_fits(tokenizer.vocab_size)
     tokenizer.require_fits(201088)

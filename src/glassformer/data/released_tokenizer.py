@@ -17,6 +17,7 @@ import tokenizers
 
 from glassformer.data.tokenizer import read_json, require_text, whole_text
 from glassformer.errors import InputError, require
+from glassformer.text import short
 from glassformer.untrusted import read_bytes, read_text, require_regular
 
 # How o200k splits a text into the parts within which bytes are merged.
@@ -229,6 +230,15 @@ def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> Rele
 
     Its ``add_bos_token`` counts for nothing beside a ``tokenizer.json``, as in transformers.
     """
+    declared = config.get("added_tokens_decoder")
+    for token, described in declared.items() if isinstance(declared, dict) else ():
+        name = named_token(described) or ""
+        require(
+            name == "" or list(map(str, tokenizer.prompt(name)[-1:])) == [token],
+            f"{tokenizer.source} without the token {short(name)} = {short(token)} of tokenizer_config.json",
+            "the same tokens in both",
+            "Write both again with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR).",
+        )
     eos = tokenizer.specials.get(named_token(config.get("eos_token")) or "")
     return tokenizer if eos is None else replace(tokenizer, ends=tuple(sorted({*tokenizer.ends, eos})))
 
