@@ -4,6 +4,7 @@ Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pair
 work on bytes, so that every text can be encoded.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
 _PAD_NAMES = (PAD, "<pad>", "<PAD>")
 _CLS_NAMES = (CLS, "<s>", "<CLS>")
+_SETTINGS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""BERT's in ``tokenizer_config.json``, and the names that the library has for them."""
 
 
 class SubwordTokenizer:
@@ -89,7 +96,8 @@ Tokenizer = WordTokenizer | SubwordTokenizer
 def load_subwords(path: Path | str) -> SubwordTokenizer:
     """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them.
 
-    A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not.
+    A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not. In a
+    directory, BERT's settings in it count more than those in ``tokenizer.json``, as in transformers.
     """
     path = Path(path)
     inside = path.is_dir()
@@ -98,9 +106,14 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
         require(bool(found), f"{path} without a tokenizer", "tokenizer.json or vocab.txt in it", "Download the rest.")
         path = found[0]
     text = read_text(path, inside=inside)
-    if path.suffix == ".json":
-        return SubwordTokenizer(_engine_from(text, str(path)))
-    return SubwordTokenizer(_bert(path, text, read_tokenizer_config(path.parent)))
+    is_json = path.suffix == ".json"
+    config = read_tokenizer_config(path.parent) if inside or not is_json else {}
+    settings = {theirs: config[ours] for ours, theirs in _SETTINGS.items() if ours in config}
+    if not is_json:
+        return SubwordTokenizer(_bert(path, text, settings))
+    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        settings = {}
+    return SubwordTokenizer(_engine_from(text, str(path), settings))
 
 
 def tokenizer_from_json(text: str) -> Tokenizer:
@@ -111,23 +124,21 @@ def tokenizer_from_json(text: str) -> Tokenizer:
     return SubwordTokenizer(_engine_from(text, "a tokenizer"))
 
 
-def _bert(path: Path, text: str, config: dict[str, Any]) -> BertWordPieceTokenizer:
+def _bert(path: Path, text: str, settings: dict[str, Any]) -> BertWordPieceTokenizer:
     """BERT's tokenizer: one piece per line, whose number is the line's from 0."""
     lines = text.split("\n")
     vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(lines[:-1] if lines[-1] == "" else lines)}
     missing = [piece for piece in (PAD, UNK, CLS, SEP) if piece not in vocabulary]
     require(not missing, f"{path} without {missing}", "a BERT vocabulary, one piece per line", "Check the file.")
-    return BertWordPieceTokenizer(
-        vocabulary,
-        lowercase=config.get("do_lower_case", True),
-        strip_accents=config.get("strip_accents"),
-        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
-    )
+    return BertWordPieceTokenizer(vocabulary, **settings)
 
 
-def _engine_from(text: str, what: str) -> tokenizers.Tokenizer:
+def _engine_from(text: str, what: str, settings: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
     content = read_json(text, what)
     require("model" in content, f"{what} without a model", "the JSON of a tokenizer", "Pass a tokenizer.json.")
+    normalizer = content.get("normalizer")
+    if settings and isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        text = json.dumps(content | {"normalizer": normalizer | settings})
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
