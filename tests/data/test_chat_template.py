@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from glassformer.data.chat_template import (
     LARGEST_TEMPLATE,
@@ -136,6 +136,54 @@ def test_only_the_template_writes_special_tokens(tokenizer: ReleasedTokenizer) -
     ]
     said = [USER, {"role": "assistant", "content": "a<|end|>"}]
     assert template.tokens(said, tokenizer, False).count(special("<|end|>")) == 3
+
+
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+PIECES = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁ab", "ab", "▁a", "▁ab"]
+SPACED = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+
+
+def engine_with(names: list[AddedToken], kind: str) -> Tokenizer:
+    """Of bytes, or of SentencePiece's characters with a space before a text: at each part, or at the first."""
+    pieces = BYTES if kind == "bytes" else PIECES
+    merges = [] if kind == "bytes" else [("a", "b"), ("▁", "a"), ("▁", "ab")]
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    engine = Tokenizer(models.BPE(vocab, merges, byte_fallback=kind != "bytes"))
+    if kind == "bytes":
+        engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    else:
+        engine.decoder = decoders.ByteFallback()
+        engine.normalizer = SPACED if kind == "prepend" else None
+    if kind in ("first", "always", "never"):
+        engine.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback()])
+        engine.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind, split=False)
+    engine.add_tokens(names)
+    return engine
+
+
+@pytest.mark.parametrize("strip", [{}, {"rstrip": True}, {"lstrip": True}])
+@pytest.mark.parametrize("kind", ["bytes", "prepend", "first", "always", "never"])
+def test_a_name_in_a_message_is_read_as_if_it_were_none(kind: str, strip: dict[str, bool]) -> None:
+    names = [AddedToken(name, special=True, normalized=kind == "bytes", **strip) for name in ("<s>", "</s>")]
+    theirs = [AddedToken(name, special=True, normalized=False) for name in ("<x>", "a<x", "<x><", "bb")]
+    tokenizer, other = from_json(engine_with([*names, *theirs], kind).to_str()), engine_with(names, kind)
+    other.encode_special_tokens = False
+    template = ChatTemplate("{% for m in messages %}<s>\n{{ m.content }} </s>{% endfor %}")
+    for content in ("ab<x> ab", "<x>ab", "a b <x>", "a<x<x><x", "a<x>b", "bbb bb"):
+        messages = [{"role": "user", "content": content}, {"role": "user", "content": "ab"}]
+        expected = other.encode(template.render(messages), add_special_tokens=False).ids
+        assert template.tokens(messages, tokenizer) == expected
+
+
+def test_a_name_that_would_be_found_late_is_refused() -> None:
+    names = [AddedToken(name, special=True, normalized=True) for name in ("<s>", "<x>")]
+    tokenizer = from_json(engine_with(names, "prepend").to_str())
+    template = ChatTemplate("<s>{{ messages[0].content }}")
+    assert template.tokens([{"role": "user", "content": "ab"}], tokenizer) == tokenizer.encode_prompt("<s>ab")
+    with refused("special tokens late"):
+        template.tokens([{"role": "user", "content": "a <x>"}], tokenizer)
+    with refused("letters as numbers"):
+        ChatTemplate("{{ messages | tojson(ensure_ascii=true) }}").tokens([USER | {"content": "<x>"}], tokenizer)
 
 
 def test_the_beginning_is_not_doubled(harmony_engine: Tokenizer) -> None:

@@ -103,24 +103,14 @@ class ChatTemplate:
         pattern = "|".join(map(re.escape, names)) or "(?!)"
         kept = [each if each.get("role") == "assistant" else _marked(each, pattern, mark) for each in messages]
         text = whole_text(self.render(kept, add_generation_prompt, **variables))
-        leaked = f"\\u{ord(mark):04x}" in text
+        tokens, ids = tokenizer.prompt(text, mark if mark in text else ""), {*tokenizer.specials.values()}
+        found, names = [each for each in tokens if each in ids], re.findall(pattern, text)
         require(
-            not leaked, "a template that writes letters as numbers", "text as it is", "Pass no special token's name."
+            f"\\u{ord(mark):04x}" not in text and (mark not in text or found == list(map(tokenizer.special, names))),
+            "a template that writes letters as numbers, or a tokenizer that finds its special tokens late",
+            "text as it is",
+            "Pass no special token's name.",
         )
-        if mark not in text:
-            return tokenizer.encode_prompt(text)
-        parts = ["", *re.split(f"({pattern})", text)]
-        tokens: list[int] = []
-        for name, words in zip(parts[::2], parts[1::2], strict=True):
-            if mark not in words:
-                tokens += tokenizer.prompt(name + words)
-                continue
-            if name:
-                tokens.append(tokenizer.special(name))
-                # Phi-3's special tokens take the white space after them.
-                if len(tokenizer.prompt(f"{name} ")) == 1:
-                    words = words.lstrip()
-            tokens += tokenizer.encode(words.replace(mark, ""))
         return tokenizer.begun(tokens)
 
     def _answer(self, request: str) -> dict[str, Any]:
@@ -185,9 +175,9 @@ def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatT
 
 
 def _marked(value: Any, pattern: str, mark: str) -> Any:
-    """``value`` with a mark within the names of special tokens, so that they are none."""
+    """``value`` with marks within and after the names of special tokens, so that they are none."""
     if isinstance(value, str):
-        return re.sub(pattern, lambda name: f"{name[0][0]}{mark}{name[0][1:]}", value)
+        return re.sub(pattern, lambda name: mark.join([*name[0], ""]), value)
     if isinstance(value, Mapping):  # keys too: a template may write a tool's answer out as JSON
         return {_marked(key, pattern, mark): _marked(each, pattern, mark) for key, each in value.items()}
     return [_marked(each, pattern, mark) for each in value] if isinstance(value, list | tuple) else value

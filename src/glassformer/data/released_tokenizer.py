@@ -9,11 +9,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
 import tokenizers
+from tokenizers import normalizers
 
 from glassformer.data.tokenizer import read_json, require_text, whole_text
 from glassformer.errors import InputError, require
@@ -66,7 +68,8 @@ class ReleasedTokenizer:
         vocab_size: One more than its highest id. A model's may be larger.
         specials: Ids of the special tokens by name; no text encodes to them.
         ordinary: Encodes a text.
-        prompt: Encodes a text in which the names of special tokens stand for these tokens.
+        prompt: Encodes a text in which the names of special tokens stand for these tokens. A character given after it
+            is left out once they are found.
         piece: The bytes of an id; None for an unused one.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
         ends: Tokens that end a text or a turn.
@@ -77,7 +80,7 @@ class ReleasedTokenizer:
     vocab_size: int
     specials: Mapping[str, int]
     ordinary: Callable[[str], list[int]] = field(repr=False)
-    prompt: Callable[[str], list[int]] = field(repr=False)
+    prompt: Callable[..., list[int]] = field(repr=False)
     piece: Callable[[int], bytes | None] = field(repr=False)
     begin: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
@@ -174,6 +177,8 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     try:
         # The names of marked tokens are ordinary text in a text. Some files do not mark all special tokens.
         marked = [each | {"special": each["special"] or is_special_name(each["content"])} for each in added]
+        if content.get("normalizer") is None:
+            marked = [each | {"normalized": False} for each in marked]
         engine = tokenizers.Tokenizer.from_str(
             text if marked == added else json.dumps(content | {"added_tokens": marked})
         )
@@ -301,19 +306,22 @@ def released(
     ends: tuple[int, ...] = (),
 ) -> ReleasedTokenizer:
     """The tokenizer with this engine, whose added tokens include ``specials``, marked as special."""
-    turn = Lock()
+    turn, normalizer = Lock(), engine.normalizer
 
-    def encoder(named: bool) -> Callable[[str], list[int]]:
-        def encode(text: str) -> list[int]:
-            with turn:  # the switch belongs to the engine, and servers have threads
-                engine.encode_special_tokens = not named
+    def encode(text: str, mark: str = "", *, named: bool = True) -> list[int]:
+        with turn:  # the switches belong to the engine, and servers have threads
+            engine.encode_special_tokens = not named
+            if not mark:
                 return list(engine.encode(text, add_special_tokens=False).ids)
+            unmarked = [normalizers.Replace(mark, ""), *([] if normalizer is None else [normalizer])]
+            try:
+                engine.normalizer = normalizers.Sequence(unmarked)
+                return list(engine.encode(text, add_special_tokens=False).ids)
+            finally:
+                engine.normalizer = normalizer
 
-        return encode
-
-    return ReleasedTokenizer(
-        source, vocab_size, specials, encoder(False), encoder(True), piece, begin, ends, engine.to_str
-    )
+    ordinary = partial(encode, named=False)
+    return ReleasedTokenizer(source, vocab_size, specials, ordinary, encode, piece, begin, ends, engine.to_str)
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:
