@@ -87,6 +87,8 @@ def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
     assert [example.label for example in read_examples(path, classes=classes)] == [0, 1, 2]
     path = write(tmp_path / "b.csv", "text,label\na,neg\nb,pos\n")
     assert [example.label for example in read_examples(path, classes=("pos", "neg"))] == [1, 0]
+    path = write(tmp_path / "c.csv", "text,label\na,1\nb,0\nc,1.0\n")
+    assert [example.label for example in read_examples(path, classes=("1", "0"))] == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,9 @@ def read_examples(
 ) -> tuple[Example, ...]:
     """Labelled texts from a CSV, TSV or JSON-lines file (:func:`read_table`).
 
-    A label is the number of a class or its name in any case, or "neg" or "pos". By default the columns are found by the
-    names "text", "sentence" or "review" and "label", "sentiment" or "class"; in a file of two columns without such a
-    header, as SST-2's are, the labels are in the column with more of them.
+    A label is the name of a class in any case, or "neg" or "pos", or else the number of a class. By default the columns
+    are found by the names "text", "sentence" or "review" and "label", "sentiment" or "class"; in a file of two columns
+    without such a header, as SST-2's are, the labels are in the column with more of them.
 
     ``all_classes`` refuses a file without examples of a class, from which it cannot be learned.
     """
@@ -219,13 +219,14 @@ def _find_columns(table: Table, classes: Sequence[str]) -> tuple[Table, str, str
 
 def _class_of(label: Any, classes: Sequence[str]) -> int | None:
     """The number of the class of this label; None for an unknown label."""
-    written = str(label).strip().lower()
-    if re.fullmatch(r"[0-9]{1,9}(\.0+)?", written):
-        number = int(float(written))
-        return number if number < len(classes) else None
-    names = [name.lower() for name in classes]
-    written = _SHORT_NAMES.get(written, written) if written not in names else written
-    return names.index(written) if written in names else None
+    written, names = str(label).strip().lower(), [name.lower() for name in classes]
+    whole = re.fullmatch(r"([0-9]{1,9})(\.0+)?", written)
+    number = None if whole is None else int(whole[1])
+    # A name comes first: it may be the number of another class.
+    for name in (written, _SHORT_NAMES.get(written) if number is None else str(number)):
+        if name in names:
+            return names.index(name)
+    return number if number is not None and number < len(classes) else None
 
 
 def _column(name: str, features: Iterable[str], given: str | None, usual: Sequence[str]) -> str:
