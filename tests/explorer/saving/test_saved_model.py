@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
@@ -552,10 +553,14 @@ def test_so_do_ten_more_of_each_kind(seed: int) -> None:
 def test_what_the_engine_does_not_compute_is_recorded(shipped: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     assert saved_model(wrap_model(decoder(rope_scaling=Linear(2.0)))) == (None, [])
     assert saved_model(wrap_model(decoder().double())) == (None, [])
-    watched, other = decoder(), decoder()
+    watched, other, patched = decoder(), decoder(), decoder()
     watched.final_norm.register_forward_hook(lambda *_: None)
     other.layers[0].attention.output = torch.nn.Sequential(other.layers[0].attention.output)
-    assert saved_model(wrap_model(watched)) == saved_model(wrap_model(other)) == (None, [])
+    patched.final_norm.forward = lambda x: x
+    assert [saved_model(wrap_model(each)) for each in (watched, other, patched)] == 3 * [(None, [])]
+    words = WordTokenizer(("fine", "film"))
+    assert saved_model(wrap_model(decoder(vocab_size=5), "fine", words)) == (None, [])
+    assert saved_model(wrap_model(encoder(num_classes=None))) == (None, [])  # which says nothing
     monkeypatch.setattr(saving, "MOST_MODEL_BYTES", 1000)
     model, sentences = saved_model(shipped.model("induction"))
     assert model is None

@@ -43,8 +43,8 @@ def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
 
     None, and no sentence, for a model that the engine does not compute: others than our decoders, classifiers and
     encoder-decoders in float32, single heads and compiled programs; texts that ``loaded.codec`` does not describe,
-    stretched rotations, packed experts, modules that the model's class does not make, hooks; tasks of too many
-    sequences; programs in another dtype or with values that are not listed.
+    decoders of words, stretched rotations, packed experts, modules that the model's class does not make, hooks,
+    another ``forward``; tasks of too many sequences; programs in another dtype or with values that are not listed.
     """
     if isinstance(loaded, LoadedHead):
         found = saved_head(loaded)
@@ -68,6 +68,8 @@ def _transformer(
     model = loaded.model
     if loaded.codec is None or type(model) not in (Decoder, Encoder, EncoderDecoder) or not _is_plain(model):
         return None
+    if not (loaded.classes if isinstance(loaded, LoadedEncoder) else loaded.codec["kind"] != "words"):
+        return None
     config = _config(model.config)
     if config is None or len(loaded.codec.get("words", range(config["vocab_size"]))) != config["vocab_size"]:
         return None
@@ -83,7 +85,7 @@ def _is_plain(model: Any) -> bool:
     return (
         [type(each) for each in modules] == [type(each) for each in plain.modules()]
         and all(each.dtype == torch.float32 for each in model.parameters())
-        and not any(each._forward_hooks or each._forward_pre_hooks for each in modules)
+        and not any(each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each) for each in modules)
     )
 
 
