@@ -110,15 +110,17 @@ def is_changed(module: nn.Module | None, where: str) -> bool:
     return found is not None and any(order in (1, 2) and scope.here() for order, _, scope in found[1])
 
 
+def other_hooks(model: nn.Module) -> tuple[int, ...]:
+    """The numbers of the forward hooks of modules that are not inserted here, such as a user's own."""
+    everywhere = (*torch_module._global_forward_hooks, *torch_module._global_forward_pre_hooks)
+    hooks = (each for module in model.modules() for each in (module._forward_hooks, module._forward_pre_hooks))
+    own = _HOOKS.values()
+    return everywhere + tuple(number for each in hooks for number, hook in tuple(each.items()) if hook not in own)
+
+
 def has_other_hooks(model: nn.Module) -> bool:
-    """Whether modules have forward hooks that are not inserted here, such as a user's own."""
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
-        return True
-    return any(
-        hook not in _HOOKS.values()
-        for module in model.modules()
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    )
+    """Whether there are any."""
+    return len(other_hooks(model)) > 0
 
 
 def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -15,6 +15,8 @@ from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, Turn, weights_stamp
+from glassformer.observe.edits import zero
+from glassformer.observe.intervene import intervene
 from refusals import refused
 
 
@@ -95,6 +97,26 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
     # As an explorer tells that never saw the model before.
     backend = Backend([replace(loaded, lock=Turn())])
     assert told() == after
+
+
+def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(by_name: dict[str, LoadedModel]) -> None:
+    loaded = _trainable(by_name)
+    backend, ask = Backend([loaded]), m.Ask(model="decoder", text="1 2 3")
+
+    def told() -> tuple[m.Said, list[m.Candidate]]:
+        following: m.Next = backend.answer("next", m.AskNext(model="decoder", text="1 2 3"))
+        return backend.answer("run", ask).said, following.candidates
+
+    with intervene(loaded.model, zero("heads", layers=0)):
+        within = told()
+    plain = told()
+    hook = loaded.model.layers[0].register_forward_hook(lambda _, __, out: 0.5 * out)
+    hooked = told()
+    hook.remove()
+    assert plain == told()
+    assert all(one != other for each in (within, hooked) for one, other in zip(each, plain, strict=True))
+    with intervene(loaded.model, zero("heads", layers=0)):
+        assert told() == within
 
 
 def test_what_is_told_of_one_run_fits_together(by_name: dict[str, LoadedModel]) -> None:

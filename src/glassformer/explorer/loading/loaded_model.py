@@ -25,10 +25,12 @@ from glassformer.explorer.messages import MOST_TOKENS, ModelCard
 from glassformer.generation.native_step import DecodingStep
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
+from glassformer.layers.attention import editors
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
+from glassformer.observe.module_hooks import other_hooks
 from glassformer.programs.model import CompiledProgram
 
 
@@ -212,10 +214,11 @@ def require_order(order: Sequence[int], count: int) -> None:
 
 
 def weights_stamp(loaded: LoadedModel) -> Hashable:
-    """A value that changes when the weights of a model in memory are trained or overwritten.
+    """A value that changes when the weights of a model in memory are trained or overwritten, and with its hooks.
 
-    It consists of the address and the version counter of each tensor, so writes through ``.data`` go unnoticed. The
-    lock identifies the model, whose memory another one may get after its deletion.
+    It consists of the address and the version counter of each tensor, so writes through ``.data`` go unnoticed, and of
+    the interventions and hooks under which the model runs. The lock identifies the model, whose memory another one may
+    get after its deletion.
     """
     if isinstance(loaded, LoadedHead):
         return loaded.lock  # its matrices cannot be written to
@@ -225,7 +228,7 @@ def weights_stamp(loaded: LoadedModel) -> Hashable:
     versions = tuple(
         (each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors if isinstance(each, Tensor)
     )
-    return loaded.lock, hash(versions)
+    return loaded.lock, hash(versions), editors(), other_hooks(loaded.model)
 
 
 @torch.no_grad()
