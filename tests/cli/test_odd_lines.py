@@ -30,9 +30,6 @@ def test_a_certificate_replaces_nothing_unless_told(tmp_path: Path, refuses: Ref
     for path in (there, link):
         refuses([*command, "--json", path], "which is there already")
     refuses([*command, "--json", "/dev/null", "--overwrite"], "which is there already")
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "counterexample.svg").write_text("mine")
-    refuses([*command, "--figure", tmp_path / "figures"], "which is there already")
     assert there.read_text() == "mine"
     assert main([*map(str, command), "--json", str(there), "--overwrite"]) in (0, 1)
     assert "verdict" in json.loads(there.read_text())

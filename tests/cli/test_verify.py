@@ -122,30 +122,25 @@ def test_tasks_of_ones_own(tmp_path: Path, output: Output) -> None:
     assert "> 1 B  0 1 0   1 0 0   1  wrong" in shown
 
 
-def test_figures_and_json(blunt: Path, good: Path, tmp_path: Path, output: Output, refuses: Refuses) -> None:
-    figures, written = tmp_path / "figures", tmp_path / "out" / "certificate.json"
-    flags = ["--task", "unique", "--figure", str(figures), "--json", str(written)]
-    shown = output(["verify", blunt, *flags], 1).out
-    assert f"figure: {figures / 'counterexample.png'}\n" in shown
-    assert f"certificate: {written}\n" in shown
-    assert (figures / "counterexample.png").read_bytes().startswith(b"\x89PNG")
+def test_the_certificate_as_json(blunt: Path, good: Path, tmp_path: Path, output: Output, refuses: Refuses) -> None:
+    written = tmp_path / "out" / "certificate.json"
+    flags = ["--task", "unique", "--json", str(written)]
+    assert f"certificate: {written}\n" in output(["verify", blunt, *flags], 1).out
     stored = json.loads(written.read_text())
     assert (stored["verdict"], stored["counterexample"]["sequence"], stored["num_checked"]) == ("fails", "AB", 120)
     refuses(["verify", good, *flags], "which is there already")
     assert "with the failing position" not in output(["verify", good, *flags, "--overwrite"]).out
-    assert (figures / "largest-error.svg").is_file()
     assert json.loads(written.read_text())["verdict"] == "holds"
 
 
-def test_places_that_cannot_be_written_to_are_one_line_and_status_2(good: Path, tmp_path: Path, output: Output) -> None:
+def test_a_place_that_cannot_be_written_to_is_one_line_and_status_2(good: Path, tmp_path: Path, output: Output) -> None:
     (tmp_path / "file").write_text("")
-    for flag in ("--json", "--figure"):
-        inside = tmp_path / "file" / "new"  # in what is no directory
-        shown = output(["verify", good, "--task", "unique", flag, inside], 2)
-        assert shown.out.startswith("unique: HOLDS")
-        assert f"{inside} (" in shown.err
-        assert "expected a place that can be written to" in shown.err
-        assert shown.err.count("\n") == 1
+    inside = tmp_path / "file" / "new"  # in what is no directory
+    shown = output(["verify", good, "--task", "unique", "--json", inside], 2)
+    assert shown.out.startswith("unique: HOLDS")
+    assert f"{inside} (" in shown.err
+    assert "expected a place that can be written to" in shown.err
+    assert shown.err.count("\n") == 1
 
 
 def test_json_has_null_for_what_is_infinite(tmp_path: Path) -> None:
@@ -208,7 +203,6 @@ def test_weights_that_cannot_be_used(content: str, words: str, tmp_path: Path, r
         (["--task", "unique", "--tolerance", "nan"], "finite number"),
         (["--task", "unique", "--json", "good.json"], "--json good.json, which is an input"),
         (["--task", "unique", "--json", "."], "which is a directory"),
-        (["--task", "unique", "--figure", "good.json"], "which is a file"),
     ],
 )
 def test_wrong_flags_say_what_is_right_before_the_work(

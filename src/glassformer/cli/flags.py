@@ -453,8 +453,6 @@ class VerifyFlags:
     """Run the head in float32 instead of float64."""
     limit: Size = 1_000_000
     """Run all sequences if there are at most this many; otherwise a bound decides, or the result is undecided."""
-    figure: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Draw the attention of the failing sequence into DIR (of the one with the largest error if none fails)."""
     json: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the certificate as JSON as well."""
     overwrite: Overwrite = False
@@ -473,14 +471,12 @@ class VerifyFlags:
         fix = "Leave --run-python out, or add --task-file FILE."
         runs = self.task_file is not None or not self.run_python
         require(runs, "--run-python without --task-file", "a Python task file to run", fix)
-        fix, figure = "Choose another name.", self.figure
         if self.json is not None:
+            fix = "Choose another name."
             inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
             require(not self.json.is_dir(), f"--json {self.json}, which is a directory", "a file", fix)
             got = f"--json {self.json}, which is an input as well"
             require(self.json.resolve() not in inputs, got, "another file to write to", fix)
-        is_file = figure is not None and figure.exists() and not figure.is_dir()
-        require(not is_file, f"--figure {figure}, which is a file", "a directory, new or existing", fix)
 
 
 @config

@@ -1,4 +1,4 @@
-"""One head: weights and intermediate results for one sequence, its attention map, its QK circuit and value map.
+"""One head: weights and intermediate results for one sequence, its QK circuit and value map.
 
 Matrices of a sequence are drawn transposed, as in the course: the sequence, or the input vector, runs along the
 horizontal axis, the entries of a key, query, value or output along the vertical one. In the panel of the attention each
@@ -11,7 +11,7 @@ All functions raise InputError where sequences, tables or names do not fit the w
 """
 
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -19,11 +19,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from glassformer.errors import require
-from glassformer.figures.attention_maps import attention_map
 from glassformer.figures.heat_maps import (
     CELL,
     DIVERGING,
-    LABELLED_CELL,
     MOST_TEXTS,
     TABLE_CELL,
     Names,
@@ -56,19 +54,6 @@ class _Panel(NamedTuple):
     y_names: Names = ()
 
 
-def draw_head(weights: HeadWeights, seq: ArrayLike, names: list[str] | None = None, **options: Any) -> Figure:
-    """The course's eight panels for one sequence: Km and K; below them Qm and Q, Vm and V, attention and output.
-
-    Each panel has its own scale; see :func:`draw_comparison`.
-
-    Args:
-        seq: ``[position, input_dim]``.
-        names: Of the sequence's positions, such as their letters; numbers when None.
-        options: ``input_names``, ``title`` and ``labels`` of :func:`draw_comparison`.
-    """
-    return draw_comparison(weights, None, seq, names, **options)
-
-
 @in_style
 def draw_comparison(
     first: HeadWeights,
@@ -78,26 +63,24 @@ def draw_comparison(
     *,
     input_names: list[str] | None = None,
     title: str = "",
-    labels: bool = False,
 ) -> Figure:
-    """A hand-designed head on one sequence and, beside it, a learned one: four rows of two panels each.
+    """A hand-designed head on one sequence and, beside it, a learned one: the course's eight panels of each.
 
-    Each panel has its own scale, which is centred at 0 and stands in its title: white is 0, red above, blue below.
-    Without ``second``, the first head is drawn alone.
+    Km and K; below them Qm and Q, Vm and V, attention and output. Each panel has its own scale, which is centred at 0
+    and stands in its title: white is 0, red above, blue below. Without ``second``, the first head is drawn alone.
 
     Args:
-        seq: As for :func:`draw_head`, and so are ``names``.
+        seq: ``[position, input_dim]``.
+        names: Of the sequence's positions, such as their letters; numbers when None.
         input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of the position follow
             as p0, p1, ...
-        labels: Write the values into the cells of panels of up to 22 rows and columns.
     """
     heads = [("", first)] if second is None else list(zip(_ROWS, (first, second), strict=True))
     panels = [_eight_panels(weights, seq, names, input_names) for _, weights in heads]
-    cell = LABELLED_CELL if labels else CELL
     # A head is a block of two columns: its matrices, and what they give for the sequence.
     rows = [[each for head in panels for each in head[i : i + 2]] for i in range(0, 8, 2)]
-    widths = [max(side(row[column].values.shape[1], cell) for row in rows) for column in range(len(rows[0]))]
-    heights = [max(side(each.values.shape[0], cell, cell) for each in row) for row in rows]
+    widths = [max(side(row[column].values.shape[1], CELL) for row in rows) for column in range(len(rows[0]))]
+    heights = [max(side(each.values.shape[0], CELL, CELL) for each in row) for row in rows]
     figure, axes = new_figure(
         sum(widths) + len(widths) * 0.6,
         sum(heights) + len(heights) * 1.05 + 0.3 * (second is not None) + 0.4 * bool(title),
@@ -115,7 +98,6 @@ def draw_comparison(
             text,
             each.x_label,
             each.y_label,
-            labels=labels,
             limits=(-limit, limit),
             colormap=DIVERGING,
             x_names=each.x_names,
@@ -127,13 +109,6 @@ def draw_comparison(
             above.set(fontsize=11, weight="bold")
     finish(figure, title)
     return figure
-
-
-def draw_attention(
-    weights: Float[np.ndarray, "query key"], query_names: Names, key_names: Names, title: str = ""
-) -> Figure:
-    """:func:`~glassformer.figures.attention_maps.attention_map` from 0 to 1, in the panels' colours."""
-    return attention_map(weights, key_names, query_names, title, largest=1.0, colormap="Reds")
 
 
 def _eight_panels(
@@ -160,100 +135,70 @@ def _eight_panels(
     ]
 
 
-def draw_circuits(
-    qk: Float[np.ndarray, "query key"],
-    values: Float[np.ndarray, "query v_dim"],
-    names: Names,
-    title: str = "",
-    *,
-    value_names: Names = (),
-    split: int | None = None,
-) -> Figure:
-    """The QK circuit and the value map of one head, each on a scale that is centred at 0.
-
-    Args:
-        qk: A score for each pair of places, or of tokens and positions; NaN for pairs that never occur.
-        values: A row for each of the same.
-        names: Of these; not drawn where there are more than 40.
-        value_names: Of the entries of a value; numbers if empty.
-        split: Where the tokens end and the positions begin: a line is drawn there.
-    """
-    return draw_circuit_comparison((qk, values), None, names, title, value_names=value_names, split=split)
-
-
 @in_style
 def draw_circuit_comparison(
-    first: Circuits,
-    second: Circuits | None,
-    names: Names,
-    title: str = "",
-    *,
-    value_names: Names = (),
-    split: int | None = None,
-    common_scale: bool = True,
+    first: Circuits, second: Circuits, names: Names, title: str = "", *, value_names: Names = ()
 ) -> Figure:
-    """The circuits of a hand-designed head above those of a learned one.
+    """The QK circuit and the value map of a hand-designed head, above those of a learned one.
 
-    The other arguments are those of :func:`draw_circuits`. Without
-    ``common_scale`` the colours show shares of each head's largest number, which stands above its panel: so the pattern
-    of a head with small scores can be seen, and the two panels have one colour bar.
-    Without ``second``, the first head is drawn alone.
+    Colours show shares of each head's largest number, which stands above its panel: so the pattern of a head with small
+    scores can be seen.
+
+    Args:
+        first: A score for each pair of places, or of tokens and positions, NaN for pairs that never occur; and a row of
+            values for each of the same.
+        names: Of these; not drawn where there are more than 40.
+        value_names: Of the entries of a value; numbers if empty.
     """
-    rows = [("", first)] if second is None else list(zip(_ROWS, (first, second), strict=True))
-    for _, circuits in rows:
-        _check_circuits(circuits, names, split)
-    size, v_dim = rows[0][1][1].shape
-    got, fix = f"values of shapes {[list(values.shape) for _, (_, values) in rows]}", "Compare heads of one task."
-    require(all(values.shape == (size, v_dim) for _, (_, values) in rows), got, "the same shape for both heads", fix)
+    for circuits in (first, second):
+        _check_circuits(circuits, names)
+    size, v_dim = first[1].shape
+    got, fix = f"values of shapes {[list(values.shape) for _, values in (first, second)]}", "Compare heads of one task."
+    require(first[1].shape == second[1].shape, got, "the same shape for both heads", fix)
     value_names = value_names or [str(i) for i in range(v_dim)]
     few = size <= _MOST_WITH_TEXTS
     length = side(size, TABLE_CELL if few else CELL, 1.0, 7.0)
     # Cells of values are always wide enough for a number.
-    widths, never = (length, side(v_dim, TABLE_CELL, 1.0, 7.0)), any(bool(np.isnan(qk).any()) for _, (qk, _) in rows)
+    widths, never = (length, side(v_dim, TABLE_CELL, 1.0, 7.0)), any(np.isnan(qk).any() for qk, _ in (first, second))
     figure, axes = new_figure(
-        sum(widths) + 3.6 + 0.3 * (second is not None),
-        len(rows) * (length + 0.9) + 0.4 * bool(title) + 0.25 * never,
-        rows=len(rows),
+        sum(widths) + 3.9,
+        2 * (length + 0.9) + 0.4 * bool(title) + 0.25 * never,
+        rows=2,
         columns=2,
         width_ratios=widths,
     )
-    for column, bar in enumerate(("score", "value")):
-        tables = [circuits[column] for _, circuits in rows]
-        limits = [_largest_size(tables if common_scale else [table]) for table in tables]
-        whole = "" if common_scale else f"share of the head's largest {bar}"
-        for number, ((row_name, _), table) in enumerate(zip(rows, tables, strict=True)):
-            ax, limit = axes[2 * number + column], limits[number]
-            # Numbers are written as they are; the colours follow the share of the limit.
+    for column, number in enumerate(("score", "value")):
+        for place, (row_name, circuits) in enumerate(zip(_ROWS, (first, second), strict=True)):
+            ax, table = axes[2 * place + column], circuits[column]
+            limit = float(np.nanmax(np.abs(table))) or 1.0
             image = panel(
                 ax,
-                table if common_scale else table / limit,
-                ("QK circuit", "Values")[column] + ("" if common_scale else f", ±{limit:.3g}"),
+                table / limit,
+                f"{('QK circuit', 'Values')[column]}, ±{limit:.3g}",
                 ("key", "value entry")[column],
                 ("query", None)[column],
-                limits=(-limit, limit) if common_scale else (-1, 1),
+                limits=(-1, 1),
                 colormap=DIVERGING,
                 x_names=(names, value_names)[column],
                 y_names=names,
             )
             # Rows of the two tables are aligned.
             ax.set_box_aspect(None)
-            if split is not None:
-                ax.axhline(split - 0.5, color="black", linewidth=1)
             if column == 0:
                 name_row(ax, row_name)
-                if split is not None:
-                    ax.axvline(split - 0.5, color="black", linewidth=1)
             if (few or column == 1) and max(table.shape) <= MOST_TEXTS:
-                write_values(ax, table, image, decimals=_decimals(_largest_size([table])))
-        aspect = len(rows) * length / _BAR
-        figure.colorbar(image, ax=axes[column::2], label=whole or bar, aspect=aspect, panchor=False)
+                # Numbers are written as they are, small ones with as many decimals as each needs.
+                decimals = 0 if limit >= 10 else 1 if limit >= 2 else 2 if limit >= 0.1 else None
+                write_values(ax, table, image, decimals=decimals)
+        label = f"share of the head's largest {number}"
+        figure.colorbar(image, ax=axes[column::2], label=label, aspect=2 * length / _BAR, panchor=False)
     if never:
         figure.supxlabel(_NEVER, fontsize=8, x=0.01, ha="left")
     finish(figure, title)
     return figure
 
 
-def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None:
+def _check_circuits(circuits: Circuits, names: Names) -> None:
     qk, values = circuits
     size = len(names)
     require(
@@ -265,14 +210,3 @@ def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None
     fits = bool(np.isfinite(values).all()) and not np.isinf(qk).any() and not np.isnan(qk).all()
     got = "scores or values with NaN or infinity"
     require(fits, got, "finite numbers, and NaN only for some pairs of qk", "Draw a head whose scores are finite.")
-    fix = "Pass the number of tokens, or None for a head without positions."
-    require(split is None or 0 < split < size, f"split = {split}", f"a row after the first, below {size}", fix)
-
-
-def _decimals(limit: float) -> int | None:
-    """The decimals of all numbers of a panel whose largest is ``limit``; None, as many as each needs, for small ones."""
-    return 0 if limit >= 10 else 1 if limit >= 2 else 2 if limit >= 0.1 else None
-
-
-def _largest_size(tables: list[np.ndarray]) -> float:
-    return max(float(np.nanmax(np.abs(table))) for table in tables) or 1.0

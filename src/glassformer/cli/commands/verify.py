@@ -1,7 +1,6 @@
 """``glassformer verify``: does a head in a file solve a task? The proof, or the first sequence on which it does not."""
 
 import json
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +17,6 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import Certificate, Failure, verify
 from glassformer.handcraft.weight_files import read_head
 
-FIGURES = ("counterexample", "largest-error")
-"""Their names, of a failing sequence and of another."""
 MOST_ROWS, MOST_KEYS, LONGEST = 24, 8, 60
 """Positions around the failing one, and keys, that are listed; characters of an output."""
 
@@ -30,15 +27,7 @@ def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
     return TASKS[name](**{key: value for key, value in chosen.items() if value is not None})
 
 
-class Shown(NamedTuple):
-    """A sequence as it is drawn: the tokens of its positions, CLS included, the attention, and both as text."""
-
-    names: list[str]
-    attention: Float[np.ndarray, "query key"]
-    text: str
-
-
-def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None) -> Shown:
+def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None) -> str:
     """The sequence of ``failure``: its outputs and the expected ones, and what the failing position attends to.
 
     Attention is computed in float64. Without a ``tolerance``, only the readout of an output has to be right.
@@ -47,8 +36,8 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     cases = task.cases(space.block([space.encode(failure.sequence)]))
     trace = NumpyHead(head).trace(space.one_hot(cases.block)[0])
     first = int(space.has_cls)
-    names = [space.token_names[token] for token in cases.block.tokens[0]]
-    numbered = [str(name) if i < first else f"{i - first} {name}" for i, name in enumerate(names)]
+    names = enumerate(space.token_names[token] for token in cases.block.tokens[0])
+    numbered = [str(name) if i < first else f"{i - first} {name}" for i, name in names]
     got, wanted = trace.output[first:].copy(), cases.target[0, first:]
     # The failing output was computed in float32 if so requested; the trace is in float64.
     got[failure.position] = failure.output
@@ -72,7 +61,7 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
         f"\nattention of {numbered[marked + first]}: "
         + ", ".join(f"{numbered[key]} {weights[key]:.0%}" for key in strongest)
     )
-    return Shown(names, trace.weights, "\n".join(lines))
+    return "\n".join(lines)
 
 
 def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
@@ -81,12 +70,9 @@ def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
 
 
 def run(flags: VerifyFlags) -> Certificate:
-    """Verify, print the certificate and a counterexample, and write the requested figure and JSON."""
-    figures = (
-        [] if flags.figure is None else [flags.figure / f"{name}.{end}" for name in FIGURES for end in ("png", "svg")]
-    )
-    for path in [*figures, *([] if flags.json is None else [flags.json])]:
-        require_absent(path, flags.overwrite)
+    """Verify, print the certificate and a counterexample, and write the requested JSON."""
+    if flags.json is not None:
+        require_absent(flags.json, flags.overwrite)
     head = read_head(flags.weights)
     if flags.task_file is not None:
         task = read_task(flags.task_file, flags.run_python)
@@ -101,26 +87,12 @@ def run(flags: VerifyFlags) -> Certificate:
         raise InputError(f"{flags.weights} with {error.got}", error.expected, error.fix) from error
     say(str(certificate))
     failure = certificate.counterexample
-    chosen = failure or (certificate.worst if flags.figure is not None else None)
-    shown = None if chosen is None else show(head, task, chosen, tolerance)
-    if failure is not None and shown is not None:
-        say(f"\n{failure.sequence}, with the failing position marked:\n\n{shown.text}")
+    if failure is not None:
+        say(f"\n{failure.sequence}, with the failing position marked:\n\n{show(head, task, failure, tolerance)}")
     if certificate.verdict == "undecided" and certificate.rests_on == "samples":
         say(f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences.")
     elif certificate.verdict == "undecided":
         say("\nThe bound is above the tolerance: sharper scores (Qm times a factor) make it smaller.")
-    if flags.figure is not None and chosen is not None and shown is not None:
-        # matplotlib takes a second to import.
-        from glassformer.figures.single_heads import draw_attention
-        from glassformer.figures.style import save_figure
-
-        title = f"{chosen.sequence[:40]}, position {chosen.position}"
-        figure = draw_attention(shown.attention, shown.names, shown.names, title)
-        name = FIGURES[0] if failure is not None else FIGURES[1]
-        with writing(flags.figure):
-            paths = save_figure(figure, flags.figure, name)
-        for path in paths:
-            say(f"figure: {path}")
     if flags.json is not None:
         text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
         with writing(flags.json):

@@ -172,7 +172,6 @@ def draw_circuits(comparison: Comparison) -> Figure:
         hand[2],
         f"Circuits of attention {TITLES[comparison.task]} ({comparison.task})",
         value_names=list(task.space.letters) if task.readout == "argmax" else ["sign"],
-        common_scale=False,
     )
 
 
