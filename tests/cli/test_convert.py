@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from glassformer.cli.main import main
-from glassformer.cli.runs import description
 from glassformer.errors import InputError
 from glassformer.generation.language_model import find_model
 from glassformer.kernels.options import Clamp
@@ -39,14 +38,15 @@ def released(tmp_path: Path) -> Path:
 
 
 def trained(directory: Path, *, windows: bool = False) -> Decoder:
-    """A run of the lab, in the course's words."""
+    """A run of the lab."""
     form = COURSE | MIXTURE | (WINDOWED if windows else {})
     model = Transformer(**form).decoder().eval()
     with torch.no_grad():
         for layer in model.layers:
             layer.attention.key_weights.uniform_(0.5, 2.0)
     (directory / "best").mkdir(parents=True)
-    text = f'{{"training": {TrainingConfig().to_json()}, "description": {json.dumps({"model": form})}}}'
+    described = json.dumps({"model": asdict(model.config), "data": {"kind": "recurrence"}})
+    text = f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}'
     (directory / "config.json").write_text(text)
     save_weights(model, directory / "best")
     return model
@@ -134,7 +134,7 @@ def test_windows_on_some_layers_need_gpt_oss(tmp_path: Path, output: Output, ref
 
 def test_a_run_of_the_command(tmp_path: Path) -> None:
     config = DecoderConfig(vocab_size=96, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8)
-    described = json.dumps(description(config, {"kind": "text"}))
+    described = json.dumps({"model": asdict(config), "data": {"kind": "text"}})
     (tmp_path / "best").mkdir()
     (tmp_path / "config.json").write_text(f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}')
     model = Decoder(config).eval()

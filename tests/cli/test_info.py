@@ -10,7 +10,6 @@ from glassformer.checkpoints.tensor_files import stored_tensors
 from glassformer.cli.commands import info
 from glassformer.cli.commands.info import Machine
 from glassformer.cli.main import main
-from glassformer.cli.runs import description
 from glassformer.kernels import native
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from glassformer.training import TrainingConfig
@@ -87,7 +86,7 @@ def test_an_encoder_has_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_run(tmp_path: Path, output: Output) -> None:
-    described = json.dumps(description(DENSE, {"kind": "text"}))
+    described = json.dumps({"model": json.loads(DENSE.to_json()), "data": {"kind": "text"}})
     (tmp_path / "best").mkdir()
     (tmp_path / "config.json").write_text(f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}')
     decoder = Decoder(DENSE)

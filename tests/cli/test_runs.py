@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.cli.runs import description, find_run, read_run
+from glassformer.cli.runs import find_run, read_run
 from glassformer.kernels.options import Clamp
-from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
@@ -18,8 +17,7 @@ MODEL = DecoderConfig(
     20, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn()
 )
 TRAINING = TrainingConfig(steps=5, betas=(0.5, 0.9))
-COURSE = {"vocab_size": 20, "n_layers": 2, "hidden_dim": 16, "ff_dim": 24, "num_heads": 2, "head_dim": 8}
-WINDOWED = {"use_sliding_window_alternating": True, "window_size": 3, "use_moe": True, "num_experts": 4}
+DESCRIBED = {"model": json.loads(MODEL.to_json()), "data": {"kind": "recurrence"}}
 
 
 def begun(directory: Path, described: object) -> Path:
@@ -35,16 +33,14 @@ def kept(model: Decoder, place: Path) -> None:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    stored = read_run(begun(tmp_path, description(MODEL, {"kind": "recurrence"}, seed=3)))
+    stored = read_run(begun(tmp_path, DESCRIBED | {"seed": 3}))
     assert (stored.model, stored.training) == (MODEL, TRAINING)
     assert (stored.data, stored.options) == ({"kind": "recurrence"}, {"seed": 3})
 
 
-@pytest.mark.parametrize("kind", ["course", "own"])
-def test_the_best_model_is_loaded_and_before_it_the_last_checkpoint(kind: str, tmp_path: Path) -> None:
-    models = [Transformer(**COURSE, **WINDOWED).decoder() if kind == "course" else Decoder(MODEL) for _ in range(3)]
-    of_course = {"model": COURSE | WINDOWED, "fresh": True, "seed": 0}
-    run = read_run(begun(tmp_path, of_course if kind == "course" else description(MODEL, {"kind": "recurrence"})))
+def test_the_best_model_is_loaded_and_before_it_the_last_checkpoint(tmp_path: Path) -> None:
+    models = [Decoder(MODEL) for _ in range(3)]
+    run = read_run(begun(tmp_path, DESCRIBED))
     with refused("without weights yet", fix=r"glassformer train --run .* --resume"):
         run.load()
     for model, place in zip(models, ("best", "checkpoints/step-00000010", "checkpoints/step-00000020"), strict=True):
@@ -71,11 +67,11 @@ def test_other_directories_are_no_runs(tmp_path: Path) -> None:
         [],
         {},
         {"model": {"a": 1}},
-        {"model": {**COURSE, "depth": 3}},
-        {"model": {"n_layers": 4}, "data": {"kind": "text"}},
-        {"model": json.loads(MODEL.to_json()), "data": 3},
-        {"model": json.loads(MODEL.to_json()), "data": {}},
-        {"model": {**json.loads(MODEL.to_json()), "num_heads": 0}, "data": {"kind": "text"}},
+        {"model": {**DESCRIBED["model"], "depth": 3}, "data": {"kind": "text"}},
+        {"model": DESCRIBED["model"]},
+        {"model": DESCRIBED["model"], "data": 3},
+        {"model": DESCRIBED["model"], "data": {}},
+        {"model": {**DESCRIBED["model"], "num_heads": 0}, "data": {"kind": "text"}},
     ],
 )
 def test_runs_of_something_else_are_refused(tmp_path: Path, described: object) -> None:

@@ -45,14 +45,6 @@ def test_a_configuration_survives_json(form: dict[str, Any]) -> None:
     assert DecoderConfig.from_json(text) == config
 
 
-def test_the_old_name_of_the_scaling_is_read() -> None:
-    fields = json.loads(BASE.to_json())
-    del fields["rope_scaling"]
-    yarn = {"factor": 4.0, "original_max_seq_len": 16, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
-    assert DecoderConfig.from_json(json.dumps(fields | {"yarn": yarn})).rope_scaling == Yarn(4.0, 16)
-    assert DecoderConfig.from_json(json.dumps(fields | {"yarn": None})) == BASE
-
-
 def test_extensions_are_what_gpt_oss_and_mixtral_lack() -> None:
     known = dataclasses.replace(
         BASE, sinks=True, attention_bias=True, rope_scaling=Yarn(), num_experts=4, clamp=Clamp()

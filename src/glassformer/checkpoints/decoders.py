@@ -53,7 +53,6 @@ from glassformer.layers.quantized import DenseFormat
 from glassformer.layers.quantized.int8 import Int8Linear
 from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.models.decoder_config import renamed
 
 Experts = Literal["dense", "mxfp4"]
 _CPU = torch.device("cpu")
@@ -286,5 +285,5 @@ def _open_own(
 
 
 def _own_config(content: Mapping[str, Any]) -> DecoderConfig:
-    known, content = {field.name for field in dataclasses.fields(DecoderConfig)}, renamed(dict(content))
+    known = {field.name for field in dataclasses.fields(DecoderConfig)}
     return DecoderConfig.from_json(json.dumps({name: value for name, value in content.items() if name in known}))

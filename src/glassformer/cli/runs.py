@@ -2,12 +2,11 @@
 
 import json
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoints.tensor_files import read_json
-from glassformer.cli import RECURRENCE
 from glassformer.errors import InputError
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig, load_weights
@@ -42,27 +41,6 @@ class StoredRun:
         return decoder
 
 
-def description(model: DecoderConfig, data: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """The description to pass to :func:`~glassformer.training.train`, so that :func:`read_run` can read the run."""
-    return {"model": asdict(model), "data": data, **options}
-
-
-def decoder_config(described: dict[str, Any]) -> DecoderConfig:
-    """The configuration of a run's decoder, which gpt-oss labs describe by the arguments of the course's class."""
-    if "n_layers" not in described:
-        return DecoderConfig.from_json(json.dumps(described))
-    sizes = dict(described)
-    windowed, window = sizes.pop("use_sliding_window_alternating", False), sizes.pop("window_size", 128)
-    experts, num_experts = sizes.pop("use_moe", False), sizes.pop("num_experts", 8)
-    return DecoderConfig(
-        num_layers=sizes.pop("n_layers"),
-        window=window + 1 if windowed else None,
-        num_experts=num_experts if experts else None,
-        key_weights=True,
-        **sizes,
-    )
-
-
 def find_run(directory: Path) -> StoredRun | None:
     """The run in ``directory``; None if it is not the directory of a run."""
     path = RunDirectory(directory).config_file
@@ -71,7 +49,7 @@ def find_run(directory: Path) -> StoredRun | None:
         return None
     try:
         described = dict(stored["description"])
-        model, data = decoder_config(described.pop("model")), described.pop("data", {"kind": RECURRENCE})
+        model, data = DecoderConfig.from_json(json.dumps(described.pop("model"))), described.pop("data")
         training = TrainingConfig.from_json(json.dumps(stored["training"]))
         return StoredRun(directory, training, model, data | {"kind": data["kind"]}, described)  # no data without one
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

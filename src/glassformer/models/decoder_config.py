@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Gt
 
@@ -167,15 +166,6 @@ class DecoderConfig(Config):
         got = f"learned_positions with {', '.join(given)}"
         require(not (self.learned_positions and given), got, "positions of one kind", "Nothing rotates beside them.")
 
-    @classmethod
-    def from_json(cls, text: str) -> DecoderConfig:
-        """The configuration that :meth:`to_json` wrote, also by a version that called ``rope_scaling`` ``yarn``."""
-        try:
-            stored = json.loads(text)
-        except (ValueError, RecursionError):
-            stored = None  # refused below
-        return super().from_json(json.dumps(renamed(stored)) if isinstance(stored, dict) else text)
-
     def extensions(self) -> list[str]:
         """The parts, as ``name = value``, that neither gpt-oss nor Mixtral has: what was added to the first decoder.
 
@@ -194,8 +184,3 @@ class DecoderConfig(Config):
         if isinstance(layers, tuple):
             return self.window if layer in layers else None
         return self.window if layers == "all" or (layer % 2 == 1) == (layers == "odd") else None
-
-
-def renamed(stored: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a stored configuration, with today's names."""
-    return {"rope_scaling" if name == "yarn" else name: value for name, value in stored.items()}

@@ -211,7 +211,6 @@ def test_what_is_broken_is_refused(tmp_path: Path) -> None:
         "model": ({**good, "model": {"vocab_size": 7}}, "num_layers"),
         "unknown": ({**good, "data": {**good["data"], "colour": 3}}, r"unknown.config\.json.*colour"),
         "recipe": ({"recipe": {"encoding": "slots", "name": "x", "steps": "many"}}, r"(?s)config\.json.*steps.*many"),
-        "lab": ({"model": {"n_layers": 2, "size": 4}}, "lab.config.json, which does not describe a model"),
     }
     for name, (description, message) in broken.items():
         with refused(message):

@@ -3,11 +3,12 @@
 import os
 import shlex
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from glassformer.checkpoints.assembly import count_parameters, machine_memory
 from glassformer.cli import RECURRENCE
-from glassformer.cli.runs import description, read_run
+from glassformer.cli.runs import read_run
 from glassformer.cli.terminal import in_memory
 from glassformer.cli.train_flags import TrainFlags
 from glassformer.cli.training_data import HELD_OUT_RECURRENCES, TrainingData, open_data
@@ -43,8 +44,8 @@ def run(flags: TrainFlags) -> TrainingResult:
     config = DecoderConfig(**{**vars(flags.model), "vocab_size": data.vocab_size})
     with seeded(flags.seed):
         model = Decoder(config)
-    options = {"seed": flags.seed, "balance_weight": flags.balance_weight}
-    described = description(config, _data_description(flags, data), **options)
+    described: dict[str, Any] = {"model": asdict(config), "data": _data_description(flags, data)}
+    described |= {"seed": flags.seed, "balance_weight": flags.balance_weight}
     task = NextTokenTask(
         data.batches,
         data.evaluation,

@@ -115,8 +115,6 @@ def _lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry |
 def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
     """A run of ``glassformer train``."""
     model, data = description.get("model"), description.get("data")
-    if isinstance(model, dict) and "n_layers" in model:
-        raise _damaged(place.path, "but a decoder of an earlier GPT-OSS lab")
     if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
         return None
     config = DecoderConfig.from_json(json.dumps(model))
@@ -236,12 +234,8 @@ def _described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
     try:
         return kind(**values)
     except (InputError, TypeError, AttributeError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception | str) -> InputError:
-    fix = "Use the version of glassformer that wrote it, or train again."
-    return InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix)
+        fix = "Use the version of glassformer that wrote it, or train again."
+        raise InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix) from error
 
 
 def run_weights(run: Path) -> Path:
