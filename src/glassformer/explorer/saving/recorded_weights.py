@@ -1,7 +1,6 @@
 """Which attention weights a saved page holds, and at which level: all of them where they fit.
 
-First every head is held at one level, as fine as there is room for. The remaining room goes to finer weights of the
-heads that are shown, then of the other heads of their layer, then of the rest.
+The heads that are shown are held as finely as there is room beside overviews of the others; these share what is left.
 """
 
 import base64
@@ -22,14 +21,13 @@ from glassformer.explorer.state import HeadPlace
 EXACT_TOKENS = 512
 """With at most so many queries and keys, every weight of every head is held where there is room."""
 
-_SIDES = (1, 2, 4, 8, 16, 32, 64)
-"""The longest side of an overview is ``EXACT_TOKENS`` divided by one of these."""
-_PACKED = 1.15
-"""Upper bound on the characters of a packed byte: mantissas hardly compress, and base64 makes 4 of 3."""
+_SMALLEST = 8
+"""The longest side of the coarsest overview."""
+_PACKED, _LEAST = 1.15, 0.6
+"""Upper bound on the characters of a packed byte: mantissas hardly compress, and base64 makes 4 of 3. And the share of
+that to which it compresses at best."""
 _NAMED = 250
 """Characters of an entry besides its numbers."""
-_FOR_ALL = 0.6
-"""The share of the room that overviews of all heads may take; the rest is for the heads that are shown."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,11 @@ class _Head:
     def tokens(self) -> int:
         """Its queries or keys, whichever are more."""
         return max(self.stack.queries, self.stack.keys)
+
+    @property
+    def coarsest(self) -> int:
+        """The level of the smallest overview."""
+        return coarse_enough(self.tokens, _SMALLEST)
 
     def size(self, level: int) -> float:
         """About how many characters its weights take at a level."""
@@ -86,32 +89,19 @@ def coarse_enough(tokens: int, side: int) -> int:
 def recorded_weights(backend: Answering, shown: PageState, runs: list[m.Run], room: int) -> dict[str, Any]:
     """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page, in at most ``room`` characters."""
     heads = sorted(_heads(shown, runs), key=lambda each: (not each.shown, each.layer != shown.state.layer))
-    levels = _first_levels(heads, room)
     rows = []
-    if any(levels):
+    if any(each.tokens > EXACT_TOKENS for each in heads) or sum(each.size(0) for each in heads) > room:
         # One query can be followed through all layers and heads even where single weights are not held.
         rows = [_row(backend, run, stack, shown.state.pin) for run in runs for stack in run.attentions]
         rows = rows if len(json.dumps(rows)) <= room else []
         room -= len(json.dumps(rows))
-    held: list[dict[str, Any] | None] = [None for _ in heads]
-
-    def hold(index: int, level: int) -> bool:
-        """Hold a head at a level instead of what is held of it, if there is room."""
-        nonlocal room
-        entry = _entry(backend, heads[index], level)
-        more = _length(entry) - _length(held[index])
-        fits = more <= room
-        if fits:
-            held[index], room = entry, room - more
-        return fits
-
-    for index, level in enumerate(levels):
-        hold(index, level)
-    for index, head in enumerate(heads):
-        if head.shown or (head.tokens <= EXACT_TOKENS and head.size(0) <= room):
-            finer = range(levels[index] if head.shown else min(1, levels[index]))
-            # Weights compress to no less than 0.6 of the estimate.
-            any(head.size(level) * 0.6 <= room and hold(index, level) for level in finer)
+    held: list[dict[str, Any] | None] = []
+    for place, head in enumerate(heads, 1):
+        share = room / (len(heads) - place + 1)
+        if head.shown:
+            share = room - sum(each.size(each.coarsest) for each in heads[place:])
+        held.append(_fitting(backend, head, share, room))
+        room -= 0 if held[-1] is None else _length(held[-1])
     reports = []
     if overview := sum(entry is not None and entry["level"] > 0 for entry in held):
         reports.append(f"{overview} of {len(held)} heads are held as an overview, without single weights.")
@@ -131,14 +121,13 @@ def _heads(shown: PageState, runs: list[m.Run]) -> Iterator[_Head]:
                     yield _Head(run, stack, layer, head, chosen and HeadPlace(layer=layer, head=head) in places)
 
 
-def _first_levels(heads: list[_Head], room: int) -> list[int]:
-    levels = [0 for _ in heads]
-    for smaller in _SIDES:
-        levels = [coarse_enough(each.tokens, EXACT_TOKENS // smaller) for each in heads]
-        total = sum(each.size(level) for each, level in zip(heads, levels, strict=True))
-        if total <= (room * _FOR_ALL if any(levels) else room):
-            break
-    return levels
+def _fitting(backend: Answering, head: _Head, share: float, room: int) -> dict[str, Any] | None:
+    """The weights of a head in ``share`` characters, or else in an overview in ``room``; None if there is no room."""
+    for level in range(0 if head.shown else coarse_enough(head.tokens, EXACT_TOKENS), head.coarsest + 1):
+        most = room if level == head.coarsest else share
+        if head.size(level) * _LEAST <= most and _length(entry := _entry(backend, head, level)) <= most:
+            return entry
+    return None
 
 
 def _entry(backend: Answering, of: _Head, level: int) -> dict[str, Any]:
@@ -147,8 +136,8 @@ def _entry(backend: Answering, of: _Head, level: int) -> dict[str, Any]:
     return {**place, "rows": cells.shape[0], "columns": cells.shape[1], "numbers": pack(cells)}
 
 
-def _length(entry: dict[str, Any] | None) -> int:
-    return 0 if entry is None else len(json.dumps(entry)) + 2
+def _length(entry: dict[str, Any]) -> int:
+    return len(json.dumps(entry)) + 2
 
 
 def _row(backend: Answering, run: m.Run, stack: m.Attention, pin: int | None) -> dict[str, Any]:
