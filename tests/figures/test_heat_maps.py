@@ -119,7 +119,8 @@ def test_long_titles_are_broken_and_rows_are_named() -> None:
     name_row(ax, "hand-designed")
     finish(figure, "costs $5 or $6 " * 9)
     assert len(figure.get_suptitle().splitlines()) > 2
-    assert figure._suptitle is not None and not figure._suptitle.get_parse_math()
+    assert figure._suptitle is not None
+    assert not figure._suptitle.get_parse_math()
     assert [text.get_text() for text in ax.texts] == ["hand-designed"]
 
 
