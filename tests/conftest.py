@@ -70,7 +70,8 @@ def _seeded() -> None:
     """Start every test from the same state of the global random generators."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the course's own cells use numpy's global generator
-    torch.manual_seed(0)
+    # Without a GPU, torch.manual_seed notes a traceback each time, for when there will be one.
+    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
 
 
 @pytest.fixture
@@ -178,12 +179,16 @@ def library(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 @pytest.fixture(scope="session")
-def wider(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    """Compiled with vectors of 64 bytes, as for AVX-512, of two registers or four of this processor's."""
+def wider(compiler: None) -> Library:
+    """Compiled with vectors of 64 bytes, as for AVX-512, of two registers or four of this processor's.
+
+    Cached as the library itself is; with less optimization, which would take a minute of two processors.
+    """
     command = os.environ.get("CXX") or next(filter(shutil.which, native._COMPILERS))
-    folder = tmp_path_factory.getbasetemp().parent  # that of all workers, of which one compiles
-    with pytest.MonkeyPatch.context() as patch, FileLock(folder / "wider.lock"):
+    folder = native._private_folder()
+    with pytest.MonkeyPatch.context() as patch, FileLock(folder / "wider.lock"):  # one worker compiles
         patch.setenv("CXX", f"{command} -DVECTOR_BYTES=64")
+        patch.setattr(native, "_FLAGS", ("-O1", *native._FLAGS[1:]))
         patch.setattr(native, "COMPILED", tuple({0, min(1, native.best_level())}))
         stem = f"wider-{native._stem()}"
         return native._load(native._cached(folder, stem) or native._compile(folder, stem))
