@@ -28,7 +28,6 @@ def classifier(tokenizer: Tokenizer | None = None, **options: object) -> Classif
     options = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id, "num_classes": 3, **sizes, **options}
     config = EncoderConfig(**options)  # type: ignore[arg-type]
     encoder = Encoder(config).eval()
-    assert encoder.classifier is not None
     nn.init.normal_(encoder.classifier.weight)
     return Classifier(encoder, tokenizer, ("bad", "middling", "good"))
 

@@ -53,7 +53,6 @@ def cell_at(page: Page, query: int, key: int, size: tuple[int, int], which: int 
     """Where a cell of a whole matrix of (queries, keys) lies within its map."""
     cells = page.locator(".cell-map").nth(which)
     box = cells.bounding_box()
-    assert box is not None
     left, top = float(cells.get_attribute("data-left") or 0), float(cells.get_attribute("data-top") or 0)
     across, down = (box["width"] - left - 2) / size[1], (box["height"] - top - 2) / size[0]
     return {"x": left + (key + 0.5) * across, "y": top + (query + 0.5) * down}

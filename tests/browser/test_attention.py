@@ -75,7 +75,6 @@ def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, r
     entropy = reading.backend.answer("measures", asked).entropy[0][0]
     name = page.get_by_role("radio").first.get_attribute("aria-label") or ""
     told = re.search(r"entropy ([\d.]+) bits, distance ([\d.]+) tokens", name)
-    assert told is not None
     assert float(told[1]) == pytest.approx(entropy, rel=0.01)
     before = page.locator(".heads canvas").screenshot()
     page.get_by_label("Show of each head").select_option("entropy")
@@ -242,7 +241,6 @@ def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: A
     row = asked.rows(0, "cross")[0, 0]
     best = int(np.argmax(row))
     hover_cell(page, 0, best, (stack.queries, stack.keys))
-    assert asked.run.source is not None
     expect(page.locator(".readout .token").nth(1)).to_have_text(f"{asked.run.source[best]}{best}")
     assert shown_value(page) == pytest.approx(row[best], rel=0.006)
 

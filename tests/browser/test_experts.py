@@ -111,9 +111,7 @@ def test_the_load_is_shown_beside_the_even_share(page: Page, show: Go, truth: Ex
         assert heights.index(max(heights)) == layer.load.index(max(layer.load))
         line = chart.locator(".even").bounding_box()
         bars = [each.bounding_box() for each in chart.locator(".size").all()]
-        assert line is not None
         for bar, load in zip(bars, layer.load, strict=True):
-            assert bar is not None
             # Nearer to the line, a pixel decides.
             if abs(load - 0.25) > 0.04:
                 assert (bar["y"] < line["y"]) == (load > 0.25)
@@ -125,7 +123,6 @@ def test_the_tallest_column_leaves_room_above_it(page: Page, show: Go) -> None:
     show(page, pin=6)
     for chart in page.locator(".experts .columns").all():
         room = chart.locator(".room").first.bounding_box()
-        assert room is not None
         tops = [box["y"] for each in chart.locator(".size").all() if (box := each.bounding_box())]
         assert min(tops) >= room["y"] + 4
 

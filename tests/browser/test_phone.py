@@ -52,10 +52,8 @@ def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(
 def test_the_head_of_the_page_is_short(model: str, phone: Page, go: Go) -> None:
     go(phone, model=model)
     tabs = phone.get_by_role("tablist", name="Views").bounding_box()
-    assert tabs is not None
     assert tabs["y"] < 440
     header = phone.locator(".top").bounding_box()
-    assert header is not None
     assert header["height"] < 70
 
 
@@ -65,8 +63,6 @@ def test_the_rest_of_a_description_is_a_tap_away(phone: Page, go: Go) -> None:
     before = about.bounding_box()
     phone.get_by_role("button", name="More about this model").tap()
     after = about.bounding_box()
-    assert before is not None
-    assert after is not None
     assert after["height"] > 2 * before["height"]
     phone.get_by_role("button", name="Less").tap()
     expect(about).to_have_css("-webkit-line-clamp", "2")
@@ -80,8 +76,6 @@ def test_a_finger_moves_a_matrix_that_is_enlarged(phone: Page, go: Go) -> None:
         phone.get_by_role("button", name="Zoom in").or_(phone.locator(".zoom button").first).first.tap()
     before = window(state(phone, lambda words: "window" in words))
     box = cells.bounding_box()
-    assert box is not None
-    assert before is not None
     x, y = box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"]
     finger = phone.context.new_cdp_session(phone)
     finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
@@ -92,7 +86,6 @@ def test_a_finger_moves_a_matrix_that_is_enlarged(phone: Page, go: Go) -> None:
         )
     finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
     moved = window(state(phone, lambda words: window(words) != before))
-    assert moved is not None
     assert (moved["query"], moved["key"]) != (before["query"], before["key"])
     assert moved["size"] == before["size"]
 

@@ -54,7 +54,6 @@ def tabs(page: Page) -> Iterator[str]:
 
 def data_in(text: str) -> Any:
     found = re.search(r'<script type="application/json" id="glassformer-saved">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
     return json.loads(found[1])
 
 
@@ -82,14 +81,12 @@ def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], backend: B
     page = opened(model="sentiment", text="a fine film", layer=0, head=0)
     matrix = page.get_by_role("application")
     run = backend.answer("run", m.Ask(model="sentiment", text="a fine film"))
-    assert isinstance(run, m.Run)
     for layer, head in ((0, 0), (2, 3)):
         page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(4 * layer + head).click()
         matrix.focus()
         for key in ("Escape", "ArrowRight", "ArrowRight"):
             matrix.press(key)
         answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=layer, head=head))
-        assert isinstance(answer, bytes)
         told = shown_value(page)
         assert told == float(f"{np.frombuffer(answer, '<f4')[1]:.3g}")
 
@@ -126,7 +123,6 @@ def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
     ask = m.Ask(model="recurrence", text=text)
     edits = {"removed": removed, "forbidden": forbidden}
     answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), "place": 3, **edits}))
-    assert isinstance(answer, m.WhatIf)
     assert answer.distance > 1e-3
     shown = page.locator(".outcome .number:last-child").all_inner_texts()
     assert shown == [f"{100 * each.after:.1f} %" for each in sorted(answer.outcomes, key=lambda each: -each.before)]
@@ -168,7 +164,6 @@ def test_its_model_is_changed(
     ask = m.Ask(model=model, text=text, source=card.source)
     edits = {"removed": [{"part": part, "layer": 0, "head": 1}]}
     answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), **edits}))
-    assert isinstance(answer, m.WhatIf)
     for each in sorted(answer.outcomes, key=lambda each: -each.after)[:2]:
         share = "<0.1 %" if each.after < 5e-4 else f"{100 * each.after:.1f} %".replace("100.0", "100")
         row = page.locator(".outcome").filter(has=page.get_by_text(each.name, exact=True)).first
@@ -191,7 +186,6 @@ def test_other_facts_are_looked_up_and_reordered(
     page.evaluate(f"location.hash = '#model=lookup-facts&view=scramble&text=mia&source=' + JSON.stringify({facts})")
     settled(page)
     run = backend.answer("run", m.Ask(model="lookup-facts", text="mia", source=facts))
-    assert isinstance(run, m.Run)
     expect(page.locator(".said").first).to_have_text(run.said.headline)
     page.get_by_role("button", name="Shuffle").click()
     page.get_by_role("button", name="Try every order").click()
@@ -213,18 +207,15 @@ def test_a_head_is_edited_proved_and_read(
     expect(page.get_by_text("Holds").first).to_be_visible()
     changed_text(page, "ABCA", settled)
     design = backend.answer("head", m.AskHead(model="unique"))
-    assert isinstance(design, m.Head)
     cells = {"Vm.1.0": "0.25", "Qm.0.0": "3"}
     page.evaluate(f"location.hash = '#text=ABCA&cells=' + encodeURIComponent('{json.dumps(cells)}')")
     page.wait_for_timeout(200)
     settled(page)
     check = backend.answer("check", m.AskCheck(model="unique", text="ABCA", weights=edited(design.weights, cells)))
-    assert isinstance(check, m.Check)
     certificate = check.certificate
     assert certificate.verdict == "fails"
     expect(page.get_by_text("Fails").first).to_be_visible()
     expect(page.get_by_text(f"{certificate.num_right} of {certificate.num_outputs}")).to_be_visible()
-    assert certificate.counterexample is not None
     expect(page.get_by_role("button", name=f"Show {certificate.counterexample.sequence}")).to_be_visible()
     screenshot(page, "saved-computes-design")
     with page.expect_download() as download:
@@ -245,10 +236,8 @@ def test_a_program_reads_another_text(
 ) -> None:
     page = opened(model="program-sort")
     run = backend.answer("run", m.Ask(model="program-sort", text="3 1 2"))
-    assert isinstance(run, m.Run)
     changed_text(page, "3 1 2", settled)
     program = backend.answer("program", m.AskProgram(run=run.run))
-    assert isinstance(program, m.Program)
     expect(page.locator(".said")).to_have_text(run.said.headline)
     for place, value in enumerate(program.outputs):
         name = f"{run.tokens[place]} at {place}: {value}, as defined"
@@ -261,7 +250,6 @@ def test_a_program_reads_another_text(
 def test_attention_of_an_edited_head_is_kept(opened: Callable[..., Page], backend: Backend) -> None:
     page = opened(model="identity", view="attention", text="ABA", cells={"Qm.0.0": "0.5"}, pin=0)
     design = backend.answer("head", m.AskHead(model="identity"))
-    assert isinstance(design, m.Head)
     query, keys = np.array(design.weights.Qm[0]), np.array(design.weights.Km)[[0, 1, 0]]
     query[0] = 0.5
     scores = keys @ query / np.sqrt(len(query))
@@ -385,7 +373,6 @@ def test_its_model_reads_another_text_and_writes_on(
     changed_text(page, text, settled)
     assert len(page.workers) == workers
     run = backend.answer("run", m.Ask(model="recurrence", text=text))
-    assert isinstance(run, m.Run)
     expect(page.locator(".said")).to_have_text(run.said.headline)
     page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(9).click()
     settled(page)
@@ -395,7 +382,6 @@ def test_its_model_reads_another_text_and_writes_on(
     for key in ("Escape", "ArrowDown", "ArrowDown", "ArrowDown"):
         matrix.press(key)
     answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=2, head=1))
-    assert isinstance(answer, bytes)
     seen = shown_value(page)
     assert seen in [float(f"{weight:.3g}") for weight in np.frombuffer(answer, "<f4")]
     page.get_by_role("tab", name="Experts").click()
@@ -405,7 +391,6 @@ def test_its_model_reads_another_text_and_writes_on(
     page.get_by_label("Seed").fill("11")
     page.get_by_role("button", name="Write ten").click()
     steps = backend.answer("steps", m.AskSteps(model="recurrence", text=text, seed=11, steps=10))
-    assert isinstance(steps, m.Steps)
     expect(page.get_by_label("Text", exact=True)).to_have_value(steps.text)
     screenshot(page, f"saved-computes-sampling-{'light' if workers else 'dark'}")
     expect(page.locator(".fault")).to_have_count(0)
@@ -472,7 +457,6 @@ def test_the_file_answers_as_the_server_does(page: Page, backend: Backend) -> No
     text = " ".join(str(number % 7) for number in range(LONG))
     held = data_in(saved_page(backend, from_words({"model": "recurrence", "text": text, "layer": "1", "head": "2"})))
     run = backend.answer("run", m.Ask(model="recurrence", text=text))
-    assert isinstance(run, m.Run)
     asks = [
         m.AskTile(run=run.run, part="self", layer=1, head=2, level=level, row=row, column=column)
         for level in range(11)
@@ -490,7 +474,6 @@ def test_the_file_answers_as_the_server_does(page: Page, backend: Backend) -> No
     assert len(found) > 20
     for ask, tile in zip(asks, found, strict=True):
         expected = backend.answer("weights", ask)
-        assert isinstance(expected, bytes)
         np.testing.assert_array_equal(np.array(tile, np.float32), np.frombuffer(expected, "<f4"), str(ask))
 
 

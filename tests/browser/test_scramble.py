@@ -62,8 +62,6 @@ def title(page: Page) -> Locator:
 
 def drag(page: Page, name: str, onto: str) -> None:
     start, end = (cards(page).nth(order(page).index(each)).locator(".grip").bounding_box() for each in (name, onto))
-    assert start is not None
-    assert end is not None
     page.mouse.move(start["x"] + 8, start["y"] + 20)
     page.mouse.down()
     for step in range(1, 6):
@@ -268,7 +266,6 @@ def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
     grip = cards(phone).first.locator(".grip")
     grip.scroll_into_view_if_needed()
     box = grip.bounding_box()
-    assert box is not None
     assert min(box["width"], box["height"]) >= 24
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     finger = phone.context.new_cdp_session(phone)

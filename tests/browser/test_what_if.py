@@ -36,22 +36,16 @@ class Model:
 
     def what_if(self, **changes: Any) -> m.WhatIf:
         ask = m.AskWhatIf.model_validate({"ask": self.run.ask.model_dump(), **changes})
-        answer = self.backend.answer("whatif", ask)
-        assert isinstance(answer, m.WhatIf)
-        return answer
+        return self.backend.answer("whatif", ask)
 
     def sweep(self) -> m.HeadSweep:
         return whole_sweep(self.backend, m.AskSweep(ask=self.run.ask))
 
     def contributions(self, **asked: Any) -> m.Contributions:
-        answer = self.backend.answer("contributions", m.AskContributions(ask=self.run.ask, **asked))
-        assert isinstance(answer, m.Contributions)
-        return answer
+        return self.backend.answer("contributions", m.AskContributions(ask=self.run.ask, **asked))
 
     def lens(self) -> m.Lens:
-        answer = self.backend.answer("lens", m.AskLens(ask=self.run.ask))
-        assert isinstance(answer, m.Lens)
-        return answer
+        return self.backend.answer("lens", m.AskLens(ask=self.run.ask))
 
 
 @pytest.fixture

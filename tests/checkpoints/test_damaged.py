@@ -51,8 +51,6 @@ def load(intact: Path) -> Iterator[Callable[[Path], dict[str, Any]]]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
 
     def ask(directory: Path) -> dict[str, Any]:
         print(json.dumps(str(directory)), file=worker.stdin, flush=True)

@@ -59,7 +59,6 @@ def weight_of(model: Any, name: str, of: Callable[[Tensor], Tensor | None]) -> T
         layer = layer.replace("block_sparse_moe", "mlp")
         matrix = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(matrix, matrix)
         packed = of(parameters[f"{layer}.experts.{'down_proj' if matrix == 'down_proj' else 'gate_up_proj'}"])
-        assert packed is not None
         one = packed[int(expert)]
         half = len(one) // 2
         return {"gate_proj": one[:half], "up_proj": one[half:], "down_proj": one}[matrix]
@@ -87,7 +86,6 @@ def check_logits(family: str, seed: int, directory: Path) -> None:
     assert largest(got - wanted) <= (1e-6 if family == "nanochat" else 1e-10)
     gradients = {name: each.grad for name, each in ours.named_parameters()}
     row = families.family_of(json.loads((directory / "config.json").read_text())["model_type"])
-    assert row is not None
     for entry in row.entries(ours.config):
         if entry.theirs:
             read = entry.read(lambda name: weight_of(theirs, name, lambda parameter: parameter.grad))
@@ -152,7 +150,6 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
     got = {name: each for file in (tmp_path / "ours").glob("*.safetensors") for name, each in load_file(file).items()}
     assert got.keys() == wanted.keys()
     row = families.family_of(model.config.model_type)
-    assert row is not None
     shifted = {entry.theirs[0] for entry in row.entries(decoder.config) if SHIFTED in entry.parts}
     for name, tensor in wanted.items():
         assert got[name].dtype == dtype

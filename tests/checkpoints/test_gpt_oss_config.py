@@ -77,7 +77,6 @@ HUGGINGFACE = {
 
 def read(config: dict[str, Any]) -> DecoderConfig:
     family = family_in(config)
-    assert family is not None
     with config_errors(FILE):
         return family.read_config(config)
 

@@ -45,7 +45,6 @@ class Served:
 
     @property
     def names(self) -> list[str]:
-        assert self.backend is not None
         return [card.name for card in self.backend.catalogue().models]
 
 
@@ -190,7 +189,6 @@ def test_saving_needs_no_web_server(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_it_serves_until_ctrl_c_and_ends_quietly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "glassformer", "explore", "--no-browser", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
-    assert process.stdout is not None
     address = process.stdout.readline().strip()
     page = urllib.request.urlopen(address).read().decode()
     for name in ["", *re.findall(r'(?:src|href)="([^"]+)"', page)]:

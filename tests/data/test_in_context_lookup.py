@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.in_context_lookup import PAD, Facts, LookupConfig, Source, encode, reordered, sample
+from glassformer.data.in_context_lookup import PAD, Facts, LookupConfig, encode, reordered, sample
 from refusals import refused
 
 
@@ -129,7 +129,6 @@ def test_a_bag_holds_the_tokens_and_hides_the_pairing() -> None:
 def test_positions_and_slots_keep_pairs_together() -> None:
     facts = sample(LookupConfig(), 20, 0)
     line, slots = encode(facts, "positions"), encode(facts, "slots")
-    assert isinstance(slots, Source)
     assert slots.tokens.shape == (20, 8, 2)
     assert torch.equal(slots.real, facts.real)
     assert torch.equal(line.tokens.view(20, 8, 2), slots.tokens)

@@ -56,7 +56,6 @@ def test_the_description_does_what_the_task_wants(name: str) -> None:
     for letters, max_len in (("ABC", 5), ("A", 4), ("ABCDEFGH", 2)):
         task: Task = TASKS[name](letters, max_len)
         cases = task.all_cases
-        assert task.description is not None
         output = task.description.output(cases.block)
         np.testing.assert_allclose(output[cases.counted], cases.target[cases.counted], atol=1e-12)
         assert cases.missed < 1e-12

@@ -129,10 +129,8 @@ def test_an_expert_that_nobody_chose_is_never_run(tokens: int, expert: int) -> N
     assert load_of(routings)[expert] == 0
     assert out.isfinite().all()
     out.sum().backward()
-    assert x.grad is not None
     assert x.grad.isfinite().all()
     for name, weight in moe.named_parameters():
-        assert weight.grad is not None
         assert weight.grad.isfinite().all(), name
         if not name.startswith("router"):
             assert (weight.grad[expert] == 0).all(), name
@@ -290,7 +288,6 @@ def test_the_balance_loss_is_switchs_formula_and_trains_the_router(top_k: int) -
     share = torch.tensor([(chosen == e).float().mean() for e in range(3)])
     torch.testing.assert_close(loss, 3 * (share * probabilities.mean(0)).sum())
     loss.backward()
-    assert moe.router.score.weight.grad is not None
     assert moe.router.score.weight.grad.abs().sum() > 0
 
 

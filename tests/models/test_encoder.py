@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.layers.blocks import EncoderBlock
 from glassformer.models import Encoder, EncoderConfig, embed
 from refusals import refused
 
@@ -69,10 +68,8 @@ def test_it_is_torchs_encoder_between_embedding_and_head(norm_first: bool, activ
         24, 4, 40, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
     )
     peer = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(24), enable_nested_tensor=False).eval()
-    assert peer.norm is not None
     peer.norm.load_state_dict(model.final_norm.state_dict())
     for block, other in zip(model.layers, peer.layers, strict=True):
-        assert isinstance(block, EncoderBlock)
         thirds = [block.attention.query, block.attention.key, block.attention.value]
         other.self_attn.in_proj_weight.copy_(torch.cat([third.weight for third in thirds]))
         other.self_attn.in_proj_bias.copy_(torch.cat([third.bias for third in thirds]))

@@ -338,7 +338,6 @@ def outside(case: Case, plainly: bool) -> Iterator[None]:
         if plainly and all(site in STREAM for site, _, _ in case.plain):
             for site, point, function in case.plain:
                 module, of_input = place_of(point, site)
-                assert module is not None
                 attached.enter_context(replaced(module, of_input, function))
         else:
             for edit in case.edits:

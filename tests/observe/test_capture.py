@@ -109,7 +109,6 @@ def test_outputs_gradients_and_random_numbers_are_bit_identical(grad: str, train
                 assert gradients
             results.append([logits, torch.rand(3), *gradients])
         assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
-        assert seen is not None
         assert not any(weights.requires_grad for weights in seen.weights.values())
 
 

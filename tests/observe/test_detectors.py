@@ -162,7 +162,6 @@ def test_gradient_times_input_is_that_of_a_plain_backward_pass() -> None:
     hook = model.embedding.register_forward_hook(lambda *_: stream)
     difference(model(tokens)).sum().backward()
     hook.remove()
-    assert stream.grad is not None
     torch.testing.assert_close(found.gradients, (stream.grad * stream.detach()).sum(-1), atol=1e-12, rtol=0)
 
 

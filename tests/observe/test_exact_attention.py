@@ -83,9 +83,6 @@ def test_rows_are_those_of_a_plain_loop(data: st.DataObject) -> None:
     rows = exact_rows(case, some_heads, some_queries, ("weights", "scores", "sinks"))
     first, last = seen_keys(case, some_queries)
     assert rows.first == first
-    assert rows.weights is not None
-    assert rows.scores is not None
-    assert rows.sinks is not None
     for b in range(batch):
         for h, head in enumerate(some_heads):
             for i, query in enumerate(some_queries):
@@ -105,7 +102,6 @@ def test_weights_without_a_mask_are_these_rows(case: Attended) -> None:
     options = {"scale": case.scale, "key_weights": case.key_weights, "sinks": case.sinks}
     found = attention_weights(case.q, case.k, case.pattern, **options)
     rows = exact_rows(case, range(case.q.shape[1]), range(case.q.shape[2]), ("weights",))
-    assert rows.weights is not None
     torch.testing.assert_close(found[..., rows.first : rows.first + rows.weights.shape[3]], rows.weights)
     torch.testing.assert_close(found.sum(-1), rows.weights.sum(-1))
 
@@ -117,8 +113,6 @@ def test_blocks_make_no_difference(window: int | None, monkeypatch: pytest.Monke
     whole = exact_rows(given, range(4), range(70), ("weights",)).weights
     monkeypatch.setattr(exact_attention, "BLOCK_BYTES", 4000)
     parts = exact_rows(given, range(4), range(70), ("weights",)).weights
-    assert whole is not None
-    assert parts is not None
     torch.testing.assert_close(whole, parts, rtol=0, atol=1e-6)
     out = attend(q, k, v, given.pattern, scale=0.3, sinks=given.sinks)
     torch.testing.assert_close(parts @ v.repeat_interleave(2, 1), out, rtol=1e-5, atol=1e-6)
@@ -128,7 +122,6 @@ def test_a_window_holds_only_the_keys_that_are_seen() -> None:
     q = torch.randn(1, 1, 1000, 4)
     given = Attended(q, q, q, 0.5, Pattern(True, 16))
     rows = exact_rows(given, (0,), (500, 501), ("weights",))
-    assert rows.weights is not None
     assert (rows.first, rows.weights.shape[3]) == (485, 17)
 
 
@@ -138,7 +131,6 @@ def test_memory_beside_the_result_is_bounded() -> None:
         given = Attended(q, k, k, 0.25, pattern)
         for heads, queries in ((range(4), range(1024)), ((1,), range(1008, 1024)), ((0, 3), range(0, 1024, 7))):
             result = exact_rows(given, heads, queries, ("weights",)).weights
-            assert result is not None
             extra = peak_bytes(lambda: exact_rows(given, heads, queries, ("weights",))) - result.nbytes  # noqa: B023
             assert extra <= 4 * exact_attention.BLOCK_BYTES
 
@@ -150,7 +142,6 @@ def test_narrow_numbers_are_taken_as_they_are() -> None:
     expected = (q.float() @ q.float().mT * 0.3).softmax(-1)
     with torch.autocast("cpu", torch.bfloat16):
         weights = exact_rows(given, (0, 1), range(5), ("weights",)).weights
-    assert weights is not None
     assert weights.dtype == torch.float32
     assert (weights - expected).abs().max() <= 1e-6
 
@@ -177,7 +168,6 @@ def test_a_query_that_sees_nothing_has_zeros_and_a_gradient_without_nan() -> Non
     assert weights[0].abs().max() == 0
     torch.testing.assert_close(weights[1].sum(-1), torch.ones(1, 3))
     weights.square().sum().backward()
-    assert q.grad is not None
     assert bool(q.grad.isfinite().all())
     assert q.grad[1].abs().max() > 0
 

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from transformers_models import FAMILIES, RELATIVES, gpt_oss, logits_of
 
-from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import zero
@@ -22,7 +21,6 @@ EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "sinks": True, "key
 def packed() -> nn.Module:
     model = decoder(**{**EXPERTS, "hidden_dim": 32, "ff_dim": 32})
     for block in model.layers:
-        assert isinstance(block.ffn, MixtureOfExperts)
         block.ffn = PackedMixture.pack(block.ffn)
     return model
 

@@ -79,7 +79,6 @@ def test_chosen_places_are_those_of_the_whole(name: str) -> None:
         ):
             if axis in part.axes:
                 assert labels is not None
-                assert everything is not None
                 places = torch.tensor([list(everything).index(each) for each in labels])
                 expected = expected.index_select(part.axes.index(axis), places)
         torch.testing.assert_close(part.values, expected, rtol=1e-5, atol=1e-6)
@@ -207,9 +206,7 @@ def test_gradients_are_those_of_held_weights(window: int | None) -> None:
     (again.square().sum() + again.sum()).backward()
     for record in seen.records:
         expected = held[record.what].grad
-        assert expected is not None
         assert record.keys is not None or record.what == "q"
-        assert record.heads is not None
         expected = expected[:, list(record.heads)]
         if record.queries is not None:
             expected = expected[:, :, list(record.queries)]
@@ -231,9 +228,7 @@ def test_gradients_of_what_blocks_return() -> None:
         logits.square().sum().backward()
     for name, kind in (("layers.0", "residual"), ("layers.1.ffn", "ffn")):
         (record,) = seen.of(kind)[name]
-        assert record.grad is not None
         expected = held[name].grad
-        assert expected is not None
         assert torch.equal(record.grad, expected[:, [1, 3]])
     with torch.no_grad(), capture(model, retain_grad=True) as seen:
         model(tokens)
@@ -316,7 +311,6 @@ def test_captured_inputs_give_every_weight(name: str) -> None:
         assert (kept.layer, kept.source, kept.cross) == (record.layer, record.source, record.cross)
         heads, queries = range(kept.inputs.q.shape[1]), range(kept.inputs.q.shape[2])
         found = exact_rows(kept.inputs, heads, queries, ["weights"]).weights
-        assert found is not None
         assert torch.equal(found, record.values)
         assert kept.inputs.v.shape[3] == 0
 

@@ -147,11 +147,6 @@ def test_gradients_of_weights_are_those_of_an_edited_head(factor: float) -> None
     with intervene(model, scale("heads", factor, heads=0)), capture(model, retain_grad=True) as seen:
         difference(model(TOKENS)).sum().backward()
     (record,) = seen.of("weights")["layers.0.attention"]
-    with capture(model, retain_grad=True) as plain:
-        difference(model(TOKENS)).sum().backward()
-    (other,) = plain.of("weights")["layers.0.attention"]
-    assert record.grad is not None
-    assert other.grad is not None
     assert bool((record.grad[:, 0] == 0).all()) == (factor == 0)
     step = 1e-3 * torch.randn(record.values.shape[-2:]).tril()
 

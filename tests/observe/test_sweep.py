@@ -19,7 +19,7 @@ from glassformer.observe.detectors import head_scores
 from glassformer.observe.edits import add, forbid, patch, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
-from glassformer.observe.sweep import SWEPT, Sweep, ablation_steps, ablation_sweep, attribution_sweep, patch_sweep
+from glassformer.observe.sweep import SWEPT, ablation_steps, ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
 
@@ -182,7 +182,6 @@ def test_an_interrupted_sweep_keeps_what_it_has() -> None:
         return metric(logits)
 
     found = patch_sweep(model, *pair(), interrupted, batch_size=8)
-    assert isinstance(found, Sweep)
     assert found.values.isfinite().sum() == 8
     assert not any(each._forward_hooks or "forward" in vars(each) for each in model.modules())
 

@@ -194,7 +194,6 @@ def test_scores_that_overflow_prove_nothing() -> None:
 def test_codes_and_tolerances_that_are_not_finite_are_refused() -> None:
     model = compile_program(lib.histogram(), "abc", 4)
     codes = model.codes
-    assert codes is not None
     for broken in ([(math.nan, 1), *codes[1:]], [(math.inf, 1), *codes[1:]], [], [(None, 1)], [("0", 1)], [1.0]):
         model.codes = broken  # type: ignore[assignment]
         with refused("codes"):
@@ -405,7 +404,6 @@ def test_numbers_far_from_0_are_functions_of_one_another() -> None:
     values = tuple(range(10**9, 10**9 + 3))
     stored = Stored(tokens, "tokens", 0, values, True, [np.array(values, dtype=np.float64)])
     solved = stored.solve(np.array([0.0, 2.0, 4.0]))
-    assert solved is not None
     assert (solved[0].tolist(), solved[1]) == ([2.0], -2e9)
 
 
@@ -560,7 +558,6 @@ def test_a_file_for_other_sequences_is_covered_as_such(tmp_path: Path) -> None:
 def test_without_claims_or_with_wrong_ones_nothing_is_proved() -> None:
     model = compile_program(lib.sort(), range(4), 6)
     claims = model.claims
-    assert claims is not None
     assert verify_program(model, limit=1).verdict == "holds"
     layer, *others = claims
     lies: list[tuple[LayerClaim, ...]] = [
@@ -599,7 +596,6 @@ def test_units_that_nothing_is_claimed_of_are_all_counted() -> None:
     model = compile_program(lib.histogram(), "ab", 4)
     (block,) = model.blocks
     before = block.ffn
-    assert isinstance(before, MLP)
     units = before.up.out_features
     wide = MLP(before.up.in_features, units + 3).double()
     with torch.no_grad():

@@ -150,7 +150,6 @@ def test_tokens_that_are_alike_are_run_once() -> None:
         model.embedding.weight[7] = model.embedding.weight[0]
     certificate = verify_program(model)
     assert certificate.verdict == "fails"
-    assert certificate.counterexample is not None
     assert certificate.counterexample[0] == ("h",)
     for program in (tokens, lib.histogram(), lib.shift(tokens, 1), elementwise(lambda t, i: (t, i), tokens, indices)):
         certificate = verify_program(compile_program(program, tuple("abcd"), 3))

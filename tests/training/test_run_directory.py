@@ -157,7 +157,6 @@ def test_a_run_has_one_writer_which_a_killed_process_does_not_remain(tmp_path: P
     source = str(Path(run_directory.__file__).parents[2])
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": source})
     try:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         run = RunDirectory(tmp_path / "run")
         for _ in range(2):

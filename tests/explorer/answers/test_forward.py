@@ -33,7 +33,6 @@ def _dense(run: KeptRun, part: Any, layer: int) -> torch.Tensor:
     weights = torch.zeros(given.q.shape[1], given.q.shape[2], given.k.shape[2])
     for query in range(given.q.shape[2]):
         found = exact_rows(given, range(given.q.shape[1]), [query], ["weights"])
-        assert found.weights is not None
         weights[:, query, found.first : found.first + found.weights.shape[3]] = found.weights[0, :, 0]
     return weights
 

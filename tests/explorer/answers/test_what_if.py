@@ -35,8 +35,7 @@ TEXT = "1 2 3 5 8 1 2 3"
 def whatif(
     backend: Backend, text: str = TEXT, model: str = "decoder", changes: m.Changes | None = None, **asked: Any
 ) -> m.WhatIf:
-    answer = backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text, changes=changes), **asked))
-    return answer
+    return backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text, changes=changes), **asked))
 
 
 def after(answer: m.WhatIf) -> torch.Tensor:

@@ -139,7 +139,6 @@ def test_the_decoders_samples_are_predicted_right_and_one_is_long() -> None:
         run = read(loaded, m.Ask(model="recurrence", text=text)).message
         assert loaded.obeys(tokens, int(run.said.classes[0][0]))
         rule = loaded.rule(tokens)
-        assert rule is not None
         assert rule.endswith("mod 7, or x[t-1] + 1")
 
 

@@ -75,7 +75,6 @@ def test_a_training_on_fresh_facts(tmp_path: Path, encoding: Any) -> None:
     recipe = InContextRecipe("x", encoding, data, split="all", hidden_dim=8, ff_dim=8, num_heads=2)
     description = json.loads(json.dumps({"recipe": asdict(recipe), "seed": 0}))
     run = _read(write_run(tmp_path / "run", build_model(recipe, 0), **description))
-    assert run.source is not None
     assert run.source[:2] == (["k0=v0", "k3=v1"] if encoding == "slots" else ["k0", "v0"])
     assert run.tokens == ["k0"]
 

@@ -73,7 +73,6 @@ def test_the_run_is_of_the_edited_head(small_backend: Backend) -> None:
     cells = {"Qm.0.0": "0", "Qm.0.1": "5", "Qm.9.9": "1"}
     (ask,) = calls(small_backend, model="identity", text="AB", cells=cells)["run"]
     design = small_backend.answer("head", m.AskHead(model="identity"))
-    assert ask.weights is not None
     assert ask.weights.Qm[0][:2] == [0, 5]
     assert ask.weights.Qm[1:] == design.weights.Qm[1:]
     # Edits that change nothing are not sent.

@@ -105,7 +105,6 @@ def test_means_and_errors_over_texts_of_at_least_five_words(model: MiniTransform
     tokenizer = WordTokenizer.from_texts(texts, 12)
     classifier = Classifier(model.encoder, tokenizer, ("negative", "positive"))
     found = compare_rankings(classifier, texts, most=2, seed=3)
-    assert found is not None
     assert compare_rankings(classifier, texts[1:3], most=2, seed=0) is None
     used = [rank_words(model.encoder, row, range(1, len(row))) for row in classifier.rows([texts[0], texts[2]])]
     assert (found.seed, found.num_texts, len(found.heads)) == (3, 2, 4)
