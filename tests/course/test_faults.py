@@ -1,16 +1,43 @@
 """Usual wrong answers of each exercise: each is refused, and where it has a sentence, the check says it."""
 
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
 import pytest
 
 from course.checked import EXERCISES, NAMES, right_answers, said
+from glassformer.course import checking
 from glassformer.course.checking import Exercise, Verdict
-from glassformer.course.lessons import LABS, answer, points, read_faults, read_lesson
+from glassformer.course.lessons import LABS, points, read_faults, read_lesson
+from glassformer.course.lessons import answer as lesson_answer
+
+answer = cache(lesson_answer)
 
 FAULTS = [
     pytest.param(lab, exercise.name, fault, id=f"{lab}-{exercise.name}-{number}")
     for lab, exercise in EXERCISES
     for number, fault in enumerate(read_faults(lab).get(exercise.name, ()))
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _once() -> Iterator[None]:
+    """Each fault is run once on each case: checks compare all of an exercise with every wrong answer."""
+    kept: dict[Any, checking.Outcome] = {}
+    drawn, outcome = checking.drawn, checking.outcome
+
+    def remembered(exercise: Exercise, given: Any, case: Any) -> checking.Outcome:
+        key = exercise, given, id(case)  # of one that is kept
+        if key not in kept:
+            kept[key] = outcome(exercise, given, case)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checking, "drawn", cache(lambda *given: [*drawn(*given)]))
+        patch.setattr(checking, "outcome", remembered)
+        patch.setattr(checking, "lesson_answer", answer)
+        yield
 
 
 @pytest.mark.parametrize(("lab", "name", "fault"), FAULTS)
