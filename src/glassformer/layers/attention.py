@@ -193,7 +193,7 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     scores = scores.masked_fill(~allowed, -torch.inf)
     scores = _rewritten("scores", scores, call.rewrites, chosen).masked_fill(~allowed, -torch.inf)
     sink = None if call.sinks is None else call.sinks[chosen].view(1, -1, 1)
-    weights = kernel.weights_of_scores(scores, scores > -torch.inf, sink)
+    weights = kernel.weights_of_scores(scores, scores != -torch.inf, sink)  # NaN stays
     asked = [chosen.index(head) for head in heads]
     weights = _rewritten("weights", weights, call.rewrites, chosen)
     if call.forbidden is not None:

@@ -180,7 +180,7 @@ def _fitting(new: Tensor | float, part: Tensor, site: str, point: HookPoint) -> 
     require(not bool((value.isnan() & known).any()), f"{got} NaN", "numbers", fix)
     infinite = value == torch.inf if site == "scores" else value.isinf()
     require(not bool((infinite & known).any()), f"{got} infinity in {part.dtype}", "finite numbers", fix)
-    return value
+    return torch.where(value.isnan() | infinite, part, value) if site == "scores" else value
 
 
 def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple[int, ...]]:
@@ -410,7 +410,7 @@ class _Attachment:
             new = plan.apply(values, point, places, labels)
             if site == "scores":  # those that stay forbidden are not reached
                 texts = list(select("examples", edit.examples, len(values) * plan.copies // _copies.get()))
-                alive = (values[texts] > -torch.inf).any(1).any(0)[list(rows)][:, list(chosen)].any(0)
+                alive = (values[texts] != -torch.inf).any(1).any(0)[list(rows)][:, list(chosen)].any(0)
                 plan.reached = reached or bool(alive.any())
                 there = [place for place, seen in zip(positions, alive.tolist(), strict=True) if seen]
                 plan.note("keys", keys if cross else self._start + length, there)
