@@ -123,6 +123,25 @@ def test_fewer_bits_are_refused() -> None:
     task = identity("AB", 3)
     with torch.autocast("cpu", torch.bfloat16), refused("autocast"):
         verify(design(task).weights, task)
+    torch.set_float32_matmul_precision("medium")  # bfloat16 where the processor multiplies it
+    try:
+        with refused("'medium'"):
+            verify(design(task).weights, task, dtype=torch.float32)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_more_sequences_than_a_float_can_hold() -> None:
+    """Of 3 letters, at 660 positions."""
+    task = identity("ABC", 6)
+    certificate = replace(verify(design(task).weights, task), num_possible=SequenceSpace(tuple("ABC"), 660).count)
+    assert "1.19e+315 sequences" in str(replace(certificate, rests_on="the bound"))
+
+
+def test_a_probability_that_is_proved_is_not_above_those_computed() -> None:
+    found = verify_induction(build_induction("AB", 3).double(), "AB", limit=100)
+    assert found.holds
+    assert found.probability <= found.least_probability
 
 
 def test_a_base_that_float32_cannot_hold() -> None:

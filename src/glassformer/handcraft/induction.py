@@ -42,7 +42,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.handcraft.bounds import gamma, leakage, require_as_built
-from glassformer.handcraft.sequences import SequenceSpace
+from glassformer.handcraft.sequences import SequenceSpace, rounded
 from glassformer.kernels.rotation import rotate
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -193,7 +193,7 @@ class InductionCertificate:
         margins: The least margin of the wanted key's score in both layers, errors subtracted.
         leaks: The largest weight of all other keys together, in both layers.
         logit_margin: The least difference of the wanted logit from all others, errors subtracted.
-        probability: The least probability of the wanted token that follows from it.
+        probability: The least probability of the wanted token that follows from it, rounded down to nine decimals.
         num_run: Number of texts that were run.
         num_wrong: Number of predictions of these that are not the target.
         least_probability: The least probability of a target in them.
@@ -212,12 +212,11 @@ class InductionCertificate:
     counterexample: str | None
 
     def __str__(self) -> str:
-        sure = f"{math.floor(self.probability * 1e9) / 1e9:.9g}"  # not above it
         lines = [
-            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {self.num_texts:.3g} texts",
+            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {rounded(self.num_texts)} texts",
             f"  margins of scores  {self.margins[0]:.4g} and {self.margins[1]:.4g}",
             f"  leaks at most      {self.leaks[0]:.2g} and {self.leaks[1]:.2g}",
-            f"  margin of logits   {self.logit_margin:.4g}, so a probability of at least {sure}",
+            f"  margin of logits   {self.logit_margin:.4g}, so a probability of at least {self.probability:.9g}",
             f"  texts run          {self.num_run:,}, with {self.num_wrong:,} wrong predictions; "
             f"the least probability was {self.least_probability:.9g}",
         ]
@@ -250,6 +249,7 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
     space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)
     margins, leaks, logit_margin = _Bound(model, space).follow()
     others = space.num_tokens - 1
+    probability = 1 / (1 + others * math.exp(-logit_margin)) if logit_margin > -700 else 0.0
     run, missed, least, example = _run(model, space, limit)
     return InductionCertificate(
         holds=all(margin > 0 for margin in (*margins, logit_margin)) and missed == 0,  # NaN is not
@@ -257,7 +257,7 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         margins=margins,
         leaks=leaks,
         logit_margin=logit_margin,
-        probability=1 / (1 + others * math.exp(-logit_margin)) if logit_margin > -700 else 0.0,
+        probability=math.floor(probability * 1e9) / 1e9,
         num_run=run,
         num_wrong=missed,
         least_probability=least,

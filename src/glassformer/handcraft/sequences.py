@@ -3,6 +3,7 @@
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -171,3 +172,8 @@ class SequenceSpace:
         """The largest length up to which there are at most ``limit`` sequences; 0 if there is none."""
         totals = accumulate(len(self.letters) ** length for length in range(1, self.max_len + 1))
         return sum(total <= limit for total in totals)
+
+
+def rounded(count: int) -> str:
+    """A number of sequences to three digits, also one above every float."""
+    return f"{count:.3g}" if count < 10**300 else f"{Decimal(count):.3g}"
