@@ -43,12 +43,19 @@ def test_a_compiled_program_has_nothing_to_learn_and_a_broken_one_has() -> None:
 
 
 def test_positions_without_a_value_are_left_out() -> None:
+    """Of the gradient too; a model that gives NaN has no loss of 0."""
     example = PROGRAMS["detect"]
     model = compile_program(example.program, example.vocabulary, 4, dtype=torch.float32)
     task = ProgramTask(model, 4)
     batch = {"tokens": torch.tensor([[0, 1]]), "wanted": torch.tensor([[torch.nan, 7.0]])}
     assert task.count(batch) == 1
-    assert task.loss(model, batch) == (model(batch["tokens"])[0, 1] - 7).square()
+    loss = task.loss(model, batch)
+    assert loss == (model(batch["tokens"])[0, 1] - 7).square()
+    gradients = torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)
+    assert all(bool(each.isfinite().all()) for each in gradients if each is not None)
+    with torch.no_grad():
+        model.output.bias.fill_(torch.nan)
+    assert task.loss(model, batch).isnan()
 
 
 def test_the_trainer_takes_it() -> None:

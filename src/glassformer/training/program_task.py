@@ -49,8 +49,9 @@ class ProgramTask:
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The loss above."""
-        error = (model(batch["tokens"]) - batch["wanted"]).square()
-        return error.nan_to_num(0).sum() / self.count(batch)
+        known = batch["wanted"].isfinite()
+        error = (model(batch["tokens"]) - batch["wanted"].where(known, 0)) * known
+        return error.square().sum() / self.count(batch)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """ "accuracy": the mean of :meth:`accuracy` over all lengths up to ``max_len``."""
