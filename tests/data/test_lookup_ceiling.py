@@ -62,6 +62,11 @@ def test_the_fullest_cell_by_listing_every_throw(throws: int, cells: int) -> Non
     assert expected_largest(throws, cells) == pytest.approx(float(total), rel=1e-11)
 
 
+def test_the_fullest_cell_of_very_many() -> None:
+    for cells in (10**4, 10**6, 10**9, 10**12):
+        assert expected_largest(2, cells) == pytest.approx(1 + 1 / cells, abs=1e-12)
+
+
 @pytest.mark.parametrize(("throws", "cells"), [(64, 256), (300, 40), (512, 512)])
 def test_the_fullest_cell_of_many_by_throwing(throws: int, cells: int) -> None:
     rng = np.random.default_rng(0)
@@ -92,3 +97,5 @@ def test_bad_input_is_refused() -> None:
         bag_ceiling(config, 9)
     with refused("cells = 0"):
         expected_largest(1, 0)
+    with refused("throws = 1501"):
+        expected_largest(1501, 4)

@@ -250,20 +250,20 @@ def expected_largest(throws: int, cells: int) -> float:
         E[largest]      = sum over m >= 0 of  1 - P(largest <= m)
 
     The numerator is a coefficient of the ``cells``-th power of a polynomial, computed as a power of the matrix of
-    multiplication by it. All terms are positive, so that nothing cancels; the result is exact to about 12 digits.
+    multiplication by it. The mean is chosen such that, without the factors exp(-mean), the denominator is 1. All terms
+    are positive, so that nothing cancels; the result is exact to about 12 digits.
 
     Source: Levin 1981, "A representation for multinomial cumulative distribution functions", Annals of Statistics 9.
     """
     require_positive(throws=throws, cells=cells)
-    mean = throws / cells
+    require(throws <= 1500, f"throws = {throws}", "at most 1,500, so that every term is a float64", "Throw fewer.")
     counts = np.arange(throws + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(counts[1:]))])
-    single = np.exp(counts * np.log(mean) - mean - log_factorial)
-    total = np.exp(throws * np.log(throws) - throws - log_factorial[throws])
+    single = np.exp(counts * (log_factorial[throws] / throws - np.log(cells)) - log_factorial)
     expected, degrees = 0.0, counts[:, None] - counts
     for largest in range(throws):
         factor = np.where((degrees >= 0) & (degrees <= largest), single[degrees], 0.0)
-        within = np.linalg.matrix_power(factor, cells)[throws, 0] / total
+        within = np.linalg.matrix_power(factor, cells)[throws, 0]
         expected += max(0.0, 1.0 - within)
         if within > 1 - 1e-14:
             break
