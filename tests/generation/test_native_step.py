@@ -477,6 +477,14 @@ def test_a_changed_model_is_used_from_the_next_step_on_in_the_ordinary_way_if_so
         assert relative(*logits) < 1e-5
 
 
+def test_experts_of_equal_scores_are_those_that_the_forward_pass_takes() -> None:
+    model = decoder(dataclasses.replace(BASE, num_experts=8))
+    with torch.no_grad():
+        model.layers[1].ffn.router.score.weight[2:].zero_()
+    expected = ordinarily(model, model.new_cache(2))(drawn(2, 5))
+    assert relative(DecodingStep(model, model.new_cache(2))(drawn(2, 5)), expected) < 1e-5
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder(BASE).to(dtype)

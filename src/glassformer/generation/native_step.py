@@ -314,6 +314,8 @@ class _Plan:
         experts, layer.ff_dim, layer.top_k = router.num_experts, ffn.ff_dim, router.top_k
         layer.num_experts = experts
         self._set_linear(layer, "router", router, "score", experts, width, Score)
+        # Of equal scores, as of rows of zeros, torch's topk takes others.
+        _require(len(router.score.weight[:, :32].sum(1, dtype=torch.float64).unique()) == experts)
         packed = isinstance(ffn, PackedMixture)
         _require(not packed or self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
         shapes = {"gate_up": (2 * ffn.ff_dim, width)} if packed else dict.fromkeys(("gate", "up"), (ffn.ff_dim, width))
