@@ -289,7 +289,9 @@ class Continuation:
     After a reply the text is taken back to the end of its prompt, so that the next prompt may hold the reply in another
     form, as in conversations whose reasoning is left out later. Keys and values of full layers are still there then;
     those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
-    a layer. Any other prompt is read from its start, and so is one under other interventions or weights than the last.
+    a layer. Any other prompt is read from its start, and so is one under other interventions or weights than the last:
+    not one after a change of torch's hooks, of a layer's settings, or of weights through ``.data`` or NumPy, which
+    torch does not count. Make a new continuation after these.
 
     The tokens are those of :func:`generate` for the whole prompt, up to rounding.
 
