@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
+from glassformer.generation import generate
 from glassformer.generation.compiled import SlotCache
 from glassformer.generation.native_step import DecodingStep
 from glassformer.kernels.pattern import Pattern
@@ -183,11 +184,27 @@ def test_a_pass_that_breaks_off_leaves_no_trace_or_the_cache_is_refused(layer: i
         handle.remove()
         step = DecodingStep(model, cache) if native else partial(model, cache=cache)
         if layer > 0:
-            with refused("3"):
-                step(tokens[:, 2:3])
+            for _ in range(2):
+                with refused("broke off"):
+                    step(tokens[:, 2:3])
+            cache.reset()
+            model(tokens[:, :2], cache=cache, key_padding=real[:, :2])
+            torch.testing.assert_close(step(tokens[:, 2:3]), model(tokens[:, 2:3], cache=expected))
         else:
             for new in tokens[:, 2:].split(1, dim=1):
                 torch.testing.assert_close(step(new), model(new, cache=expected))
+
+
+def test_a_layer_that_is_skipped_adds_nothing_to_its_cache() -> None:
+    class Skipped(nn.Module):
+        def forward(self, x: Tensor, **_others: Any) -> Tensor:
+            return x
+
+    model = Decoder(DecoderConfig(16, 3, 8, 16, 2, 4)).eval()
+    model.layers[1] = Skipped()
+    found = generate(model, [[1, 2, 3], [4, 5]], 5)
+    del model.layers[1]
+    assert found == generate(model, [[1, 2, 3], [4, 5]], 5)
 
 
 @given(

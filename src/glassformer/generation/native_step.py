@@ -99,7 +99,7 @@ class DecodingStep:
             if self._plan is None or not self._plan.is_current():
                 self._plan = _Plan.of(model, cache)
         start = cache.length
-        if self._library is None or self._plan is None:
+        if self._library is None or self._plan is None or any(layer.length != start for layer in cache.layers):
             return None
         check_tokens(tokens, model.config.max_seq_len, start)
         if tokens.numel() > _MOST_TOKENS:

@@ -1,6 +1,7 @@
 """Keys and values kept between decoding steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -144,6 +145,8 @@ class Cache:
         require(len(layers) > 0, "a cache of no layers", "one LayerCache per layer", "Use Decoder.new_cache().")
         self.layers = list(layers)
         self.padding: Bool[Tensor, "batch position"] | None = None
+        self.broken = False
+        """Whether some layers, but not all, have added the positions of a forward pass."""
 
     @property
     def length(self) -> int:
@@ -157,7 +160,7 @@ class Cache:
 
     def reset(self) -> None:
         """Forget all texts; the memory stays allocated."""
-        self.padding = None
+        self.padding, self.broken = None, False
         for layer in self.layers:
             layer.reset()
 
@@ -190,6 +193,17 @@ class Cache:
             self.padding = self.padding[:, :length]
         for layer, slots in zip(self.layers, snapshot.slots, strict=True):
             layer.restore(length, slots, length - before)
+        self.broken = False
+
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """The block is a forward pass, from :meth:`begin` on: one that breaks off is forgotten, or makes it broken."""
+        padding, lengths = self.padding, [layer.length for layer in self.layers]
+        try:
+            yield
+        except BaseException:
+            self.padding, self.broken = padding, self.broken or [layer.length for layer in self.layers] != lengths
+            raise
 
     def begin(
         self, batch: int, new: int, padding: Bool[Tensor, "batch position"] | None
@@ -207,16 +221,13 @@ class Cache:
         keys = self.layers[0].keys
         require(batch == len(keys), f"{batch} texts", f"{len(keys)}, as the cache was made for", "Make a new cache.")
         self.layers[0].require_room(new)
-        start = self.length
-        if any(layer.length != start for layer in self.layers):
-            lengths = sorted({layer.length for layer in self.layers})
-            fix = "A forward pass broke off: reset() the cache, and read the texts again."
-            raise InputError(f"a cache whose layers hold {lengths} positions", "as many in each", fix)
+        got, fix = "a cache in which a forward pass broke off", "reset() it, and read the texts again."
+        require(not self.broken, got, "one that each layer has added to", fix)
         if padding is not None or self.padding is not None:
             before = self.padding
             if before is None:
-                before = torch.ones(batch, start, dtype=torch.bool, device=keys.device)
+                before = torch.ones(batch, self.length, dtype=torch.bool, device=keys.device)
             if padding is None:
                 padding = torch.ones(batch, new, dtype=torch.bool, device=keys.device)
-            self.padding = torch.cat([before[:, :start], padding], dim=1)  # more, if a pass broke off early
+            self.padding = torch.cat([before, padding], dim=1)
         return self.padding

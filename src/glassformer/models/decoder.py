@@ -164,11 +164,12 @@ class Decoder(nn.Module):
         require(last is None or 1 <= last <= length, f"last = {last}", wanted, "Pass None for all positions.")
         x = look_up(self.embedding, "tokens", tokens)
         rotations = self.rotations(lambda rotary: rotary.rotation(length, start, x.device), x)
-        if cache is not None:
-            key_padding = cache.begin(batch, length, key_padding)
         positions = None if self.positions is None else torch.arange(start, start + length, device=x.device)
-        x = self.embed(x, positions, key_padding)
-        return self.run_layers(x, rotations, key_padding, None if cache is None else cache.layers, last)
+        if cache is None:
+            return self.run_layers(self.embed(x, positions, key_padding), rotations, key_padding, None, last)
+        with cache.adding():
+            seen = cache.begin(batch, length, key_padding)
+            return self.run_layers(self.embed(x, positions, seen), rotations, seen, cache.layers, last)
 
     def embed(
         self,
