@@ -238,6 +238,32 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_serves(tmp_path: Path,
     assert same_weights(model, whole)
 
 
+@dataclass
+class ValleyTask(ToyTask):
+    """A task whose metric is best after 7 updates, and whose batch number ``fails`` cannot be had."""
+
+    fails: int = -1
+    step: int = 0
+
+    def batch(self, step: int, size: int) -> Batch:
+        if step == self.fails:
+            raise OSError("no such file")
+        self.step = step
+        return super().batch(step, size)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        return {"loss": abs(self.step + 1 - 7.0)}
+
+
+def test_the_best_model_is_the_one_that_is_reported_however_often_a_continued_run_evaluates(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no such file"):
+        train(ToyModel(), ValleyTask(fails=8), dataclasses.replace(CONFIG, eval_every=1), tmp_path, progress=False)
+    config = dataclasses.replace(CONFIG, eval_every=20)
+    result = train(ToyModel(), ValleyTask(), config, tmp_path, resume=True, progress=False)
+    assert result.best is not None
+    assert result.best.step == json.loads((tmp_path / "best" / "state.json").read_text())["step"] == 7
+
+
 def test_a_diverging_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     class DivergingTask(ToyTask):
         def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:

@@ -171,6 +171,9 @@ class _Loop:
         if accelerator.scaler is not None and self.state.loss_scale:
             accelerator.scaler.load_state_dict(self.state.loss_scale)
         self._saved_step = None if latest is None else self.state.step
+        # The best model may be of a step after the checkpoint: it is evaluated again there, however often others are.
+        found = [] if run is None or not resume else [*run.best.glob("state.json")]
+        self._evaluated = {config.steps, *(RunState.read(path).step for path in found)}
         self._interrupted = False
         self._count_since_log, self._seconds_since_log = 0, 0.0
         # Every process must have read the directory before one writes there.
@@ -192,7 +195,7 @@ class _Loop:
         """Update until the run ends, then save."""
         while (ending := self._ending()) is None:
             self._step(stop)
-            if self._is_due(self._config.eval_every) or self.state.step == self._config.steps:
+            if self._is_due(self._config.eval_every) or self.state.step in self._evaluated:
                 self._evaluate()
             if self._is_due(self._config.checkpoint_every):
                 self._save()
