@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,16 +227,22 @@ def test_another_pooling_is_refused_unless_one_is_chosen(tiny: Path, said: dict[
 
 
 def test_modules_behind_the_pooling_are_refused_unless_one_is_chosen(tiny: Path) -> None:
-    usual = ["sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling"]
-    for last, fits in (("Normalize", True), ("Dense", False), ("LSTM", False)):
-        kinds = [*usual, f"sentence_transformers.models.{last}"]
-        (tiny / "modules.json").write_text(json.dumps([{"idx": n, "type": kind} for n, kind in enumerate(kinds)]))
+    (tiny / "1_Pooling").mkdir()
+    (tiny / "1_Pooling" / "config.json").write_text("{}")
+    for last, fits in (("Normalize", True), ("Dense", False), ("LSTM", False), ("Pooling", False)):
+        kinds = {"": "Transformer", "1_Pooling": "Pooling", f"2_{last}": last}
+        modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+        (tiny / "modules.json").write_text(json.dumps(modules))
         if fits:
             assert load_encoder(tiny).config.pooling == "mean"
         else:
             with refused(f"modules.json with {last}$", expected="nothing but Transformer"):
                 load_encoder(tiny)
             assert load_encoder(tiny, pooling="cls").config.pooling == "cls"
+    (tiny / "modules.json").write_text(json.dumps(modules[:2]))
+    shutil.rmtree(tiny / "1_Pooling")
+    with refused("1_Pooling"):  # its kind of pooling would be a guess
+        load_encoder(tiny)
     for content in ("{", "3", '[{"idx": 0}]', "[0]"):
         (tiny / "modules.json").write_text(content)
         with refused(r"modules\.json, which cannot be read"):

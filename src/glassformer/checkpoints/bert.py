@@ -52,7 +52,7 @@ _INSIDE = {
 }
 _MODE = "pooling_mode_"
 _POOLINGS = {f"{_MODE}mean_tokens": "mean", f"{_MODE}cls_token": "cls", f"{_MODE}max_tokens": "max"}
-_MODULES = ("Transformer", "Pooling", "Normalize")
+_MODULES = ("Transformer", "Normalize", "Pooling")
 """The modules of sentence-transformers that an encoder with its pooling replaces."""
 _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
@@ -197,11 +197,11 @@ def _stored_pooling(directory: Path) -> Pooling:
     """The pooling of sentence-transformers; by default the mean."""
     fix = 'Choose one yourself, for example pooling="mean"; vectors then differ from those of the original.'
     path = directory / "modules.json"
-    modules = _module_kinds(path) if path.is_file() else []
-    others = [kind for kind in modules if kind not in _MODULES]
-    require(not others, f"{path} with {', '.join(others)}", f"nothing but {', '.join(_MODULES)}", fix)
+    modules = _modules(path) if path.is_file() else []
+    others = [kind for kind, place in modules if kind not in _MODULES or (kind == "Pooling" and place != "1_Pooling")]
+    require(not others, f"{path} with {', '.join(others)}", f"nothing but {', '.join(_MODULES)} of 1_Pooling", fix)
     path = directory / "1_Pooling" / CONFIG_FILE
-    stored = read_json(path) if path.is_file() else {}
+    stored = read_json(path) if path.is_file() or "Pooling" in dict(modules) else {}
     said: Any = stored.get("pooling_mode")
     if said is None:  # older files: a boolean for each kind, with the mean as default
         kinds = {f"{_MODE}mean_tokens": not any(name.startswith(_MODE) for name in stored)} | stored
@@ -214,10 +214,12 @@ def _stored_pooling(directory: Path) -> Pooling:
     raise InputError(got, f"one of {', '.join(get_args(Pooling))}", fix)
 
 
-def _module_kinds(path: Path) -> list[str]:
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """The kind of each module and its folder."""
     try:
-        return [str(module["type"]).rpartition(".")[2] for module in json_value(read_text(path, inside=True))]
-    except (ValueError, TypeError, KeyError) as error:
+        modules = json_value(read_text(path, inside=True))
+        return [(str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in modules]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         got = f"{path}, which cannot be read ({error!r})"
         raise InputError(got, "a list of modules, each with its type", "Download it again.") from error
 
