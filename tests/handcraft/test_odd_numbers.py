@@ -13,7 +13,7 @@ import torch
 
 from glassformer.course.grading import grade_file
 from glassformer.explorer.loading.designed import head_card, head_model
-from glassformer.explorer.saving.saved_head import saved_head
+from glassformer.explorer.saving.saved_model import saved_model
 from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, PlaceTables
 from glassformer.handcraft.circuits import centred_scores
 from glassformer.handcraft.description import Description, same_token
@@ -170,7 +170,7 @@ def test_cosines_of_numbers_of_any_size(size: float) -> None:
 def test_a_head_of_more_sequences_than_are_kept_is_not_saved_as_data() -> None:
     task = identity("ABCDEFGHIJKL", 4)
     loaded: Any = head_model(head_card("x", task, "x", "x", "A", origin="given"), task, design(task).weights)
-    assert saved_head(loaded) is None
+    assert saved_model(loaded) == (None, [])
 
 
 @pytest.mark.parametrize("missing", ["Km", "Qm", "Vm"])

@@ -1,7 +1,6 @@
 """Runs of decoders: what the command line stores in their config.json, and their weights."""
 
 import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,7 @@ class StoredRun:
     @property
     def weights(self) -> Path:
         """The directory of its best model; before the first evaluation, of its latest checkpoint."""
-        weights = RunDirectory(self.directory).weights()
-        if weights is None:
-            fix = f"Train it first: glassformer train --run {shlex.quote(str(self.directory))} --resume."
-            raise InputError(f"{self.directory}, a run without weights yet", "a run with a checkpoint", fix)
-        return weights
+        return RunDirectory(self.directory).weights()
 
     def load(self) -> Decoder:
         """The decoder, on the CPU."""

@@ -340,16 +340,12 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
     require_permission(path, run_python)
     made = run_python_file(path, ("program", "vocabulary", "max_len"))
     with in_file(path):
-        program, vocabulary, causal = made["program"], made["vocabulary"], made.get("causal", False)
+        program, causal = made["program"], made.get("causal", False)
         got = f"program = {short(repr(program))}"
         require(isinstance(program, Variable), got, "a variable", "Build it from tokens and indices.")
-        listed = isinstance(vocabulary, str | list | tuple | range)
-        require(listed, f"vocabulary = {short(repr(vocabulary))}", "a text or a list of tokens", "Change it.")
         require(isinstance(causal, bool), f"causal = {short(repr(causal))}", "True or False", "Change it.")
-        max_len = made["max_len"]
-        require(type(max_len) is int, f"max_len = {short(repr(max_len))}", "a whole number", "Change it.")
-        domains = Domains(vocabulary, max_len, causal)
-        return Example(program, tuple(domains.vocabulary), max_len, str(made.get("about", "")), causal)
+        domains = Domains(made["vocabulary"], made["max_len"], causal)
+        return Example(program, tuple(domains.vocabulary), domains.max_len, str(made.get("about", "")), causal)
 
 
 def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:

@@ -223,7 +223,7 @@ def test_what_is_broken_is_refused(tmp_path: Path) -> None:
         _entry(bare)
     (bare / "best" / "model.safetensors").unlink()
     (bare / "best").rmdir()
-    with refused("no weights yet"):
+    with refused("without weights yet"):
         _entry(bare)
     (bare / "config.json").write_text("{")
     with refused(r"config\.json"):

@@ -6,7 +6,7 @@ import { softmax } from "./products";
 export type Rows = number[][];
 export type HeadWeights = AskCheck["weights"];
 
-/** A task, as glassformer/explorer/saving/saved_head.py writes it. */
+/** A task, as glassformer/explorer/saving/saved_model.py writes it. */
 export interface Task {
   letters: string[];
   has_cls: boolean;

@@ -244,8 +244,6 @@ def run_weights(run: Path) -> Path:
     from glassformer.training.run_directory import RunDirectory
 
     weights = RunDirectory(run).weights()
-    if weights is None:
-        raise InputError(f"{run}, which has no weights yet", "a run with a checkpoint", "Train it further.")
     stored_tensors(weights)
     return weights
 

@@ -17,8 +17,8 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedModel,
     LoadedProgram,
 )
-from glassformer.explorer.saving.saved_head import saved_head
 from glassformer.explorer.saving.saved_program import saved_program
+from glassformer.handcraft.tasks import KEPT_CASES
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -27,6 +27,8 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 
 MOST_MODEL_BYTES = 1_500_000
 """The largest weights that a page holds, in bytes."""
+_MOST_SCORES = 1 << 19
+"""Sequences x positions x positions of a head's task that are all run while weights are typed."""
 _NAMES = {
     "encoder_layers.": "encoder.layers.",
     "encoder_norm.": "encoder.final_norm.",
@@ -47,7 +49,7 @@ def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
     another ``forward``; tasks of too many sequences; programs in another dtype or with values that are not listed.
     """
     if isinstance(loaded, LoadedHead):
-        found = saved_head(loaded)
+        found = _head(loaded)
     elif isinstance(loaded, LoadedProgram):
         found = saved_program(loaded)
     else:
@@ -60,6 +62,31 @@ def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
         size = f"{len(stored):,} bytes, more than {MOST_MODEL_BYTES:,}"
         return None, [f"The model is left out: its weights take {size}."]
     return data | {"weights": base64.b64encode(stored).decode(), "crc32": zlib.crc32(stored)}, []
+
+
+def _head(loaded: LoadedHead) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """The task as data, and the weights of the design, the judged outputs of all sequences, and which keys are wanted.
+
+    None for a task that is not proved by running every sequence.
+    """
+    task, space = loaded.task, loaded.task.space
+    if task.examples is not None or task.count > min(KEPT_CASES, _MOST_SCORES // space.num_positions**2):
+        return None
+    cases = task.all_cases
+    tensors = {name: torch.tensor(matrix) for name, matrix in loaded.weights.matrices.items()}
+    tensors["targets"] = torch.from_numpy(cases.target[cases.counted])
+    if task.description is not None:
+        tensors["tiers"] = torch.from_numpy(task.description.table.tiers).double()
+    data = {
+        "letters": list(space.letters),
+        "has_cls": space.has_cls,
+        "max_len": space.max_len,
+        "v_dim": task.v_dim,
+        "readout": task.readout,
+        "tolerance": task.tolerance,
+        "decisive_error": task.decisive_error,
+    }
+    return {"kind": "head", "task": data}, tensors
 
 
 def _transformer(
