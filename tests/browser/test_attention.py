@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, Position, expect
 from glassformer.explorer import messages as m
 
 from .attention_page import Reading, cell_at, hover_cell, shown_value, state
-from .conftest import Look
+from .conftest import LOOKS, Look
 
 TEXT = "1 4 0 5 3 0 2 6 1 1 5 4"
 MODEL = "recurrence"
@@ -245,18 +245,12 @@ def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: A
     assert shown_value(page) == pytest.approx(row[best], rel=0.006)
 
 
-SHAPES = {
-    "matrix": ".reads li",
-    "lines": ".reads li",
-    "words": ".reads li",
-    "layers": ".tops li",
-    "heads": ".heads canvas",
-}
+SHAPES = {**dict.fromkeys(("matrix", "lines", "words"), ".reads li"), "layers": ".tops li", "heads": ".heads canvas"}
 """What a shape shows at the latest."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("look", ["wide", "dark", "phone", "phone-dark"])
+@pytest.mark.parametrize("look", LOOKS)
 def test_every_shape_is_accessible_and_fits(open_page: Any, go: Any, shape: str, look: str, check_look: Look) -> None:
     page = open_page(phone="phone" in look, dark="dark" in look)
     go(page, model=MODEL, text=TEXT, shape=shape, pin=9, layer=1)
@@ -264,8 +258,8 @@ def test_every_shape_is_accessible_and_fits(open_page: Any, go: Any, shape: str,
     check_look(page, f"attention-{shape}-{look}")
 
 
-@pytest.mark.parametrize("look", ["wide", "dark", "phone"])
+@pytest.mark.parametrize("look", LOOKS)
 def test_a_comparison_is_accessible_and_fits(open_page: Any, go: Any, look: str, check_look: Look) -> None:
-    page = open_page(phone=look == "phone", dark=look == "dark")
+    page = open_page(phone="phone" in look, dark="dark" in look)
     go(page, model=MODEL, text=TEXT, versus='{"layer":1,"head":0}', pin=9)
     check_look(page, f"attention-compare-{look}")

@@ -16,7 +16,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 
 from .attention_page import cell_at, state
-from .conftest import Go, Look
+from .conftest import LOOKS, Go, Look
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -399,7 +399,7 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
     expect(page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")).to_have_count(64)
 
 
-@pytest.mark.parametrize("kind", ["wide", "wide-dark", "phone", "phone-dark"])
+@pytest.mark.parametrize("kind", LOOKS)
 @pytest.mark.parametrize("which", ["recurrence", "sentiment", "lookup-facts"])
 def test_it_looks_right(kind: str, which: str, open_page: Callable[..., Page], go: Go, check_look: Look) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
