@@ -118,8 +118,7 @@ function cut(cells: Float32Array, matrix: Matrix, asked: Pick<AskTile, "level" |
     const to = (Math.floor(row / step) - asked.row * TILE) * wide;
     for (let column = asked.column * TILE * step; column < right; column++) {
       const at = to + Math.floor(column / step) - asked.column * TILE;
-      const weight = cells[row * matrix.columns + column] as number;
-      if (weight > (tile[at] as number)) tile[at] = weight;
+      tile[at] = Math.max(tile[at]!, cells[row * matrix.columns + column]!); // NaN stays
     }
   }
   return tile;
