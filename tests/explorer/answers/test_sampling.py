@@ -9,11 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.explorer.answers.sampling import MOST_CANDIDATES, draw_at, next_token, steps
+from glassformer.data.tokenizer import WordTokenizer
+from glassformer.explorer.answers.sampling import MOST_CANDIDATES, draw_at, find, next_token, steps
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
-from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, ModelCard, Step
+from glassformer.explorer.loading.wrapping import wrap_model
+from glassformer.explorer.messages import MOST_CHARACTERS, AskFind, AskNext, AskSteps, ModelCard, Step
 from glassformer.generation.sampling import SamplingRule
 from refusals import refused
+from small_models import decoder
 
 
 def logits(loaded: LoadedDecoder, text: str) -> torch.Tensor:
@@ -237,3 +240,48 @@ def test_a_person_may_choose_the_first_token(by_name: dict[str, LoadedModel]) ->
     assert found.steps[0].token == "9"
     with refused("first = 11"):
         steps(loaded, ask.model_copy(update={"first": 11}))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "whole"),
+    [
+        ("fine", "fine", True),
+        (" 1", "␣", False),
+        ("Fine", "fine", True),
+        ("é", "\\xc3", False),
+        (" ", "␣", True),
+        ("\n", "⏎", True),
+        ("Ａ", None, False),
+    ],
+)
+def test_a_typed_token_is_none_that_begins_every_text(text: str, name: str | None, whole: bool) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
+    )
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    special = ["<s>"]
+    model.train_from_iterator(
+        ["fine film"],
+        tokenizers.trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    model.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+    fast = pytest.importorskip("transformers").PreTrainedTokenizerFast(tokenizer_object=model)
+    loaded = wrap_model(decoder(vocab_size=len(fast)), "fine", fast)
+    if name is None:
+        with refused("the text"):
+            find(loaded, AskFind(model="given", text=text))
+        return
+    found = find(loaded, AskFind(model="given", text=text))
+    assert (found.name, found.whole) == (name, whole)
+
+
+def test_a_word_of_a_vocabulary_is_none_that_begins_every_text() -> None:
+    words = WordTokenizer(("fine", "film"))
+    loaded = wrap_model(decoder(vocab_size=5), "fine", words)
+    assert find(loaded, AskFind(model="given", text="Film")).name == "film"
+    with refused("the text 'bad'"):
+        find(loaded, AskFind(model="given", text="bad"))

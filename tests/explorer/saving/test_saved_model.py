@@ -312,6 +312,16 @@ def test_so_it_does_on_random_texts(shipped: Backend, name: str) -> None:
     check_all(shipped, [(name, asks_about(shipped, name, text, [rule], rng)) for text, rule in pairs])
 
 
+@pytest.mark.parametrize("blank", ["\ufeff", "\x1c", "\x85", "\u200b", "\xa0", "\u2028"])
+def test_blanks_are_those_of_python(shipped: Backend, blank: str) -> None:
+    asks: Asks = [
+        ("run", m.Ask(model="lookup-facts", text=text, source=[unit, "ben=4"]).model_dump())
+        for text, unit in (("ada", f"ada{blank}=\t3{blank}"), (f"{blank}ada ", "ada=3"))
+    ]
+    numbers = m.AskFind(model="recurrence", text=f"{blank}06 1").model_dump()
+    check_all(shipped, [("lookup-facts", asks), ("recurrence", [("find", numbers)])])
+
+
 @pytest.mark.parametrize("name", FILLED)
 def test_exercises_are_judged_as_by_the_server(shipped: Backend, name: str) -> None:
     model, example = f"program-{name}", PROGRAMS[name]

@@ -51,6 +51,8 @@ export function codecOf(data: CodecData): Codec {
 /** What Python's `str.split` splits at. */
 export const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 export const split = (text: string): string[] => text.split(new RegExp(`[${SPACE}]+`, "u")).filter((word) => word !== "");
+/** As Python's `str.strip`. */
+export const strip = (text: string): string => text.replace(new RegExp(`^[${SPACE}]+|[${SPACE}]+$`, "gu"), "");
 
 /** Numbers between spaces. */
 function numbers({ vocab_size: size, longest, recurrence }: Of<"numbers">) {
@@ -140,7 +142,7 @@ function lookup({ words: names, asks, begin, source, units, keys, values, most, 
     return names.lastIndexOf(word);
   };
   const fact = (unit: string) => {
-    const [key, ...rest] = unit.split("=").map((each) => each.trim()) as [string, ...string[]];
+    const [key, ...rest] = unit.split("=").map(strip) as [string, ...string[]];
     const value = rest.join("=");
     const fits = keys.includes(key) && values.includes(value);
     const fix = `Keys are ${listed(keys)}; values are ${listed(values)}.`;
@@ -155,7 +157,7 @@ function lookup({ words: names, asks, begin, source, units, keys, values, most, 
   const read = (some: string[]) => counted(some, units.longest).map((unit) => (units.known ? [word(unit)] : fact(unit)));
   return {
     encode(text: string) {
-      const typed = begin === null ? [text.trim()] : [begin, ...split(text)];
+      const typed = begin === null ? [strip(text)] : [begin, ...split(text)];
       return counted(typed, asks.longest).map(reader(asks.known, asks.what));
     },
     word: (token: number) => names[token]!,

@@ -1,6 +1,7 @@
 // What comes after a text, as glassformer/explorer/answers/sampling.py.
 import type { AskFind, AskNext, AskSteps, Found, Next, Steps } from "../source";
 import type { Pause } from "./attention";
+import { strip } from "./codecs";
 import { softmax } from "./products";
 import { grouped } from "./formatting";
 import { quoted, refusing, require, requireFinite } from "./refusing";
@@ -45,10 +46,14 @@ export function find({ model, codec }: Runs, { model: name, text }: AskFind): Fo
   require(kind === "decoder", got, "a decoder, which has a vocabulary", fix);
   const { encode, join, word } = codec;
   const tokens = encode(text);
-  const typed = text.trimStart();
+  const fitting: ((piece: string) => boolean)[] = [
+    (piece) => text.startsWith(piece),
+    (piece) => strip(piece) !== "" && strip(text).startsWith(strip(piece)),
+    (piece) => /^\ufffd+$/.test(piece) || tokens.length === 1,
+  ];
   // Tokens that begin every text are no part of it.
-  const first = tokens.findIndex((token) => join([token]).trim() !== "" && typed.startsWith(join([token]).trim()));
-  const begin = Math.max(0, first);
+  const places = fitting.map((fits) => tokens.findIndex((token) => join([token]) !== "" && fits(join([token]))));
+  const begin = places.find((place) => place >= 0) ?? refusing(`the text ${quoted(text)}`, "a text that begins with a token's", "Type another one.");
   return { id: tokens[begin]!, name: word(tokens[begin]!), whole: tokens.length === begin + 1 };
 }
 

@@ -13,17 +13,21 @@ export function requireFinite(logits: Iterable<number>, fix = "Look for the firs
   for (const logit of logits) require(Number.isFinite(logit), "logits that are not finite", "finite ones", fix);
 }
 
+/** A character as Python writes it where it is not printed. */
+function escaped(letter: string): string {
+  const code = letter.codePointAt(0)!;
+  const hex = (length: number) => code.toString(16).padStart(length, "0");
+  return code < 0x100 ? `\\x${hex(2)}` : code < 0x10000 ? `\\u${hex(4)}` : `\\U${hex(8)}`;
+}
+
 /** A text of at most so many characters in quotes, as Python's `repr` writes it. */
 export function quoted(text: string, most = 40): string {
   const some = [...text].slice(0, most).join("");
   const mark = some.includes("'") && !some.includes('"') ? '"' : "'";
-  const escaped = some.replaceAll("\\", "\\\\").replaceAll(mark, `\\${mark}`);
-  return mark + escaped.replaceAll("\n", "\\n").replaceAll("\t", "\\t").replaceAll("\r", "\\r") + mark;
+  const plain = some.replaceAll("\\", "\\\\").replaceAll(mark, `\\${mark}`).replaceAll("\n", "\\n").replaceAll("\t", "\\t").replaceAll("\r", "\\r");
+  return mark + plain.replace(/(?! )[\p{C}\p{Z}]/gu, escaped) + mark;
 }
 
 /** A text as Python's `ascii` writes it, on one line and not long. */
 export const ascii = (text: string): string =>
-  quoted([...text].length > 60 ? `${[...text].slice(0, 57).join("")}...` : text, 60).replace(/[^\x00-\x7f]/gu, (letter) => {
-    const [code, hex] = [letter.codePointAt(0)!, (length: number) => letter.codePointAt(0)!.toString(16).padStart(length, "0")];
-    return code < 0x100 ? `\\x${hex(2)}` : code < 0x10000 ? `\\u${hex(4)}` : `\\U${hex(8)}`;
-  });
+  quoted([...text].length > 60 ? `${[...text].slice(0, 57).join("")}...` : text, 60).replace(/[^\x00-\x7f]/gu, escaped);

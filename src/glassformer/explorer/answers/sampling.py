@@ -1,7 +1,7 @@
 """The next-token distribution of a decoder before and after a sampling rule, and continuations of texts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -55,11 +55,17 @@ def next_token(loaded: LoadedModel, ask: m.AskNext) -> m.Next:
 def find(loaded: LoadedModel, ask: m.AskFind) -> m.Found:
     """The token with which ``ask.text`` begins after other text: without the tokens that begin every text."""
     loaded = of_kind(LoadedDecoder, loaded, "find", "a decoder, which has a vocabulary")
-    tokens, typed = list(loaded.encode(ask.text)), ask.text.lstrip()
-    words = [loaded.join([token]).strip() for token in tokens]
+    tokens, typed = list(loaded.encode(ask.text)), ask.text.strip().casefold()
+    pieces = [loaded.join([token]) for token in tokens]
+    fitting: tuple[Callable[[str], bool], ...] = (
+        ask.text.startswith,
+        lambda piece: piece.strip() != "" and typed.startswith(piece.strip().casefold()),
+        lambda piece: piece.strip("\ufffd") == "" or len(tokens) == 1,  # a part of a character, or the only one
+    )
     # Tokens that begin every text, such as BOS, are no part of it.
-    begin = next((place for place, word in enumerate(words) if word and typed.startswith(word)), 0)
-    require(len(tokens) > begin, f"the text {ask.text[:40]!r}", "a token", "Type another one.")
+    places = [place for fits in fitting for place, piece in enumerate(pieces) if piece and fits(piece)]
+    require(len(places) > 0, f"the text {ask.text[:40]!r}", "a text that begins with a token's", "Type another one.")
+    begin = places[0]
     return m.Found(id=tokens[begin], name=loaded.word(tokens[begin]), whole=len(tokens) == begin + 1)
 
 
