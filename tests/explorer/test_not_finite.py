@@ -75,6 +75,8 @@ def test_all_of_it(kind: str) -> None:
     if kind != "encoder":
         with refused("not finite"):
             backend.answer("next", m.AskNext(model="given", text="1 2"))
+        with refused("not finite"):
+            backend.answer("detect", m.AskDetect(model="given"))
     assert NOT_FINITE in page(backend, from_words({"model": "given"}))
     with refused("nan"):
         ModelPage(backend).figure()

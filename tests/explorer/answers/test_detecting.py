@@ -12,8 +12,10 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.stored_models import installed_models
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.observe.capture import capture
 from refusals import refused
+from small_models import decoder
 
 
 def test_the_heads_of_the_induction_circuit_are_found() -> None:
@@ -53,6 +55,12 @@ def test_weights_that_are_trained_further_are_looked_at_again() -> None:
         for parameter in loaded.model.parameters():
             parameter.mul_(0)
     assert backend.answer("detect", m.AskDetect(model="induction")) != before
+
+
+def test_what_no_text_shows_is_not_told() -> None:
+    """In a text of two places and a first one, no token returns with another one before it."""
+    with refused("no text in which tokens return"):
+        Backend([wrap_model(decoder(max_seq_len=3))]).answer("detect", m.AskDetect(model="given"))
 
 
 @pytest.mark.parametrize("model", ["sentiment", "lookup-facts", "identity", "program-sort"])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from glassformer.errors import require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, of_kind, weights_stamp
@@ -23,8 +24,11 @@ def detect(runs: Runs, ask: m.AskDetect) -> m.Detected:
         texts = repeated_tokens(config.vocab_size, half, TEXTS, first=loaded.encode(loaded.card.text)[0])
         with loaded.lock:
             scores = head_scores(loaded.model, texts)
-        kinds = ("previous", "duplicate", "induction", "sink")
-        lists = {kind: getattr(scores, kind).double().nan_to_num(0).cpu().numpy().round(4).tolist() for kind in kinds}
+        kinds = {kind: getattr(scores, kind).double().cpu() for kind in ("previous", "duplicate", "induction", "sink")}
+        finite = all(bool(each.isfinite().all()) for each in kinds.values())
+        fix = "Look for the first NaN in the forward pass, or choose a model that reads more tokens."
+        require(finite, "weights that are not finite, or no text in which tokens return", "finite ones", fix)
+        lists = {kind: each.numpy().round(4).tolist() for kind, each in kinds.items()}
         found = m.Detected(first=lists.pop("sink"), **lists)
         runs.derived.put(name, found, 100 * len(lists["previous"]) * len(lists["previous"][0]))
     return found
