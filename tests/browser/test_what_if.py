@@ -212,6 +212,20 @@ def test_of_a_quick_drag_the_newest_is_asked_and_the_last_is_shown(page: Page, s
     assert len(asked) < 8
 
 
+def test_what_was_answered_before_a_refusal_is_not_shown(page: Page, show: Go, watch: Any) -> None:
+    watch.forgive("422")
+    swaps = [{"layer": 3, "expert": expert, "instead": None} for expert in range(3)]
+    show(page, swaps=json.dumps(swaps))
+    expect(page.locator(".moved")).to_contain_text("of the probability moved")
+    choices = page.get_by_role("group", name="Which attention is shown")
+    expect(choices).to_be_visible()
+    page.get_by_role("button", name=re.compile("^layer 3, expert D")).click()
+    expect(page.locator(".fault")).to_contain_text("leaves no expert")
+    expect(page.locator(".results")).to_have_css("opacity", "0")
+    expect(page.locator(".moved")).to_have_count(0)
+    expect(choices).to_have_count(0)
+
+
 def test_experts_are_forbidden_and_replaced(page: Page, show: Go, model: Model) -> None:
     show(page)
     group = page.get_by_role("group", name="Experts to forbid")

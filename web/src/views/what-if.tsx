@@ -65,7 +65,7 @@ function Asked(props: Shown) {
   return (
     <div class="what-if">
       <Changes {...{ store, changes }} live={source.answers("whatif")}>
-        {answer && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || unseen["data-foreign"]} /></p>}
+        {answer && !what.refusal && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || unseen["data-foreign"]} /></p>}
       </Changes>
       {what.refusal && <Fault refusal={what.refusal} />}
       {!answer && !what.refusal && <Awaited busy />}
@@ -138,7 +138,8 @@ function Controls({ source, store, state, card, run, stack, edits, answer, busy 
   const changed = JSON.stringify(edits) !== JSON.stringify(UNCHANGED) && source.answers("run");
   // After the answer, which would wait for it.
   const again = useAskInTurn(source, "run", changed && !busy ? { ...run.ask, changes: { ...edits, patch: null } } : null);
-  const after = changed && again.answer && again.answer.ask.text === run.ask.text ? headTiles(source, again.answer.run, stack, place) : null;
+  const own = again.refusal === null && JSON.stringify({ ...again.of, changes: run.ask.changes }) === JSON.stringify(run.ask);
+  const after = changed && again.answer && own ? headTiles(source, again.answer.run, stack, place) : null;
   const thumbnail = measures?.thumbnails[place.layer]?.[place.head];
   const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
   const experts = useAsk(source, "experts", offers("experts") ? { run: run.run } : null, DETAILS);
@@ -338,9 +339,9 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
   );
 }
 
-/** An answer about another text keeps its place, so that nothing jumps, but is not shown beside this text. */
-function unseenOfOthers({ of }: { of: { ask: Run["ask"] } | null }, run: Run) {
-  const foreign = of !== null && JSON.stringify(of.ask) !== JSON.stringify(run.ask);
+/** An answer about another text, or to an earlier request than the refused one, keeps its place, so that nothing jumps, but is not shown. */
+function unseenOfOthers({ of, refusal }: { of: { ask: Run["ask"] } | null; refusal: Refusal | null }, run: Run) {
+  const foreign = refusal !== null || (of !== null && JSON.stringify(of.ask) !== JSON.stringify(run.ask));
   return { "data-foreign": foreign, "aria-busy": foreign };
 }
 
