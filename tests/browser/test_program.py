@@ -146,6 +146,7 @@ def test_a_stored_program_is_shown_without_a_definition(
     )
     page.goto(serve(Backend(entries_at(tmp_path / "a.json"))).address)
     expect(page.locator(".proof h2")).to_have_text("Not verified")
+    expect(page.locator(".proof .verdict p")).to_have_text(re.compile("^A model without its program; expected "))
     expect(page.locator(".graph")).to_have_count(0)
     expect(page.locator(".said")).to_have_text("– – – b c a")
     assert page.locator(".positions i").count() == 0

@@ -1,5 +1,5 @@
 // The verdict on a compiled program, its size, and a text on which it fails.
-import { Verdict, short } from "../../parts";
+import { Verdict, capital, short } from "../../parts";
 import type { Program, Proof as Message, Refusal } from "../../source";
 import { WORDS, count, ground } from "../design/certificate";
 
@@ -37,7 +37,7 @@ export function Proof({ program, proof, refusal, look }: ProofProps) {
         </Verdict>
       ) : (
         <Verdict mark={"\u00B7"} title={refusal ? "Not verified" : "Verifying\u2026"}>
-          <p>{refusal ? "The model has no definition to compare it with" : "Running sequences, the shortest first"}</p>
+          <p>{refusal ? `${capital(refusal.got)}; expected ${refusal.expected}. ${refusal.fix}` : "Running sequences, the shortest first"}</p>
         </Verdict>
       )}
       <dl>
