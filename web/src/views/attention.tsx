@@ -154,7 +154,7 @@ function Measured({ store, state: { measure }, measures, detected }: MeasuredPro
   );
   const values = valuesOf(measure, measures, detected);
   const ranked = (values ?? [])
-    .flatMap((row, layer) => row.map((value, head) => ({ layer, head, value: value ?? 0 })))
+    .flatMap((row, layer) => row.flatMap((value, head) => (value === null ? [] : [{ layer, head, value }])))
     .sort((one, other) => other.value - one.value)
     .slice(0, FIRST);
   return (

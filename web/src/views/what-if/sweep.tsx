@@ -45,10 +45,12 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
     },
     [sweep, stack],
   );
-  const inWords = (here: Place) =>
-    after[here.layer]?.[here.head] == null
-      ? `${named(here)}: not computed`
-      : `${named(here)}: ${signed(effect(here))}${sure(here) ? "" : ", estimated"}, ${chance(chanceOf(sweep.before))} to ${chance(chanceOf(sweep.before + effect(here)))}`;
+  const inWords = (here: Place) => {
+    if (after[here.layer]?.[here.head] == null) return `${named(here)}: not computed`;
+    // Log-odds over another one are no probability.
+    const chances = sweep.other === null ? `, ${chance(chanceOf(sweep.before))} to ${chance(chanceOf(sweep.before + effect(here)))}` : "";
+    return `${named(here)}: ${signed(effect(here))}${sure(here) ? "" : ", estimated"}${chances}`;
+  };
   const open = (next: Place) => store.set({ view: "attention", part: stack.part, ...next, pin: null }, true);
   const focused = { layer: Math.min(own.layer, stack.layers - 1), head: Math.min(own.head, stack.heads - 1) };
   return (
