@@ -131,6 +131,16 @@ def test_models_of_transformers(family: str) -> None:
         assert {name for name, _ in run.said.classes} == {"LABEL_0", "LABEL_1"}
 
 
+@pytest.mark.parametrize("kind", [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}])
+def test_a_score_and_labels_of_their_own_are_no_classes(kind: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = transformers.BertConfig(**sizes, intermediate_size=16, max_position_embeddings=40, **kind)
+    loaded = wrap_model(transformers.BertForSequenceClassification(config), [1, 2, 3])
+    assert loaded.card.views == ["attention"]
+    assert _read(loaded).said.classes == []
+
+
 @pytest.mark.parametrize(
     ("model", "tokenizer"),
     [

@@ -203,8 +203,10 @@ def _classes(model: nn.Module) -> tuple[str, ...]:
     config: Any = getattr(model, "config", None)
     if isinstance(model, Encoder):
         return tuple(f"class {number}" for number in range(model.config.num_classes or 0))
-    names = getattr(config, "id2label", None)
-    return tuple(str(names[number]) for number in sorted(names)) if names and hasattr(model, "classifier") else ()
+    names = getattr(config, "id2label", None) or {}
+    # One number is a score, and of several labels each has a probability of its own.
+    several = len(names) > 1 and getattr(config, "problem_type", None) in (None, "single_label_classification")
+    return tuple(str(names[number]) for number in sorted(names)) if several and hasattr(model, "classifier") else ()
 
 
 def _longest(model: nn.Module) -> int:
