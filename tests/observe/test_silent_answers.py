@@ -221,3 +221,25 @@ def test_a_sweep_in_bfloat16_gives_a_place_its_clean_value(site: Any) -> None:
         where = {"heads": place} if site == "v" else {"queries": place}
         with intervene(model, patch(site, seen, layers=layer, **where)):
             assert found.values[layer, place] == difference(model(corrupted)).float()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["Sequence", "Token"])
+def test_a_decoder_that_classifies_answers_for_the_last_token_of_each_text(kind: str) -> None:
+    model = small("Llama", num_hidden_layers=2)
+    classifier = getattr(tf, f"LlamaFor{kind}Classification")(model.config).eval()
+    texts = {"input_ids": torch.tensor([[3, 7, 1, 4], [6, 1, 0, 0]])}
+    texts["attention_mask"] = (texts["input_ids"] != 0).long()
+
+    def told(logits: Tensor) -> Tensor:
+        return logits[:, -1, 0]
+
+    def asked() -> Tensor:
+        logits = classifier(**texts).logits
+        return logits[:, 0] if logits.dim() == 2 else logits[:, -1, 0]
+
+    swept = ablation_sweep(classifier, texts, told).effects
+    for layer, head in ((0, 0), (1, 3)):
+        with intervene(classifier, zero("heads", layers=layer, heads=head)):
+            wanted = asked().mean()
+        torch.testing.assert_close(swept[layer, head].float(), wanted - asked().mean(), rtol=0, atol=1e-6)

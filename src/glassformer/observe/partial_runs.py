@@ -60,7 +60,7 @@ class Runner:
         heads = [point for point in self.points if point.role == "logits"]
         got, expected = f"{type(model).__name__}, which has no logits", "a decoder, or an encoder with a classifier"
         require(len(heads) == 1, got, expected, "Load the model with its head.")
-        self._head = heads[0].module
+        self._head, self._pools = heads[0].module, heads[0].name == "score"  # of a decoder, at each text's last token
         there = {"encoder": any(point.source for point in self.points), "cross": any(p.cross for p in self.points)}
         parts = [None, "decoder", *(name for name, exists in there.items() if exists)]
         require(part in parts, f"part = {part!r} of {type(model).__name__}", f"one of {parts}", "Omit part.")
@@ -128,7 +128,8 @@ class Runner:
             return self.model(*([given.pop("")] if "" in given else ()), **given)
 
         with evaluating(self.model):
-            logits = logits_at(self._head, read, run, whole=self.alone, ends=self.known)
+            whole, ends = self.alone or self._pools, self.known and not self._pools
+            logits = logits_at(self._head, read, run, whole=whole, ends=ends)
         return logits if logits.dim() == 3 else logits[:, None]
 
     def run(self, texts: Mapping[str, Tensor], copies: int = 1) -> Float[Tensor, "copy text"]:
