@@ -9,7 +9,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
+from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.cli.main import main
+from glassformer.data.gguf_tokenizer import byte_vocabulary
 from glassformer.errors import InputError
 from glassformer.generation.language_model import find_model
 from glassformer.kernels.options import Clamp
@@ -232,6 +234,21 @@ def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) 
     assert first.stop_tokens == second.stop_tokens
     message = [{"role": "user", "content": "Hi"}]
     assert second.chat_template.tokens(message, second.tokenizer) == [261, *second.tokenizer.encode("Hi")]
+
+
+@pytest.mark.parametrize("end", [65, 258])  # an ordinary token, and a special one
+@pytest.mark.parametrize("flags", [[], ["--to", "glassformer"]])
+def test_the_ends_of_a_gguf_file_stay(end: int, flags: list[str], tmp_path: Path) -> None:
+    words = byte_vocabulary()
+    words["tokenizer.ggml.tokens"] += ["[PAD256]", "[PAD257]", "<end>"]
+    words["tokenizer.ggml.token_type"] += [5, 5, 3]
+    words |= {"tokenizer.ggml.eos_token_id": end, "tokenizer.ggml.bos_token_id": 258}
+    write_gguf(Decoder(DecoderConfig(259, 1, 8, 8, 1, 8)), tmp_path / "a.gguf", tokenizer=words)
+    assert main(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out"), *flags]) == 0
+    assert find_model(tmp_path / "a.gguf").stop_tokens == find_model(tmp_path / "out").stop_tokens == (end,)
+    if not flags:
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        assert model.generation_config.eos_token_id == [end]
 
 
 def test_nfc_is_said_to_be_lost(llama: Path, tmp_path: Path, output: Output) -> None:

@@ -50,7 +50,8 @@ def write_gguf(
     """Write a file that llama.cpp runs and :func:`~glassformer.checkpoints.gguf.load_gguf` reads.
 
     The architecture is the family that the decoder came from, or else the first that has exactly its parts: Llama for a
-    plain decoder. llama.cpp approximates the GELU of GPT-NeoX by tanh.
+    plain decoder. llama.cpp approximates the GELU of GPT-NeoX by tanh, and chooses between LongRoPE's short and long
+    factors by the length of its context, not of the text.
 
     Args:
         decoder: On any device; packed weights are expanded first.

@@ -113,7 +113,7 @@ def _convert_to_gguf(flags: ConvertFlags, run: StoredRun | None) -> list[str]:
 
 
 def _write_tokenizer(file: GgufFile, directory: Path) -> None:
-    """Tokenizer and chat template of a GGUF file beside the weights, as Hugging Face has them."""
+    """Tokenizer, ends and chat template of a GGUF file beside the weights, as Hugging Face has them."""
     tokenizer = tokenizer_from_gguf(file.metadata, file.path.name)
     template = template_from_gguf(file.metadata, file.path.name)
     assert tokenizer.json is not None
@@ -123,6 +123,7 @@ def _write_tokenizer(file: GgufFile, directory: Path) -> None:
         token = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
         if isinstance(token, int):
             settings[f"{name}_token"] = tokenizer.token_bytes(token).decode(errors="replace")
+    write_text(directory / "generation_config.json", json.dumps({"eos_token_id": tokenizer.ends or None}))
     write_text(directory / "tokenizer.json", tokenizer.json())
     write_text(directory / "tokenizer_config.json", json.dumps(settings, indent=2))
     if template is not None:
