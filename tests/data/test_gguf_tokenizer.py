@@ -72,6 +72,7 @@ def split(tokenizer: ReleasedTokenizer, text: str, prompt: bool = False) -> list
         (scored(), "ab", [" ab"]),
         (scored(), " ab", [" ", " ab"]),
         (scored(add_space_prefix=False), "aba", ["a", "ba"]),
+        (scored(add_space_prefix=False, scores=[-1000.0] * 268), "aba", ["ab", "a"]),
         (scored(), "ab  </s>é", [" ab", "  ", " ", *"</s>", "", "é"]),
     ],
 )

@@ -5,7 +5,7 @@ which the patterns of ``tokenizer.ggml.pre`` split a text. ``llama``, SentencePi
 characters of the whole text: each time the two neighbours whose union has the highest score.
 
 Source: llama.cpp, src/llama-vocab.cpp, whose tokens these are. Where its patterns approximate a published one because
-its regular expressions lack a feature (``gpt-4o``, ``tekken``), the published one is used.
+its regular expressions lack a feature (``gpt-4o``, ``tekken``, ``deepseek-coder``), the published one is used.
 """
 
 from __future__ import annotations
@@ -82,8 +82,10 @@ _WHOLE_WORDS = {*_BEGIN, "glm4", "glm5"}
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file") -> ReleasedTokenizer:
     """The tokenizer that a GGUF file's metadata describes.
 
-    Its tokens are llama.cpp's but for one thing: names of special tokens in a text stay text, also those that the file
-    marks as "user-defined" (gpt-oss's ``<|channel|>``). A byte without a token of its own is dropped, as there.
+    Its tokens are llama.cpp's but for two things. Names of special tokens in a text stay text, also those that the file
+    marks as "user-defined" (gpt-oss's ``<|channel|>``). Of equal scores, which converters write where they find none,
+    that of the lower id comes first, as in the tokenizer that was converted, and not the leftmost one. A byte without a
+    token of its own is dropped, as there.
 
     Args:
         metadata: Values by key; ``tokenizer.ggml.*`` are read.
