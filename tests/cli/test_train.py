@@ -117,7 +117,7 @@ def test_seeds_decide_weights_and_data(text: Path, tmp_path: Path) -> None:
 def test_the_recurrence_is_shown_beside_its_optimum(tmp_path: Path, output: Output) -> None:
     said = output(["train", "--data", "recurrence", "--run", tmp_path / "run", "--seq-len", "16", *TINY]).out
     optimum = open_data("recurrence", 16, 0).optimal_accuracy
-    assert f"best possible accuracy of any model on these sequences: {optimum:.4f}" in said
+    assert f"accuracy that the best possible model expects on these sequences: {optimum:.4f}" in said
     assert '--prompt "1 2 3"' in said
     stored = read_run(tmp_path / "run")
     assert (stored.model.vocab_size, stored.data["kind"], stored.data["seq_len"]) == (7, "recurrence", 16)

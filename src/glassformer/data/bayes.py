@@ -62,7 +62,7 @@ def optimal_predictions(
 
 
 def optimal_accuracy(tokens: Int64[Tensor, "batch emitted"], config: RecurrenceConfig) -> OptimalAccuracy:
-    """How often the optimal prediction is right at each position: an upper bound for every model on these sequences.
+    """How often the optimal prediction is right at each position: no model can expect more, though one may be lucky.
 
     Sequences are whole, with their last target: position t predicts ``tokens[:, t + 1]`` from those before.
     """

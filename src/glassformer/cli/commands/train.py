@@ -111,7 +111,7 @@ def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> l
         numbers = ", ".join(text.format(metrics[name]) for name, text in told.items() if name in metrics)
         lines.append(f"best: {numbers} after step {result.best.step:,}")
     if data.optimal_accuracy is not None:
-        lines.append(f"best possible accuracy of any model on these sequences: {data.optimal_accuracy:.4f}")
+        lines.append(f"accuracy that the best possible model expects on these sequences: {data.optimal_accuracy:.4f}")
     directory = shlex.quote(str(flags.run))
     if result.ending == "interrupted":
         return [*lines, f"continue: glassformer train --run {directory} --resume"]
