@@ -290,8 +290,9 @@ def _dense(
         return _kernel(folded, k, v, False, _padding_mask(pattern), scale, sink, dropout).reshape(batch, heads, 1, -1)
     if not pattern.causal:
         return _kernel(q, k, v, False, _padding_mask(pattern), scale, sink, dropout)
-    # The kernel's causal rule aligns the first query with the first key, which is ours only if there are as many.
-    square = queries == keys and pattern.window is None and pattern.key_padding is None
+    # The kernel's causal rule aligns the first query with the first key, which is ours only if there are as many; it
+    # scales what it has masked.
+    square = queries == keys and pattern.window is None and pattern.key_padding is None and scale > 0
     mask = None if square else pattern.mask(queries, keys, q.device)
     return _kernel(q, k, v, square, mask, scale, sink, dropout)
 
