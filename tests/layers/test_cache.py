@@ -1,3 +1,4 @@
+import copy
 import random
 from functools import partial
 from typing import Any
@@ -205,6 +206,19 @@ def test_a_layer_that_is_skipped_adds_nothing_to_its_cache() -> None:
     found = generate(model, [[1, 2, 3], [4, 5]], 5)
     del model.layers[1]
     assert found == generate(model, [[1, 2, 3], [4, 5]], 5)
+
+
+@pytest.mark.parametrize("order", [[1, 2, 3], [1, 0, 3, 2], [0, 1, 1]])
+def test_windows_are_those_of_the_layers_that_are_there(order: list[int]) -> None:
+    model = Decoder(DecoderConfig(16, 4, 8, 16, 2, 4, window=3)).eval()
+    model.layers = nn.ModuleList(copy.deepcopy(model.layers[layer]) for layer in order)
+    tokens = torch.arange(12)[None]
+    cache, step = model.new_cache(1), DecodingStep(model, model.new_cache(1))
+    with torch.no_grad():
+        whole = model(tokens)
+        for read in (partial(model, cache=cache), step):
+            found = torch.cat([read(each) for each in tokens.split(1, dim=1)], dim=1)
+            torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
 
 
 @given(

@@ -225,6 +225,13 @@ class Decoder(nn.Module):
         known = type(block) is Block and type(block.attention) is GroupedQueryAttention
         return known and not is_watched(block, self.final_norm)
 
+    def layer_window(self, layer: int) -> int | None:
+        """The window of the attention that stands in this layer; None for full attention."""
+        attention = getattr(self.layers[layer], "attention", None)
+        if isinstance(attention, GroupedQueryAttention):
+            return attention.pattern.window
+        return self.config.layer_window(layer)
+
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
         """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, of the model's dtype and device."""
         config = self.config
@@ -233,7 +240,7 @@ class Decoder(nn.Module):
         require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
         heads = config.num_kv_heads or config.num_heads
         sizes, dtype, device = (batch, heads, config.head_dim, length), self.dtype, self.device
-        windows = map(config.layer_window, range(config.num_layers))
+        windows = map(self.layer_window, range(len(self.layers)))
         return Cache([LayerCache(*sizes, window, dtype=dtype, device=device) for window in windows])
 
 

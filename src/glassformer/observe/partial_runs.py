@@ -258,7 +258,7 @@ class Runner:
                 cache.update(k, v, layer)
             mask = {name: each for name, each in texts.items() if name == "attention_mask"}
             return {**given, **mask, "past_key_values": cache}
-        windows = map(self.model.config.layer_window, range(len(known)))
+        windows = map(self.model.layer_window, range(len(known)))
         sizes = [(rows, k.shape[1], k.shape[3], length) for k, _ in known]
         options: Any = {"dtype": known[-1][0].dtype, "device": known[-1][0].device}
         cache = Cache([LayerCache(*size, window, **options) for size, window in zip(sizes, windows, strict=True)])
