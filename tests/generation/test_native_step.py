@@ -430,6 +430,7 @@ ORDINARY: dict[str, Callable[[Decoder], Any]] = {
     "global hook": globally_hooked,
     "module of another class": replace_module,
     "parametrization": parametrized,
+    "norm without weights": lambda model: setattr(model, "final_norm", nn.LayerNorm(32, elementwise_affine=False)),
     "another forward": own_forward,
     "another hidden": own_hidden,
     "compiled": lambda model: setattr(model.layers[0], "_compiled_call_impl", model.layers[0]._call_impl),

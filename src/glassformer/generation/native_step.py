@@ -264,6 +264,7 @@ class _Plan:
         if isinstance(norm, nn.Identity):
             return Norm()
         centred = isinstance(norm, nn.LayerNorm)
+        _require(norm.weight is not None)
         bias = self._vector(norm.bias, width) if centred else None
         return Norm(self._vector(norm.weight, width), bias, centred, norm.eps)
 
