@@ -52,6 +52,8 @@ def test_its_inputs_stay_as_they_are() -> None:
         ({"hidden_dim": 0, "ff_dim": 4}, "hidden_dim = 0"),
         ({"hidden_dim": 4, "ff_dim": -1}, "ff_dim = -1"),
         ({"hidden_dim": 4.0, "ff_dim": 4}, "hidden_dim = 4.0"),
+        ({"hidden_dim": 4, "ff_dim": 4, "activation": "tanh"}, "activation = 'tanh'"),
+        ({"hidden_dim": 4, "ff_dim": 4, "activation": "gelu", "clamp": Clamp()}, "'gelu' with a clamp"),
     ],
 )
 def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -109,6 +109,8 @@ class SwiGLU(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
+        got = f"activation = {activation!r}" + (" with a clamp" if clamp else "")
+        require(activation in (("silu",) if clamp else get_args(Activation)), got, "'silu', or no clamp", "Choose one.")
         self.gate = Linear(hidden_dim, ff_dim, bias=bias)
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
