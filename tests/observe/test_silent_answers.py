@@ -243,3 +243,22 @@ def test_a_decoder_that_classifies_answers_for_the_last_token_of_each_text(kind:
         with intervene(classifier, zero("heads", layers=layer, heads=head)):
             wanted = asked().mean()
         torch.testing.assert_close(swept[layer, head].float(), wanted - asked().mean(), rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+@pytest.mark.parametrize("site", ["residual", "residual_between", "attention"])
+def test_blocks_of_t5_give_biases_beside_their_stream(site: Any, part: Any) -> None:
+    """Which layers after the first take over: it cannot be skipped, and three outputs are no router's."""
+    sizes = {"vocab_size": 20, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+    model = tf.T5ForConditionalGeneration(tf.T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0)).eval()
+    texts = {"input_ids": TOKENS[:, :6], "decoder_input_ids": TOKENS[:, :4]}
+    found = ablation_sweep(model, texts, difference, site=site, part=part)
+    stack = model.get_encoder() if part == "encoder" else model.get_decoder()
+    for layer, block in enumerate(stack.block):
+        inside = [
+            name for name, each in model.named_modules() if each is (block.layer[0] if site == "attention" else block)
+        ]
+        with intervene(model, zero(site, modules=inside, queries=1)):
+            wanted = difference(model(**texts).logits).mean()
+        assert found.values[layer, 1] == pytest.approx(float(wanted), abs=1e-5)

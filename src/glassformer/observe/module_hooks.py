@@ -173,7 +173,9 @@ def _output(where: str, module: nn.Module, args: tuple[Any, ...], *rest: Any) ->
         return None
     if not isinstance(output, tuple):
         return values
-    if len(output) == 3:  # a router of transformers, whose choice follows from its scores
+    choices = output[-1]
+    if len(output) == 3 and isinstance(choices, Tensor) and not choices.is_floating_point():
+        # A router of transformers, whose choice follows from its scores.
         return chosen(values, *output[1:])
     return (values, *output[1:])
 

@@ -19,6 +19,7 @@ from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points
+from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
@@ -70,7 +71,7 @@ class Runner:
         self.alone = has_other_hooks(model)
         """Whether copies of the texts must run one by one and whole, as hooks of users may name rows and positions."""
         self._whole: Tensor | None = None
-        self._skips: dict[int, bool] = {}
+        self._skips: dict[int, bool] = {}  # by the number of blocks that are skipped
         self._fits = False
         self.blocks = [point for point in blocks if point.source == (part == "encoder")]
         self.memory = [point for point in blocks if point.source and part != "encoder"]
@@ -158,17 +159,19 @@ class Runner:
             raise InputError(f"a metric that gives {got}", fits, "Choose one class, or a difference of two.")
         return value.reshape(-1)
 
-    def skips(self, texts: Mapping[str, Tensor], layer: int, stream: Tensor) -> bool:
-        """Whether a run that skips the blocks before ``layer``, whose input is ``stream``, gives the same logits."""
-        if not self.known and layer not in self._skips:
+    def skips(self, texts: Mapping[str, Tensor], layer: int, stage: Stage | None, seen: Captured) -> bool:
+        """Whether a run that skips the blocks before a stage of ``layer`` gives the same logits as ``seen``."""
+        stage = "residual" if stage == "residual" else "residual_before"
+        count = layer + (stage == "residual")
+        if not self.known and count not in self._skips:
             whole = self._whole = self.logits(texts) if self._whole is None else self._whole
             try:
-                found = self._logits_from(texts, layer, "residual_before", stream)
+                found = self._logits_from(texts, layer, stage, seen.last(stage)[self.blocks[layer].name])
                 near = 4 * torch.finfo(whole.dtype).eps * float(whole.abs().max())
-                self._skips[layer] = float((found - whole).abs().max()) <= near
+                self._skips[count] = float((found - whole).abs().max()) <= near
             except Exception:  # whatever a block of an unknown kind does without those before it
-                self._skips[layer] = False
-        return self.known or self._skips[layer]
+                self._skips[count] = False
+        return self.known or self._skips[count]
 
     def resumed(
         self, texts: Mapping[str, Tensor], layer: int, stage: Stage | None, stream: Tensor | None, **options: Any

@@ -202,7 +202,7 @@ class _Paths:
 
     def measured(self, sender: int, written: Float[Tensor, "copy text position dim"]) -> Float[Tensor, "copy text"]:
         """The metric if the receivers after layer ``sender`` read what is written in addition."""
-        copies, flows = len(written), written.flatten(0, 1)
+        runner, copies, flows = self._runner, len(written), written.flatten(0, 1)
         reached = {place: heads for place, heads in self._receivers.items() if place[0] > sender}
         edits: list[Edit] = []
         for (layer, reads), heads in reached.items():
@@ -217,8 +217,8 @@ class _Paths:
         stream = self._stream(stage, first).repeat(copies, 1, 1)
         if stage == "residual":
             stream = stream + flows
-        options: dict[str, Any] = {"edits": edits, "skip": self._skips(first)}
-        return self._runner.resumed(self._texts, first, stage, stream, **options).double()
+        options: dict[str, Any] = {"edits": edits, "skip": runner.skips(self._texts, first, stage, self._theirs)}
+        return runner.resumed(self._texts, first, stage, stream, **options).double()
 
     def _read(self, layer: int, reads: str, heads: tuple[int, ...], flows: Tensor) -> Tensor:
         """Queries, keys or values of some heads of a layer that reads ``flows`` in addition."""
@@ -232,7 +232,7 @@ class _Paths:
         with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
             remove = insert(point.module, "output", done, 9, here)
             try:
-                options: dict[str, Any] = {"skip": self._skips(layer)}
+                options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
                 runner.resumed(self._texts, layer, "residual_before", stream, **options)
             finally:
                 remove()
@@ -240,9 +240,6 @@ class _Paths:
 
     def _stream(self, stage: str, layer: int) -> Tensor:
         return self._theirs.last(stage)[self._runner.blocks[layer].name]
-
-    def _skips(self, layer: int) -> bool:
-        return self._runner.skips(self._texts, layer, self._stream("residual_before", layer))
 
     def sweep(self, values: Tensor, axes: Any, layers: tuple[int, ...]) -> Sweep:
         """The values as a sweep."""

@@ -328,7 +328,7 @@ def _resumed(
     stream = base.last(stage or "residual_before")[block.name]
     options: dict[str, Any] = {"brief": brief}
     options["memory"] = base.last("residual")[runner.memory[-1].name] if runner.memory else None
-    options["skip"] = runner.skips(texts, first, base.last("residual_before")[block.name])
+    options["skip"] = runner.skips(texts, first, stage, base)
     if site not in ("k", "v") and start:
         keys, values = base.last("k"), base.last("v")
         options["before"] = {layer: (keys[at.name], values[at.name]) for layer, at in runner.places("k").items()}
