@@ -33,7 +33,7 @@ from glassformer.figures.heat_maps import (
     side,
     write_values,
 )
-from glassformer.figures.style import axes_or_new, in_style, new_figure
+from glassformer.figures.style import figure_of, in_style, new_figure
 from glassformer.observe.attention_measures import divergence
 
 MOST_CELLS = 512
@@ -75,7 +75,6 @@ def attention_map(
     ax: Axes | None = None,
     largest: float | None = None,
     axis_names: tuple[str, str] = ("key", "query"),
-    colormap: str = SEQUENTIAL,
 ) -> Figure:
     """One head as a heat map, a row for each query.
 
@@ -94,8 +93,8 @@ def attention_map(
     few = max(weights.shape) <= MOST_TEXTS
     down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
     width, height = max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys)
-    figure, place = axes_or_new(ax, width, height)
-    image = draw_map(place, weights, keys, queries, limits, axis_names, labels=ax is None, colormap=colormap)
+    figure, (place,) = new_figure(width, height) if ax is None else (figure_of(ax), (ax,))
+    image = draw_map(place, weights, keys, queries, limits, axis_names, labels=ax is None)
     # A new figure's size makes the cells nearly square; given axes are filled.
     place.set_box_aspect(None)
     bar: dict[str, Any] = {"aspect": down / 0.13, "panchor": False} if ax is None else {}
@@ -140,7 +139,6 @@ def draw_map(
     *,
     labels: bool = True,
     most: int = MOST_CELLS,
-    colormap: str = SEQUENTIAL,
 ) -> AxesImage:
     """Draw a map, or its overview, with names or numbers on its axes."""
     for what, names, size in (("keys", keys, values.shape[1]), ("queries", queries, values.shape[0])):
@@ -150,7 +148,7 @@ def draw_map(
     y_names, x_names = (_tick_labels(names) if len(names) <= MOST_NAMES else () for names in (queries, keys))
     cells = overview(values, most)
     image = panel(
-        ax, cells, "", *axis_names, labels=labels, limits=limits, colormap=colormap, x_names=x_names, y_names=y_names
+        ax, cells, "", *axis_names, labels=labels, limits=limits, colormap=SEQUENTIAL, x_names=x_names, y_names=y_names
     )
     rows, columns = (_block(count, most) for count in values.shape)
     image.set_extent((-0.5, columns * cells.shape[1] - 0.5, rows * cells.shape[0] - 0.5, -0.5))

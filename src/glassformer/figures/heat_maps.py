@@ -120,9 +120,8 @@ def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
 
 def name_row(ax: Axes, name: str) -> None:
     """Write ``name`` bold and upright to the left of ``ax`` and its label."""
-    if name:
-        place = ax.annotate(name, (0, 0.5), (-6, 0), xycoords=ax.yaxis.label, textcoords="offset points")
-        place.set(rotation=90, ha="right", va="center", weight="bold")
+    place = ax.annotate(name, (0, 0.5), (-6, 0), xycoords=ax.yaxis.label, textcoords="offset points")
+    place.set(rotation=90, ha="right", va="center", weight="bold")
 
 
 def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarray, "row column"]:

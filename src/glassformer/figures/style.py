@@ -95,14 +95,6 @@ def new_figure(
     return figure, list(np.ravel(figure.subplots(rows, columns, squeeze=False, **subplots)))
 
 
-def axes_or_new(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
-    """``ax`` and its figure, or the axes of a new one of ``width`` x ``height`` inches."""
-    if ax is not None:
-        return figure_of(ax), ax
-    figure, (new,) = new_figure(width, height)
-    return figure, new
-
-
 def figure_of(ax: Axes) -> Figure:
     """The figure that ``ax`` belongs to, directly or in a subfigure."""
     return cast(Figure, ax.get_figure(root=True))
