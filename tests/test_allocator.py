@@ -1,16 +1,16 @@
 import resource
-import subprocess
 import sys
 
 import pytest
 
 from glassformer import allocator
+from processes import printed
 
 FAULTS = """
-import resource, sys
+import resource
 import torch
 from glassformer.allocator import keep_freed_memory
-if sys.argv[1] == "kept":
+if how == "kept":
     assert keep_freed_memory()
 for _ in range(20):  # until the heap holds a block in which the others fit
     torch.ones(2**23)
@@ -22,7 +22,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(how: str) -> int:
-    return int(subprocess.run([sys.executable, "-c", FAULTS, how], check=True, capture_output=True, text=True).stdout)
+    return int(printed(f"how = {how!r}\n{FAULTS}"))
 
 
 @pytest.mark.skipif(not hasattr(resource, "RUSAGE_SELF") or not sys.platform.startswith("linux"), reason="glibc only")

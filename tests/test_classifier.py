@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -195,11 +193,3 @@ def test_texts_of_unknown_words_and_empty_ones_get_probabilities() -> None:
     found = predict(classifier().encoder, [[2], [2, 1, 1, 1], [2, 1]], 0)
     assert found.isfinite().all()
     torch.testing.assert_close(found.sum(1), torch.ones(3))
-
-
-def test_importing_it_loads_no_figures_no_trainer_and_no_labs() -> None:
-    code = "import sys, glassformer.classifier; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(run.stdout.split())
-    assert "glassformer.classifier" in loaded
-    assert not loaded & {"accelerate", "matplotlib", "glassformer.labs", "glassformer.training", "glassformer.observe"}

@@ -2,10 +2,8 @@
 
 import ast
 import importlib
-import os
 import pkgutil
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import glassformer
+from processes import printed
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -93,16 +92,8 @@ def test_private_names_of_torch_are_listed() -> None:
     assert set().union(*map(private_names, (ROOT / "src").rglob("*.py"))) == listed
 
 
-def run(code: str, *flags: str) -> str:
-    """What ``code`` prints in a process that finds this source."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, *flags, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_checkout_that_is_not_installed_can_be_imported() -> None:
-    assert run("import glassformer; print(glassformer.__version__)", "-S") == f"{glassformer.__version__}\n"
+    assert printed("import glassformer; print(glassformer.__version__)", "-S") == f"{glassformer.__version__}\n"
 
 
 WITHOUT_EXTRAS = """
@@ -127,7 +118,7 @@ for found in pkgutil.walk_packages(glassformer.__path__, "glassformer.", onerror
 
 
 def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
-    lacking = dict(line.split(" | ") for line in run(WITHOUT_EXTRAS).splitlines())
+    lacking = dict(line.split(" | ") for line in printed(WITHOUT_EXTRAS).splitlines())
     lack = {name.split(".")[1] for name in lacking}
     assert lack <= {"explorer", "training", "figures", "labs", "course", "cli"}, lacking
     assert {name for name in lacking if ".cli." in name} <= {
@@ -151,7 +142,7 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
 def test_a_missing_extra_is_named(package: str, extra: str, code: str) -> None:
     wanted = f"got no module {package}; expected the packages of the extra {extra}. "
     wanted += f"Run: pip install 'glassformer[{extra}]'."
-    found = run(
+    found = printed(
         f"""
 import contextlib, io, sys
 import glassformer

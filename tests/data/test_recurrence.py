@@ -1,6 +1,4 @@
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -226,8 +224,3 @@ def test_impossible_sequences_are_refused_when_judged() -> None:
         obeys_recurrence(torch.ones(0, 4, dtype=torch.int64), one, 7)
     with refused("with 3 sequences"):
         obeys_recurrence(torch.ones(3, 4, dtype=torch.int64), one, 7)
-
-
-def test_the_configuration_is_read_without_torch() -> None:
-    program = "import sys; import glassformer.data.recurrence_config; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)

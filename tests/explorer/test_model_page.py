@@ -1,7 +1,6 @@
 import base64
 import builtins
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -257,15 +256,6 @@ def test_absent_layers_and_heads_are_the_last(small_backend: Backend) -> None:
         for place in (1, 9)
     )
     np.testing.assert_array_equal(beyond, last)
-
-
-def test_nothing_is_imported_before_it_is_asked_for() -> None:
-    heavy = "'torch', 'fastapi', 'pydantic', 'matplotlib', 'numpy', 'anywidget'"
-    script = (
-        f"import sys, glassformer; glassformer.explore; print([name for name in ({heavy},) if name in sys.modules])"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
 
 
 @pytest.mark.slow

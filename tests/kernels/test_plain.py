@@ -1,8 +1,6 @@
 """Definitions only: on request, and what that covers."""
 
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import torch
 
 from glassformer import kernels
 from glassformer.kernels import dispatch, rms_norm, rotation, swiglu
+from processes import printed
 
 PACKAGE = Path(kernels.__file__).parent.parent
 
@@ -30,14 +29,7 @@ def test_it_lasts_for_the_block_and_its_thread() -> None:
 @pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "False")])
 def test_the_environment_variable(value: str, expected: str) -> None:
     code = "from glassformer.kernels import PLAIN; print(PLAIN.get())"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"GLASSFORMER_PLAIN": value, "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.strip() == expected
+    assert printed(code, env={"GLASSFORMER_PLAIN": value}).strip() == expected
 
 
 def test_no_fast_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +53,3 @@ def test_layers_and_models_leave_devices_and_dtypes_to_kernels(package: str) -> 
         path.name for path in (PACKAGE / package).glob("*.py") if forbidden.search(path.read_text(encoding="utf-8"))
     ]
     assert found == []
-
-
-@pytest.mark.parametrize("module", ["decoder", "encoder", "encoder_decoder"])
-def test_models_import_no_compiler(module: str) -> None:
-    code = (
-        f"import sys, glassformer.models.{module}; print('torch._dynamo' in sys.modules, 'matplotlib' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False False"

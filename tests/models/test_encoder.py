@@ -1,7 +1,5 @@
 import dataclasses
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.models import Encoder, EncoderConfig, embed
+from processes import printed
 from refusals import refused
 
 BASE = EncoderConfig(
@@ -252,7 +251,7 @@ assert all(weight.grad is not None for weight in model.parameters())
 @pytest.mark.slow
 def test_an_encoder_compiles_as_one_graph() -> None:
     """In a process without run-time checks of shapes, which a compiler cannot follow."""
-    subprocess.run([sys.executable, "-c", COMPILED], check=True)
+    printed(COMPILED)
 
 
 # One vector for each text

@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -32,6 +30,7 @@ from glassformer.observe.edits import (
 )
 from glassformer.observe.hook_points import ROLES
 from glassformer.observe.intervene import intervene
+from processes import printed
 from refusals import refused
 from small_models import MODELS, decoder, encoder, encoder_decoder
 
@@ -359,7 +358,7 @@ assert not torch.allclose(plain, expected)
 
 @pytest.mark.slow
 def test_compiled_parts_run_uncompiled() -> None:
-    subprocess.run([sys.executable, "-c", COMPILED], check=True)
+    printed(COMPILED)
 
 
 @torch.no_grad()

@@ -1,0 +1,44 @@
+"""What imports load, in a process of their own."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from glassformer import observe
+from processes import printed
+
+MODULES = sorted(f"glassformer.observe.{path.stem}" for path in Path(observe.__path__[0]).glob("[!_]*.py"))
+WITHOUT_TORCH = """
+import glassformer
+glassformer.explore
+import glassformer.data.recurrence_config
+"""
+WITHOUT_COMPILER = """
+import glassformer.classifier
+from glassformer.models import decoder, encoder, encoder_decoder
+from glassformer.checkpoints.assembly import empty_decoder
+from glassformer.models import DecoderConfig
+empty_decoder(DecoderConfig(9, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, num_experts=4))
+"""
+PARTS = {f"glassformer.{part}" for part in ("figures", "labs", "training", "observe")}
+
+
+@pytest.mark.parametrize(
+    ("code", "left_out"),
+    [
+        (WITHOUT_TORCH, {"torch", "fastapi", "pydantic", "matplotlib", "numpy", "anywidget"}),
+        (WITHOUT_COMPILER, {"torch._dynamo", "sympy", "matplotlib", "accelerate", *PARTS}),
+    ],
+)
+def test_nothing_is_imported_before_it_is_asked_for(code: str, left_out: set[str]) -> None:
+    loaded = {*printed(f"{code}\nimport sys; print(*sys.modules)").split()}
+    assert "glassformer" in loaded
+    assert loaded & left_out == set()
+
+
+@pytest.mark.slow
+def test_only_figures_load_matplotlib_and_no_import_sets_up_the_profiler() -> None:
+    code = f"import os, sys, {', '.join(MODULES)}\nprint('matplotlib' in sys.modules, 'KINETO_LOG_LEVEL' in os.environ)"
+    environment = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
+    assert printed(code, env=environment) == "False False\n"
