@@ -97,23 +97,16 @@ def test_each_damage_of_each_kind(damage: Damage, intact: Path, tmp_path: Path, 
     assert any(done)
 
 
-def search(count: int, intact: Path, root: Path, load: Any) -> None:
-    @seed(count)
-    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(damage=st.sampled_from(DAMAGES), kind=st.sampled_from(KINDS), rng=st.randoms(use_true_random=True))
-    def search_on(damage: Damage, kind: str, rng: random.Random) -> None:
-        assume(check(damage, kind, rng, intact, root, load) is not None)  # not every kind has everything to damage
-
-    search_on()
-
-
-def test_damaged_checkpoints_are_refused(intact: Path, tmp_path: Path, load: Any) -> None:
-    search(40, intact, tmp_path, load)
-
-
 @pytest.mark.slow
 def test_five_hundred_damaged_checkpoints_are_refused(intact: Path, tmp_path: Path, load: Any) -> None:
-    search(500, intact, tmp_path, load)
+    @seed(500)
+    @settings(max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(damage=st.sampled_from(DAMAGES), kind=st.sampled_from(KINDS), rng=st.randoms(use_true_random=True))
+    def search_on(damage: Damage, kind: str, rng: random.Random) -> None:
+        # Not every kind has everything to damage.
+        assume(check(damage, kind, rng, intact, tmp_path, load) is not None)
+
+    search_on()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,6 +23,7 @@ from glassformer.explorer.model_page import ModelPage
 from glassformer.models.decoder import Decoder
 from refusals import refused
 from small_models import decoder
+from transformers_models import gpt2
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -169,9 +170,7 @@ def test_models_that_come_along() -> None:
 
 
 def test_a_model_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=1, n_head=2)
-    seen = explore(transformers.GPT2LMHeadModel(config), [1, 2, 3])
+    seen = explore(gpt2(), [1, 2, 3])
     assert seen.state["text"] == "1 2 3"
     assert seen.figure().axes
 

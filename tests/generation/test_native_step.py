@@ -403,10 +403,6 @@ def own_hidden(model: Decoder) -> None:
     model.hidden = lambda *args, **options: 2 * hidden(*args, **options)
 
 
-def half_of_it(model: Decoder) -> None:
-    model.layers[0].attention.query.weight = nn.Parameter(model.layers[0].attention.query.weight.double())
-
-
 @contextmanager
 def another_method(model: Decoder) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

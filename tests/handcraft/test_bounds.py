@@ -491,16 +491,6 @@ def test_leakage_is_the_weight_of_equal_keys_below_one(margin: float, others: in
     assert found <= others * np.exp(-margin) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("share", [Fraction(n, 60) for n in range(1, 60)])
-def test_unevenness_is_the_largest_total_variation(share: Fraction) -> None:
-    for spread in (0.1, 1.0, 5.0, 40.0):
-        a = float(share)
-        variation = a * (1 - a) * np.expm1(spread) / (1 + a * np.expm1(spread))
-        assert variation <= np.tanh(spread / 4) + 1e-15
-    best = 1 / (1 + np.exp(0.5))
-    assert best * (1 - best) * np.expm1(1.0) / (1 + best * np.expm1(1.0)) == pytest.approx(np.tanh(0.25), rel=1e-12)
-
-
 def test_score_tables_are_the_heads_scores() -> None:
     space = SequenceSpace(tuple("AB"), 3, has_cls=True)
     head = random_weights(np.random.default_rng(8), space, 2, 1.0)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from sweep_cases import KINDS, Curved, Lora, Quantised, check, of_class
 from torch import Tensor, nn
-from transformers_models import exact, gpt2, llama, logits_of, metric
 
 from glassformer.observe.capture import capture
 from glassformer.observe.circuits import ov_circuit
@@ -18,6 +17,7 @@ from glassformer.observe.paths import Receiver, Sender, path_patch, path_sweep
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
 from small_models import decoder, encoder
+from transformers_models import exact, gpt2, llama, logits_of, metric
 
 CLEAN = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
 CORRUPTED = torch.cat([CLEAN[:, :2], torch.ones(2, 1, dtype=torch.int64), CLEAN[:, 3:]], 1)
@@ -123,6 +123,8 @@ OUTER = {
     "attention (W4)": ("heads", (scale("attention", 3.0, layers=1),)),
     "the stream between (L1)": ("residual_before", (add("residual_between", 1.0, layers=1),)),
     "logits": ("residual", (scale("logits", 2.0, queries=-1),)),
+    "keys": ("ffn", (scale("k", 1.5, layers=3), forbid(queries=-1, keys=1, layers=2))),
+    "several": ("q", (zero("heads", layers=(1, 3), heads=2), scale("ffn", 1.5, layers=2))),
 }
 
 
@@ -135,7 +137,7 @@ def test_a_sweep_within_edits_is_single_runs_within_them(name: str, batch_size: 
         with capture(model, what=site) as seen:
             model(CLEAN)
         found = patch_sweep(model, CLEAN, CORRUPTED, metric, site=site, batch_size=batch_size)
-        axis = "heads" if site == "heads" else "queries"
+        axis = "heads" if site in ("heads", "q") else "queries"
         for layer, place in ((0, 2), (1, 3), (2, 2)):
             expected = single(model, patch(site, seen, layers=layer, **{axis: place}))
             torch.testing.assert_close(found.by_text[layer, place], expected, rtol=1e-12, atol=1e-12)

@@ -28,6 +28,7 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.partial_runs import Runner
 from refusals import refused
+from transformers_models import FAMILIES, bert_classifier
 
 TEXT = "1 2 3 5 8 1 2 3"
 
@@ -393,19 +394,9 @@ def test_a_classifier_has_classes_and_no_place(classifier: Encoder) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "bert"])
 def test_models_of_transformers_offer_what_they_have(family: str) -> None:
-    transformers = pytest.importorskip("transformers")
     torch.manual_seed(4)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"vocab_size": 30, "max_position_embeddings": 32}
-    if family == "gpt2":
-        config = transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=32)
-        model = transformers.GPT2LMHeadModel(config)
-    elif family == "mixtral":
-        more = {"num_key_value_heads": 1, "num_local_experts": 3}
-        model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **more))
-    else:
-        model = transformers.BertForSequenceClassification(transformers.BertConfig(**sizes, num_labels=3))
-    backend = Backend([wrap_model(model.eval(), [3, 4, 5, 6])])
+    make = bert_classifier if family == "bert" else FAMILIES[family]
+    backend = Backend([wrap_model(make(), [3, 4, 5, 6])])
     assert "whatif" in backend.catalogue().models[0].views
     ask = m.Ask(model="given", text="3 4 5 6")
     answer = whatif(backend, ask.text, "given", removed=[m.RemovedHead(part="self", layer=1, head=1)])

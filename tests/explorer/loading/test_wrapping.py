@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
 from glassformer.classifier import Classifier
@@ -22,6 +23,7 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
+from transformers_models import FAMILIES, bert, bert_classifier, gpt2, transformers
 
 TOKENIZER = WordTokenizer(("a", "good", "film", "bad"))
 
@@ -94,22 +96,9 @@ def test_an_exhibit_is_taken_as_it_is(by_name: dict[str, LoadedModel]) -> None:
         assert wrap_model(loaded) is loaded
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mixtral", "bert", "classifier"])
+@pytest.mark.parametrize("family", [*FAMILIES, "classifier"])
 def test_models_of_transformers(family: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-    small = {**sizes, "intermediate_size": 16, "max_position_embeddings": 40}
-    model = {
-        "gpt2": lambda: transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=4, n_positions=40)
-        ),
-        "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, num_key_value_heads=2)),
-        "mixtral": lambda: transformers.MixtralForCausalLM(
-            transformers.MixtralConfig(**small, num_key_value_heads=2, num_local_experts=3)
-        ),
-        "bert": lambda: transformers.BertModel(transformers.BertConfig(**small)),
-        "classifier": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**small)),
-    }[family]()
+    model: Any = {**FAMILIES, "classifier": bert_classifier}[family]()
     tokens = [(7 * number) % 30 for number in range(20)]
     loaded = wrap_model(model, tokens)
     assert loaded.card.kind == ("encoder" if family in ("bert", "classifier") else "decoder")
@@ -117,9 +106,8 @@ def test_models_of_transformers(family: str) -> None:
     runs = Runs(lambda _: loaded)
     run = runs.run(m.Ask(model="given", text=loaded.card.text)).message
     with torch.no_grad():
-        eager = model.eval()
-        eager.set_attn_implementation("eager")
-        wanted = eager(torch.tensor([tokens]), output_attentions=True).attentions
+        model.set_attn_implementation("eager")
+        wanted = model(torch.tensor([tokens]), output_attentions=True).attentions
     assert run.attentions[0].layers == len(wanted)
     for layer, wanted_layer in enumerate(wanted):
         for head in range(4):
@@ -160,8 +148,6 @@ def test_without_a_text_there_is_one_that_suits(model: Any, tokenizer: Any) -> N
 
 def _letters(*, begins: bool = False) -> Any:
     """A tokenizer of transformers whose tokens are letters, with an end, and a beginning that it may add by itself."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {"<bos>": 0, "<eos>": 1, **{letter: 2 + place for place, letter in enumerate("abcdefgh")}, "?": 10}
     engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="?"))
     engine.decoder = tokenizers.decoders.Fuse()
@@ -196,22 +182,12 @@ def test_tokens_are_those_that_are_read() -> None:
 
 
 def test_whatever_has_logits_tells_the_next_token() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=30,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=40,
-        is_decoder=True,
-    )
-    loaded = wrap_model(transformers.BertLMHeadModel(config), [1, 2, 3])
+    reads = bert(is_decoder=True)
+    loaded = wrap_model(transformers.BertLMHeadModel(reads.config), [1, 2, 3])
     assert loaded.card.views == ["attention", "sampling", "whatif", "patch"]
-    assert len(next_token(loaded, m.AskNext(model="given", text="1 2 3")).candidates) == 30
-    assert wrap_model(transformers.BertModel(config), [1, 2, 3]).card.views == ["attention"]
-    gpt = transformers.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=16)
-    assert wrap_model(transformers.GPT2ForTokenClassification(gpt), [1, 2]).card.views == ["attention"]
+    assert len(next_token(loaded, m.AskNext(model="given", text="1 2 3")).candidates) == 50
+    assert wrap_model(reads, [1, 2, 3]).card.views == ["attention"]
+    assert wrap_model(transformers.GPT2ForTokenClassification(gpt2().config), [1, 2]).card.views == ["attention"]
 
 
 @pytest.mark.parametrize(

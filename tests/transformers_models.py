@@ -55,6 +55,10 @@ def bert(**changes: Any) -> nn.Module:
     return transformers.BertModel(config).eval()
 
 
+def bert_classifier() -> nn.Module:
+    return transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=50, **WIDTHS)).eval()
+
+
 FAMILIES: dict[str, Callable[..., nn.Module]] = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "bert": bert}
 
 
