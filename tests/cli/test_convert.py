@@ -18,9 +18,8 @@ from glassformer.kernels.options import Clamp
 from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.training import TrainingConfig
-from glassformer.training.checkpoint import save_weights
 from refusals import Output, Refuses
+from small_models import write_run
 
 SMALL = replace(GPT_OSS_TINY, vocab_size=96, num_layers=2, num_experts=4)
 COURSE = {"vocab_size": 96, "n_layers": 2, "hidden_dim": 32, "ff_dim": 64, "num_heads": 2, "head_dim": 8}
@@ -46,11 +45,7 @@ def trained(directory: Path, *, windows: bool = False) -> Decoder:
     with torch.no_grad():
         for layer in model.layers:
             layer.attention.key_weights.uniform_(0.5, 2.0)
-    (directory / "best").mkdir(parents=True)
-    described = json.dumps({"model": asdict(model.config), "data": {"kind": "recurrence"}})
-    text = f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}'
-    (directory / "config.json").write_text(text)
-    save_weights(model, directory / "best")
+    write_run(directory, model, model=asdict(model.config), data={"kind": "recurrence"})
     return model
 
 
@@ -136,11 +131,8 @@ def test_windows_on_some_layers_need_gpt_oss(tmp_path: Path, output: Output, ref
 
 def test_a_run_of_the_command(tmp_path: Path) -> None:
     config = DecoderConfig(vocab_size=96, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8)
-    described = json.dumps({"model": asdict(config), "data": {"kind": "text"}})
-    (tmp_path / "best").mkdir()
-    (tmp_path / "config.json").write_text(f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}')
     model = Decoder(config).eval()
-    save_weights(model, tmp_path / "best")
+    write_run(tmp_path, model, model=asdict(config), data={"kind": "text"})
     assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--to", "mixtral"]) == 0
     with torch.no_grad():
         assert torch.allclose(logits(tmp_path / "out"), model(TOKENS), atol=1e-5)

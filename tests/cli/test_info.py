@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,8 @@ from glassformer.cli.commands.info import Machine
 from glassformer.cli.main import main
 from glassformer.kernels import native
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
-from glassformer.training import TrainingConfig
-from glassformer.training.checkpoint import save_weights
 from refusals import Output, Refuses
+from small_models import write_run
 
 DENSE = DecoderConfig(vocab_size=50, num_layers=6, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, window=9)
 
@@ -86,11 +85,8 @@ def test_an_encoder_has_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_run(tmp_path: Path, output: Output) -> None:
-    described = json.dumps({"model": json.loads(DENSE.to_json()), "data": {"kind": "text"}})
-    (tmp_path / "best").mkdir()
-    (tmp_path / "config.json").write_text(f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}')
     decoder = Decoder(DENSE)
-    save_weights(decoder, tmp_path / "best")
+    write_run(tmp_path, decoder, model=asdict(DENSE), data={"kind": "text"})
     told = json.loads(output(["info", tmp_path, "--json"]).out)
     assert told["parameters"]["total"] == sum(weight.numel() for weight in decoder.parameters())
     assert told["windows"] == [None, 9] * 3
