@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import FAMILIES
 
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, change, forbid, mean, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
 from small_models import decoder, encoder_decoder
+from transformers_models import FAMILIES
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 TOKENS = torch.randint(1, 50, (3, 10), generator=torch.Generator().manual_seed(0))
 
@@ -21,7 +23,6 @@ def model(**changes: Any) -> nn.Module:
     return decoder(**changes).double().eval()
 
 
-@torch.no_grad()
 def seen_with(network: nn.Module, what: str, *edits: Any, tokens: Tensor = TOKENS) -> Tensor:
     with intervene(network, *edits), capture(network, what=what, layers=1) as seen:
         network(tokens)
@@ -36,7 +37,6 @@ def test_a_number_is_the_number_in_the_dtype_of_the_model() -> None:
     assert torch.equal(seen_with(network, "heads", add("heads", 0.1, layers=1)), plain + 0.1)
 
 
-@torch.no_grad()
 def test_a_number_for_all_keys_is_the_number() -> None:
     network = model(sinks=True, num_kv_heads=2)  # torch's fused attention read expanded keys past their end
     for site in ("q", "k", "v"):
@@ -60,7 +60,7 @@ def test_values_are_in_the_order_of_the_selection() -> None:
     found = seen_with(network, "k", put("k", torch.tensor([[1.0], [2.0]]), layers=1, keys=slice(4, 2, -1)))
     assert [float(found[0, 0, place, 0]) for place in (4, 3)] == [1, 2]
     other = TOKENS.flip(0)
-    with torch.no_grad(), capture(network, what=("residual", "weights"), queries=[6, 1], heads=[2, 0]) as seen:
+    with capture(network, what=("residual", "weights"), queries=[6, 1], heads=[2, 0]) as seen:
         network(other)
     (residual, *_), (weights, *_) = seen.of("residual")["layers.1"], seen.of("weights")["layers.1.attention"]
     assert (residual.queries, weights.queries, weights.heads) == ((6, 1), (6, 1), (2, 0))
@@ -70,7 +70,6 @@ def test_values_are_in_the_order_of_the_selection() -> None:
     assert torch.equal(found[[2, 0]][:, [1, 6]], residual.values[[2, 0]][:, [1, 0]])
 
 
-@torch.no_grad()
 def test_a_patch_is_from_texts_of_the_same_shape_or_by_a_map() -> None:
     network, longer = model(), torch.randint(1, 50, (3, 14))
     with capture(network, what=("residual", "k"), layers=1) as seen:
@@ -104,13 +103,12 @@ def test_a_patch_is_from_texts_of_the_same_shape_or_by_a_map() -> None:
 
 
 def run_of(network: nn.Module, *runs: Tensor) -> Any:
-    with torch.no_grad(), capture(network, what=("residual", "ffn")) as seen:
+    with capture(network, what=("residual", "ffn")) as seen:
         for each in runs:
             network(each)
     return seen
 
 
-@torch.no_grad()
 def test_logits_that_a_model_of_transformers_is_asked_for_have_their_positions() -> None:
     network: Any = FAMILIES["llama"]().double()
     plain = network(TOKENS).logits
@@ -165,7 +163,7 @@ def test_a_mask_of_blocks_is_refused() -> None:  # I11
 def test_a_mean_in_which_the_first_position_drowns_the_others_is_refused() -> None:
     network = model()
     large = add("ffn", 1000.0, queries=0, layers=1)
-    with torch.no_grad(), intervene(network, large), capture(network, what="ffn") as reference:
+    with intervene(network, large), capture(network, what="ffn") as reference:
         network(TOKENS)
     values = reference.last("ffn")["layers.1.ffn"]
     with refused("the first is .* times as large", fix="over='position'"):
@@ -180,7 +178,6 @@ def test_a_mean_in_which_the_first_position_drowns_the_others_is_refused() -> No
         mean("ffn", reference, over="both")  # type: ignore[arg-type]
 
 
-@torch.no_grad()
 def test_layers_of_an_encoder_decoder_are_those_of_both_stacks_unless_modules_are_named() -> None:
     torch.manual_seed(0)
     network = encoder_decoder().double().eval()

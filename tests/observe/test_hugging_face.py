@@ -4,11 +4,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers_models import FAMILIES, bert, gpt2, llama, mixtral
 
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture
 from refusals import refused
+from transformers_models import FAMILIES, bert, gpt2, llama, mixtral
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 transformers = pytest.importorskip("transformers")
 
@@ -30,7 +32,6 @@ def batch() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
 def test_weights_are_those_that_eager_attention_returns(family: str, padded: bool, implementation: str) -> None:
     model: Any = FAMILIES[family]()
     tokens, real = batch()
@@ -51,7 +52,6 @@ def test_weights_are_those_that_eager_attention_returns(family: str, padded: boo
     assert list(seen.weights) == [ATTENTIONS[family].format(layer) for layer in (0, 1)]
 
 
-@torch.no_grad()
 def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries_and_keys() -> None:
     model = llama().to(torch.bfloat16)
     model.set_attn_implementation("eager")
@@ -67,7 +67,6 @@ def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
 def test_chosen_heads_and_queries_are_those_of_the_whole(family: str) -> None:
     model = FAMILIES[family]()
     tokens, _ = batch()
@@ -87,7 +86,6 @@ def test_chosen_heads_and_queries_are_those_of_the_whole(family: str) -> None:
         ("mixtral", {"sliding_window": 4}, {}, None),
     ],
 )
-@torch.no_grad()
 def test_generation_gives_one_row_a_step(family: str, changes: Any, options: Any, queries: Any) -> None:
     model: Any = FAMILIES[family](**changes)
     tokens, _ = batch()
@@ -110,7 +108,6 @@ def test_generation_gives_one_row_a_step(family: str, changes: Any, options: Any
         torch.testing.assert_close(torch.cat([step.values for step in steps], 1), expected, rtol=1e-5, atol=1e-6)
 
 
-@torch.no_grad()
 def test_cross_attention_of_gpt2_and_bert() -> None:
     memory, tokens = torch.randn(2, 5, 32), batch()[0]
     for model, name in (
@@ -128,7 +125,6 @@ def test_cross_attention_of_gpt2_and_bert() -> None:
         assert (record.values - expected).abs().max() <= 1e-6
 
 
-@torch.no_grad()
 def test_what_passes_between_the_attentions() -> None:
     """The residual stream as transformers tells it, and experts that sum to the feed-forward network's output."""
     model: Any = mixtral()
@@ -148,6 +144,7 @@ def test_what_passes_between_the_attentions() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@torch.enable_grad()
 def test_gradients_are_those_of_eager_weights(family: str) -> None:
     model: Any = FAMILIES[family]()
     tokens, _ = batch()
@@ -165,7 +162,6 @@ def test_gradients_are_those_of_eager_weights(family: str) -> None:
 
 
 @pytest.mark.slow
-@torch.no_grad()
 def test_a_compiled_model_is_seen() -> None:
     model, (tokens, _) = llama(), batch()
     compiled = torch.compile(model, backend="aot_eager")

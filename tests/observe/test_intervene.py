@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import EXPERTS
 
 from glassformer.generation import generate
 from glassformer.handcraft.single_head import SingleHead
@@ -33,6 +32,9 @@ from glassformer.observe.intervene import intervene
 from processes import printed
 from refusals import refused
 from small_models import MODELS, decoder, encoder, encoder_decoder
+from transformers_models import EXPERTS
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 STREAMS = ("embedding", "residual_before", "residual_between", "residual", "logits")
 
@@ -74,7 +76,6 @@ def kinds(model: nn.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
 def test_a_patched_stream_gives_the_other_run_to_the_last_bit(name: str) -> None:
     model, ours, theirs = made(name), texts(), texts()
     with capture(model, what=kinds(model)) as other:
@@ -95,7 +96,6 @@ def test_a_patched_stream_gives_the_other_run_to_the_last_bit(name: str) -> None
 
 
 @pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
 def test_its_own_values_change_nothing(name: str) -> None:
     model, tokens = made(name), texts()
     plain = run(model, tokens)
@@ -111,7 +111,6 @@ def test_its_own_values_change_nothing(name: str) -> None:
         torch.testing.assert_close(run(model, tokens), plain, rtol=1e-12, atol=1e-12)
 
 
-@torch.no_grad()
 def test_some_heads_of_a_change_are_captured_as_changed() -> None:
     model, tokens = learned(**EXPERTS), texts()
     edit = change("weights", lambda weights: weights.flip(1), layers=0, heads=(1, 3))
@@ -124,7 +123,6 @@ def test_some_heads_of_a_change_are_captured_as_changed() -> None:
     torch.testing.assert_close(one.weights[name][:, 0], whole.weights[name][:, 3], rtol=1e-12, atol=1e-12)
 
 
-@torch.no_grad()
 def test_experts() -> None:
     model, tokens = learned(**EXPERTS), texts()
     name = "layers.1.ffn"
@@ -153,7 +151,6 @@ def test_experts() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, EXPERTS])
-@torch.no_grad()
 def test_generation_with_a_cache_is_that_without(changes: dict[str, Any]) -> None:
     model, prompt, vector = learned(**changes), texts(1, 6), torch.randn(8).double()
     edits = (
@@ -171,7 +168,6 @@ def test_generation_with_a_cache_is_that_without(changes: dict[str, Any]) -> Non
     assert fast != generate(model, prompt, 8)[0]
 
 
-@torch.no_grad()
 def test_logits_of_a_generation_by_position() -> None:
     model, prompt = learned(), texts(1, 6)
     best = torch.arange(50.0).double()
@@ -181,7 +177,6 @@ def test_logits_of_a_generation_by_position() -> None:
     assert [record.queries for record in seen.of("logits")["output"]] == [(5,), (6,), (7,), (8,)]
 
 
-@torch.no_grad()
 def test_positions_count_padding() -> None:
     model, alone, vector = learned(**EXPERTS), texts(1, 6), torch.randn(8).double()
 
@@ -200,7 +195,6 @@ def test_positions_count_padding() -> None:
     assert found[0] == expected[0] != generate(model, alone, 6)[0]
 
 
-@torch.no_grad()
 def test_edits_under_autocast() -> None:
     model, tokens = learned(**EXPERTS).float(), texts()
     edits = (
@@ -223,9 +217,10 @@ def test_edits_under_autocast() -> None:
     assert (found - expected).abs().max() < 0.03 * expected.abs().max() < (model(tokens) - expected).abs().max()
 
 
+@torch.enable_grad()
 def test_gradients_flow_through_edits_of_every_site() -> None:
     model, tokens = learned(**EXPERTS), texts(1, 5)
-    with torch.no_grad(), capture(model, what=(*kinds(model), "weights")) as seen:
+    with capture(model, what=(*kinds(model), "weights")) as seen:
         model(tokens)
     for site in ("scores", "weights", "experts", *kinds(model)):
         wide = site not in ("scores", "weights", "experts", "router")
@@ -245,7 +240,6 @@ def test_gradients_flow_through_edits_of_every_site() -> None:
         assert torch.autograd.grad(loss(vector)[:, 0].sum(), vector)[0].abs().max() > 0, site
 
 
-@torch.no_grad()
 def test_edits_of_outer_blocks_come_first() -> None:
     model, tokens = learned(), texts()
     one = torch.ones(8).double()
@@ -262,7 +256,6 @@ def test_edits_of_outer_blocks_come_first() -> None:
     assert not outside.last("residual")["layers.1"].any()
 
 
-@torch.no_grad()
 def test_nothing_is_left_behind() -> None:
     model, tokens = learned(**EXPERTS), texts()
     plain = model(tokens)
@@ -277,7 +270,6 @@ def test_nothing_is_left_behind() -> None:
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
 
 
-@torch.no_grad()
 def test_an_attention_that_has_raised_edits_no_other() -> None:
     model, tokens = learned(), texts()
     fails = [True]
@@ -296,7 +288,6 @@ def test_an_attention_that_has_raised_edits_no_other() -> None:
         assert torch.equal(model(tokens), found)
 
 
-@torch.no_grad()
 def test_threads_with_edits_of_their_own() -> None:
     model, tokens = learned(**EXPERTS), texts()
 
@@ -361,7 +352,6 @@ def test_compiled_parts_run_uncompiled() -> None:
     printed(COMPILED)
 
 
-@torch.no_grad()
 def test_functions_may_write_into_their_argument() -> None:
     model, tokens = learned(), texts(1, 6)
     cache = model.new_cache(1, 8)
@@ -372,7 +362,6 @@ def test_functions_may_write_into_their_argument() -> None:
     assert torch.equal(cache.layers[0].keys[:, :, :6], before)
 
 
-@torch.no_grad()
 def test_a_mean_is_that_of_all_calls() -> None:
     model = learned()
     with capture(model, what=("ffn", "k"), layers=1) as seen:
@@ -388,7 +377,6 @@ def test_a_mean_is_that_of_all_calls() -> None:
     torch.testing.assert_close(found.last("k")["layers.1.attention"][:, [0, 2], 0], expected.expand(2, 2, 6))
 
 
-@torch.no_grad()
 def test_a_text_of_a_single_head() -> None:
     head, text = SingleHead(5, 4, 3).double(), torch.randn(6, 5).double()
     expected = head(text)
@@ -399,7 +387,6 @@ def test_a_text_of_a_single_head() -> None:
     assert seen.records[0].queries == tuple(range(6))
 
 
-@torch.no_grad()
 def test_sinks_are_removed_in_float16_too() -> None:
     model, tokens = learned(**EXPERTS).half(), texts()
     with intervene(model, remove_sinks(), forbid(queries=2)), capture(model, what=("weights", "heads")) as seen:
@@ -411,9 +398,7 @@ def test_sinks_are_removed_in_float16_too() -> None:
     assert not any(values[:, :, 2].any() for values in seen.last("heads").values())
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 2.0])
-@torch.no_grad()
 def test_scores_that_an_edit_made_infinite_stay_so(factor: float) -> None:
     model, tokens = decoder().double().eval(), texts()
     scaled = scale("scores", factor, layers=0, heads=1)
@@ -423,7 +408,6 @@ def test_scores_that_an_edit_made_infinite_stay_so(factor: float) -> None:
         torch.testing.assert_close(model(tokens), expected)
 
 
-@torch.no_grad()
 def test_weights_of_scores_that_are_nan_are_nan() -> None:
     model, tokens = decoder().eval(), texts()
     model.layers[0].attention.key.weight.fill_(torch.nan)
@@ -508,7 +492,6 @@ def test_what_cannot_be_edited_is_refused() -> None:
         tried(patch("residual", seen))
 
 
-@torch.no_grad()
 def test_a_cross_attention_by_position() -> None:
     model = encoder_decoder().double().eval()
     source, target = texts(), texts(2, 5)

@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import add, change, forbid, patch
 from glassformer.observe.hook_points import ROLES
 from glassformer.observe.intervene import intervene
+from transformers_models import FAMILIES, RELATIVES, gpt_oss
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 MODELS = {**FAMILIES, **RELATIVES, "gpt-oss": gpt_oss}
 EXPERTS = ("mixtral", "gpt-oss")
@@ -37,7 +39,6 @@ def texts() -> Tensor:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
 def test_a_patched_stream_gives_the_other_run(name: str) -> None:
     model, near = made(name)
     ours, theirs = texts(), texts()
@@ -62,7 +63,6 @@ def test_a_patched_stream_gives_the_other_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral", "mistral", "gpt-oss"])
-@torch.no_grad()
 def test_generation_is_the_same_padded_without_a_cache_and_with_another_one(name: str) -> None:
     model, _ = made(name)
     for weight in model.parameters():
@@ -91,7 +91,6 @@ def test_generation_is_the_same_padded_without_a_cache_and_with_another_one(name
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@torch.no_grad()
 def test_what_a_mask_of_numbers_adds_is_kept(implementation: str) -> None:
     model, _ = made("gpt2")
     model.set_attn_implementation(implementation)
@@ -105,7 +104,6 @@ def test_what_a_mask_of_numbers_adds_is_kept(implementation: str) -> None:
     assert (model(tokens)[0] - expected).abs().max() > 1e-3
 
 
-@torch.no_grad()
 def test_the_models_own_record_of_attentions_is_the_edited_one() -> None:
     model, _ = made("gpt2")
     model.set_attn_implementation("eager")

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers_models import FAMILIES, RELATIVES, gpt_oss, logits_of
 
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.capture import capture
@@ -14,6 +13,9 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
+from transformers_models import FAMILIES, RELATIVES, gpt_oss, logits_of
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "sinks": True, "key_weights": True, "attention_bias": True}
 
@@ -48,7 +50,6 @@ def made(name: str) -> tuple[nn.Module, float]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
 def test_parts_sum_to_the_logit(name: str) -> None:
     model, near = made(name)
     tokens = torch.randint(2, 50, (3, 7))
@@ -69,7 +70,6 @@ def test_parts_sum_to_the_logit(name: str) -> None:
     assert abs(best[0][1]) >= abs(best[1][1]) == pytest.approx(float(found.values[:, 1].abs().sort().values[-2]))
 
 
-@torch.no_grad()
 def test_the_last_layer_adds_what_its_removal_takes_away() -> None:
     model, near = made("decoder")
     tokens = torch.randint(2, 50, (2, 7))
@@ -89,7 +89,6 @@ def test_the_last_layer_adds_what_its_removal_takes_away() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
 def test_the_lens_ends_at_the_logits(name: str) -> None:
     model, near = made(name)
     tokens = torch.randint(2, 50, (3, 7))
@@ -105,7 +104,6 @@ def test_the_lens_ends_at_the_logits(name: str) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-@torch.no_grad()
 def test_a_classifier_is_read_through_its_pooling(pooling: str) -> None:
     model = encoder(norm_first=True, final_norm=True, pooling=pooling).eval().double()
     for weight in model.parameters():
@@ -123,7 +121,6 @@ def test_a_classifier_is_read_through_its_pooling(pooling: str) -> None:
         logit_lens(model, tokens, queries=1)
 
 
-@torch.no_grad()
 def test_an_encoder_decoder_is_read_in_its_decoder() -> None:
     model = encoder_decoder(norm_first=True, final_norm=True).eval().double()
     for weight in model.parameters():
@@ -142,7 +139,6 @@ def test_an_encoder_decoder_is_read_in_its_decoder() -> None:
         direct_logits(post_norm, texts, 7)
 
 
-@torch.no_grad()
 def test_other_models_are_refused() -> None:
     tokens = torch.randint(2, 20, (2, 6))
     for model in (encoder(num_classes=None), encoder(pooling="max"), FAMILIES["bert"]()):

@@ -19,6 +19,8 @@ from refusals import refused
 from small_models import decoder, encoder
 from transformers_models import exact, gpt2, llama, logits_of, metric
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 CLEAN = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
 CORRUPTED = torch.cat([CLEAN[:, :2], torch.ones(2, 1, dtype=torch.int64), CLEAN[:, 3:]], 1)
 
@@ -36,7 +38,6 @@ def projection_of(model: Any, layer: int) -> str:
     return name.get(type(model).__name__, "model.layers.{}.self_attn.o_proj").format(layer)
 
 
-@torch.no_grad()
 def single(model: nn.Module, *edits: Any) -> Tensor:
     with intervene(model, *edits):
         return metric(logits_of(model, CORRUPTED))
@@ -59,7 +60,6 @@ def carrying(kind: str, what: str, layer: int = 1) -> Any:
     return model
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("what", ["lora", "quantised", "hook", "curved"])
 @pytest.mark.parametrize("kind", ["decoder", "gpt2", "llama"])
 def test_a_projection_is_what_its_module_does(kind: str, what: str) -> None:
@@ -102,7 +102,6 @@ def test_a_projection_is_what_its_module_does(kind: str, what: str) -> None:
             assert abs(direct.effects[0]) > 0
 
 
-@torch.no_grad()
 def test_a_wrapped_projection_is_found_without_a_weight() -> None:
     model = small("gpt2")
     model.transformer.h[1].attn.c_proj = Lora(model.transformer.h[1].attn.c_proj, 32, 32).double()
@@ -128,7 +127,6 @@ OUTER = {
 }
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("batch_size", [2, 128])
 @pytest.mark.parametrize("name", OUTER)
 def test_a_sweep_within_edits_is_single_runs_within_them(name: str, batch_size: int) -> None:
@@ -144,7 +142,6 @@ def test_a_sweep_within_edits_is_single_runs_within_them(name: str, batch_size: 
     assert found.effects.abs().max() > 1e-6
 
 
-@torch.no_grad()
 def test_a_sweep_within_a_patch_of_as_many_texts() -> None:  # L2
     model = small()
     with capture(model, what="residual") as seen:
@@ -159,6 +156,7 @@ def test_a_sweep_within_a_patch_of_as_many_texts() -> None:  # L2
     torch.testing.assert_close(ranks.effects[:, 0, 0, 1], expected.to(ranks.effects))
 
 
+@torch.enable_grad()
 def test_attribution_within_edits_is_the_derivative() -> None:  # W4, L3
     model = small()
     with intervene(model, scale("attention", 3.0, layers=1)):
@@ -171,7 +169,6 @@ def test_attribution_within_edits_is_the_derivative() -> None:  # W4, L3
     assert not found.values.requires_grad
 
 
-@torch.no_grad()
 def test_direct_logits_within_edits_name_what_they_add() -> None:  # W5
     model = small()
     for edits in ((add("residual", 2.0, layers=1),), (scale("attention", 3.0, layers=1), zero("ffn", layers=0))):
@@ -186,7 +183,6 @@ def test_direct_logits_within_edits_name_what_they_add() -> None:  # W5
         direct_logits(model, CLEAN, 5)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("kind", ["encoder", "gpt2"])
 def test_train_mode_changes_nothing(kind: str) -> None:  # W6, I9
     torch.manual_seed(0)
@@ -207,6 +203,7 @@ def test_train_mode_changes_nothing(kind: str) -> None:  # W6, I9
         torch.testing.assert_close(look(), found)
 
 
+@torch.enable_grad()
 def test_reentrant_checkpointing_is_refused() -> None:  # W11
     model = small("llama").train()
     for reentrant in (True, False):
@@ -227,7 +224,6 @@ def test_reentrant_checkpointing_is_refused() -> None:  # W11
         torch.testing.assert_close(*gradients)
 
 
-@torch.no_grad()
 def test_hooks_that_name_rows_and_positions_are_kept_to_the_texts() -> None:  # W8
     model = small()
 
@@ -247,7 +243,6 @@ def test_hooks_that_name_rows_and_positions_are_kept_to_the_texts() -> None:  # 
             torch.testing.assert_close(found.by_text[layer, place], expected, rtol=1e-12, atol=1e-12)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3", "qwen3", "olmo2", "granite", "cohere", "gpt-neox", "phi"])
 def test_blocks_that_are_found_by_structure_are_swept(kind: str) -> None:
     torch.manual_seed(3)
@@ -267,7 +262,6 @@ def test_blocks_that_are_found_by_structure_are_swept(kind: str) -> None:
         torch.testing.assert_close(logit_lens(model, CLEAN)[-1], logits, rtol=1e-5, atol=1e-5)
 
 
-@torch.no_grad()
 def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
     model = small()
     reference = torch.randint(2, 20, (5, 6))
@@ -291,7 +285,6 @@ def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
         ablation_sweep(model, CORRUPTED, metric, reference=reference, mean="median")  # type: ignore[arg-type]
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "llama"])
 def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:
     model = small(kind)
@@ -326,7 +319,6 @@ def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:
         path_sweep(model, CLEAN, CORRUPTED, metric, "logits")
 
 
-@torch.no_grad()
 def test_the_lens_of_targets_is_the_lens() -> None:
     model, targets = small(), torch.tensor([4, 9])
     whole = logit_lens(model, CLEAN)
