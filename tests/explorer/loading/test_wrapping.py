@@ -129,6 +129,14 @@ def test_a_score_and_labels_of_their_own_are_no_classes(kind: dict[str, Any]) ->
     assert _read(loaded).said.classes == []
 
 
+def test_labels_of_tokens_are_no_next_tokens() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=1, n_head=4, n_positions=40, num_labels=3)
+    loaded = wrap_model(transformers.GPT2ForTokenClassification(config), [1, 2, 3])
+    assert loaded.card.views == ["attention"]
+    assert _read(loaded).said.headline == "a vector for each token"
+
+
 @pytest.mark.parametrize(
     ("model", "tokenizer"),
     [

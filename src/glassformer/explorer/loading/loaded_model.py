@@ -269,8 +269,14 @@ def _read(model: nn.Module, row: Int[Tensor, "one position"], cache: Any) -> tup
         found = final_logits(model, row)
         return None if found is None else found[0], None
     output = model(row, past_key_values=cache, use_cache=True, **_last(model, -1))
-    logits = getattr(output, "logits", None)
-    return None if logits is None or logits.dim() != 3 else logits[0, -1], output.get("past_key_values")
+    logits = _of_tokens(model, output)
+    return None if logits is None else logits[0, -1], output.get("past_key_values")
+
+
+def _of_tokens(model: nn.Module, output: Any) -> Float[Tensor, "batch position vocab"] | None:
+    """The logits of the whole vocabulary; None for a model of transformers with another output, such as labels."""
+    logits, least = getattr(output, "logits", output), getattr(getattr(model, "config", None), "vocab_size", 1)
+    return logits if isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[2] >= least else None
 
 
 def _last(model: nn.Module, place: int) -> dict[str, Any]:
@@ -291,9 +297,8 @@ def final_logits(
     else:
         options = _last(model, place)
         alone = {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}
-        output = model(tokens, **options, **alone)
-        output = getattr(output, "logits", output)
-        if not isinstance(output, Tensor) or output.dim() != 3:
+        output = _of_tokens(model, model(tokens, **options, **alone))
+        if output is None:
             return None
         logits = output[:, -1 if options else place]
     return logits.detach().to(torch.promote_types(logits.dtype, torch.float32)).cpu()
