@@ -275,6 +275,16 @@ def test_a_tokenizer_is_written_as_it_was_read(pre: str, begins: bool) -> None:
     assert again.vocab_size == 300
 
 
+def test_ends_without_a_known_name_are_named_in_the_file() -> None:
+    whole = tokenizer_from_gguf(bytewise())
+    assert whole.json is not None
+    engine = Tokenizer.from_str(whole.json())
+    engine.add_special_tokens(["<|endoftext|>", "<EOT>", "<stop>"])
+    given = from_json(engine.to_str())
+    ends = [given.special(name) for name in ("<|im_end|>", "<|endoftext|>", "<EOT>", "<stop>")]
+    assert tokenizer_from_gguf(gguf_vocabulary(given, 300, ends)).ends == tuple(sorted(ends))
+
+
 def as_json(change: Callable[[dict[str, Any]], None]) -> ReleasedTokenizer:
     whole = tokenizer_from_gguf(bytewise())
     assert whole.json is not None

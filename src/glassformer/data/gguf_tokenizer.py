@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.data.released_tokenizer import (
+    END_NAMES,
     O200K_PATTERN,
     SPACE,
     ReleasedTokenizer,
@@ -195,6 +196,7 @@ def gguf_vocabulary(tokenizer: ReleasedTokenizer, vocab_size: int, ends: Sequenc
     kinds = {each["content"]: CONTROL if each["special"] else USER_DEFINED for each in added}
     for token, index in {**model["vocab"], **{each["content"]: each["id"] for each in added}}.items():
         tokens[index], types[index] = token, kinds.get(token, 1)
+    ends = sorted(dict.fromkeys(ends), key=lambda end: (end != ends[0], tokens[end] in END_NAMES))
     found = {
         "model": "gpt2",
         "pre": pre,
@@ -203,7 +205,7 @@ def gguf_vocabulary(tokenizer: ReleasedTokenizer, vocab_size: int, ends: Sequenc
         "merges": [" ".join(merge) for merge in model["merges"]],
         "add_bos_token": bool(tokenizer.begin),
         **({"bos_token_id": tokenizer.begin[0]} if tokenizer.begin else {}),
-        **{f"{kind}_token_id": token for kind, token in zip(("eos", "eot", "eom"), dict.fromkeys(ends), strict=False)},
+        **{f"{kind}_token_id": token for kind, token in zip(("eos", "eot", "eom"), ends, strict=False)},
     }
     return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
 
