@@ -47,13 +47,11 @@ class Description:
     layout: str
     """"Hugging Face", "OpenAI", "GGUF" or "glassformer"."""
     config: DecoderConfig | EncoderConfig
-    """The model's configuration."""
     parameters: dict[Part, int]
     """Parameters of each part; those in MXFP4 count as expanded."""
     stored_bytes: dict[Part, int]
     """Size of each part on the disk."""
     num_files: int
-    """Number of files of weights."""
     kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Of a GGUF file, how many tensors of each kind there are, and their bytes."""
     held: int | None = None

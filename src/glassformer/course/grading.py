@@ -29,7 +29,6 @@ from glassformer.text import known_name, one_line, short, shown
 from glassformer.untrusted import in_file, json_value, read_text
 
 MAX_BYTES = 1 << 24
-"""Largest notebook that is read."""
 MAX_ENTRIES = 1 << 20
 """Most commas in one, which bound the parser's memory."""
 LONGEST = 2_000

@@ -18,7 +18,6 @@ from glassformer.errors import InputError
 from glassformer.explorer.api import refusal_of
 
 MOST_BYTES = 1 << 20
-"""Largest body of a request, in bytes."""
 _DROPPED, _DROPPED_WITHIN = 32, 1.0
 """Bodies of the largest size, and seconds, that a refused one is read: a client that still sends misses the answer."""
 

@@ -10,13 +10,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 TILE = 256
-"""Rows and columns of the largest tile of an attention matrix."""
 MOST_TOKENS = 4096
-"""Longest text to run a model on, in tokens."""
 MOST_CHARACTERS = 65_536
-"""Longest text in a request, in characters."""
 MOST_UNITS = 256
-"""Largest number of units of a source."""
 MOST_CELLS = 4096
 """Largest number of entries of one matrix of a hand-designed head."""
 
@@ -286,7 +282,6 @@ class AskMeasures(Request):
 
 
 THUMBNAIL = 32
-"""Rows and columns of the largest thumbnail."""
 
 
 class Measures(Message):

@@ -23,7 +23,6 @@ NUMBER = r"[ \t]*[+\u2212-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+\u2212-]?[0-9]+)?[ 
 """A number as it is typed in a cell, perhaps with a true minus sign."""
 MOST_DIGITS = 40
 MOST_PINNED = 6
-"""Largest number of heads that are shown beside the first."""
 
 
 def _encodable(text: str) -> str:
@@ -85,7 +84,6 @@ class State(m.Message):
     key: m.Index | None = None
     """The key that stays chosen instead, in lines."""
     shape: Literal["matrix", "lines", "words", "layers", "heads"] = "matrix"
-    """How attention is drawn."""
     root: bool | None = None
     """Whether colours follow the square root of a weight, which shows small ones. None: where there are many keys."""
     measure: Literal[
@@ -113,15 +111,11 @@ class State(m.Message):
     written: list[Annotated[int, Field(ge=0, le=m.MOST_CHARACTERS), m.WHOLE]] = Field(default=[])
     """Where in the text each token begins that was generated on the page, in characters."""
     expert_layer: m.Index = 0
-    """The layer whose expert choices are shown."""
     removed: m.Removed = Field(default=[])
     """The heads that are removed in the view What if."""
     forbidden: m.Forbidden = Field(default=[])
-    """The edges of attention that are forbidden there."""
     steer: m.Steering | None = None
-    """How the residual stream is steered there."""
     swaps: m.Replaced = Field(default=[])
-    """The experts that are replaced there."""
     place: m.Index | None = None
     """The token whose successor is predicted. None: the last one, or the one before an encoder-decoder's answer."""
     second: Encodable | None = None

@@ -79,7 +79,6 @@ class Family:
     model_type: str
     """In ``config.json``."""
     architecture: str
-    """The class of transformers."""
     layout: str = "Hugging Face"
     """Whose files these are."""
     keys: Mapping[str, str] = field(default_factory=lambda: KEYS)
@@ -88,7 +87,6 @@ class Family:
     """What a missing field of theirs means; without one: ``head_dim`` is ``hidden_size / num_attention_heads``, there
     are as many key-value heads as heads, no dropout, and the output is the embedding unless ``tied`` is false."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other names of their fields."""
     tied: bool = False
     """Whether the output is the embedding where the file does not say it."""
     fixed: Mapping[str, Any] = field(default_factory=lambda: {"hidden_act": "silu"})

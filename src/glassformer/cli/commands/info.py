@@ -29,7 +29,6 @@ class Machine:
     memory: int | None
     """Bytes in total; None if the system does not report it."""
     free: int | None
-    """Bytes that are available now."""
     kernel: str | None
     """Instruction set of the MXFP4 kernel; None: no kernel, or no experts that need it."""
     without_kernel: str | None

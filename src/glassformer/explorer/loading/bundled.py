@@ -50,7 +50,6 @@ INDUCTION = SequenceSpace(tuple(LETTERS), 64, has_cls=True)
 KEYS = tuple(_NAMES.split())
 """The names of the keys of the bundled lookup model."""
 VALUES = tuple(map(str, range(100)))
-"""The names of its values."""
 CARDS = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
 """Fields of the models' cards, and for each head also the reason for the values of each matrix."""
 

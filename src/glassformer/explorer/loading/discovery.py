@@ -22,7 +22,6 @@ from glassformer.programs.saved import is_program_file, load_program
 from glassformer.text import known_name, one_line, shown
 
 MOST_FOUND = 64
-"""Largest number of models taken from a directory of runs."""
 _DEEPEST = 4
 _MOST_DIRECTORIES = 2000
 _INSIDE = ("best", "checkpoints", "figures", "parts", "tensorboard")

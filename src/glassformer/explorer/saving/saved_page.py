@@ -26,7 +26,6 @@ from glassformer.files import new_directory, write_text
 from glassformer.text import shown as safe
 
 MOST_BYTES = 24_000_000
-"""The largest file, in bytes."""
 
 
 def save(backend: Answering, state: State, path: str | Path) -> Path:
