@@ -55,7 +55,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
               ? "Change a word or a letter, so that the answer changes and the number of tokens stays."
               : second.answer && second.answer.ask.text === text && !fits
                 ? `${second.answer.tokens.length} tokens; the first text has ${run.tokens.length}. Change words one for one.`
-                : `As many tokens as the first text, ${run.tokens.length}. Next after it: ${second.answer?.said.headline.replace(/^next: /, "") ?? "\u2026"}`}
+                : `As many tokens as the first text, ${run.tokens.length}. ${card.kind === "decoder" ? "Next after it" : "Its class"}: ${second.answer?.said.headline.replace(/^next: /, "") ?? "\u2026"}`}
         </p>
         {text === run.ask.text && text === card.text && card.second !== "" && (
           <p class="samples">

@@ -147,7 +147,7 @@ export function Coordinates({ program, tokens, followed, lit, light }: PartProps
                     <td
                       data-held={holder !== undefined}
                       data-on={holder !== undefined && holder.name === lit}
-                      title={`${holder ? holder.name : "not read any more"}: ${value}`}
+                      title={`${holder ? holder.name : "no variable that is read"}: ${value}`}
                       style={{ "--tint-by": `${(46 * share).toFixed(1)}%`, "--tint-of": value < 0 ? "var(--second)" : "var(--accent)" }}
                       onMouseEnter={() => light(holder?.name ?? null)}
                       onMouseLeave={() => light(null)}
