@@ -12,6 +12,10 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
+from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading.wrapping import wrap_model
+from small_models import encoder_decoder
+
 from .conftest import Go, Look
 
 COURSE = {"model": "lookup-course", "view": "scramble"}
@@ -288,3 +292,15 @@ def test_it_fits_a_phone_and_has_no_accessibility_fault(
         expect(page.get_by_role("region", name="Every order")).to_be_visible()
         settled(page)
         check_look(page, f"scramble-{name}")
+
+
+@pytest.mark.parametrize(("seed", "moved"), [(0, "answer"), (1, "logits")])
+def test_an_order_that_matters_is_said_to_move_what_it_moves(
+    page: Page, serve: Callable[[Any], Any], seed: int, moved: str
+) -> None:
+    torch.manual_seed(seed)
+    model = wrap_model(encoder_decoder(vocab_size=14, source_positions="learned"), [1], source=[1, 2, 3])
+    page.goto(f"{serve(Backend([model])).address}#model=given&view=scramble&order=[2,1,0]")
+    expect(title(page)).to_have_text(f"The {moved} moved")
+    page.get_by_role("button", name="Try every order").click()
+    expect(page.locator(".every h2")).to_have_text(f"Some orders change the {moved}")

@@ -20,11 +20,12 @@ const WORDS = {
   none: ["\u21C5", "Does the order matter?", "Drag a card, or shuffle, and compare the answers."],
   holds: ["=", "Nothing moved", "The answer is the same up to rounding errors."],
   fails: ["\u2260", "The answer moved", "In this order the model computes something else."],
+  differs: ["\u2260", "The logits moved", "In this order logits differ by more than rounding; the likeliest tokens stay."],
 } as const;
 
 export function Outcome({ original, given, now, changed, reordered, weights, busy }: OutcomeProps) {
   const verdict = !reordered || !changed ? "none" : changed.holds ? "holds" : "fails";
-  const [mark, title, explanation] = WORDS[verdict];
+  const [mark, title, explanation] = WORDS[verdict === "fails" && changed?.changed_tokens === 0 ? "differs" : verdict];
   const edited = original !== null && given !== null;
   const differs = edited && original.said.words.join(" ") !== given.said.words.join(" ");
   return (
@@ -109,7 +110,7 @@ export function EveryOrder({ found, count, show }: EveryProps) {
     <section class="every panel" data-verdict={found.holds ? "holds" : "fails"} aria-label="Every order">
       <Verdict
         mark={found.holds ? "\u2713" : "\u2717"}
-        title={found.holds ? `No order${found.exhaustive ? "" : " that was read"} changes anything` : "Some orders change the answer"}
+        title={found.holds ? `No order${found.exhaustive ? "" : " that was read"} changes anything` : `Some orders change the ${found.changed_tokens > 0 ? "answer" : "logits"}`}
         action={
           show &&
           found.largest_change > 0 && (
