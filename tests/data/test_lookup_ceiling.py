@@ -95,6 +95,8 @@ def test_bad_input_is_refused() -> None:
         bag_ceiling(config, 0)
     with refused("9 distinct values"):
         bag_ceiling(config, 9)
+    with refused("257 facts with num_keys = 256"):
+        bag_ceiling(LookupConfig(distinct_values=False), 257)
     with refused("cells = 0"):
         expected_largest(1, 0)
     with refused("throws = 1501"):

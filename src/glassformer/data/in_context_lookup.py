@@ -231,12 +231,7 @@ def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
     a bag gives slightly more information: assignments with an impossible pairing are ruled out.
     """
     require_positive(num_facts=num_facts)
-    require(
-        not config.distinct_values or num_facts <= config.num_values,
-        f"{num_facts} distinct values of num_values = {config.num_values}",
-        "no more than there are",
-        "Ask for fewer facts.",
-    )
+    config._require_room(num_facts)
     largest = 1.0 if config.distinct_values else expected_largest(num_facts, config.num_values)
     return config.missing + (1 - config.missing) * largest / num_facts
 
