@@ -127,6 +127,12 @@ def test_a_model_of_bytes_has_a_vocabulary_of_bytes(tmp_path: Path) -> None:
         assert tokenizer.decode(list(text.encode())) == text
 
 
+def test_the_name_by_which_llama_cpp_splits_texts_stays(tmp_path: Path) -> None:
+    write_gguf(Decoder(PLAIN), tmp_path / "a.gguf", tokenizer=byte_vocabulary() | {"general.name": "Phi-3", "a": 1})
+    found = read_gguf(tmp_path / "a.gguf").metadata
+    assert (found["general.name"], "a" in found) == ("Phi-3", False)
+
+
 def test_llamas_queries_and_keys_are_stored_as_neighbours_biases_too(tmp_path: Path) -> None:
     decoder = Decoder(replace(PLAIN, attention_bias=True))
     torch.nn.init.normal_(decoder.layers[0].attention.key.bias)

@@ -57,7 +57,8 @@ def write_gguf(
         decoder: On any device; packed weights are expanded first.
         path: Where to: complete or, whatever happens, as it was before.
         kind: ``"Q8_0"`` rounds to 8 bits and a scale for 32 weights; rows that are no multiple of 32 become float16.
-        tokenizer: Values of keys ``tokenizer.*``; others are left out. None: the file has token ids only. From
+        tokenizer: Values of keys ``tokenizer.*`` and ``general.name``, by which llama.cpp knows that Phi-3's special
+            tokens take white space; others are left out. None: the file has token ids only. From
             ``read_gguf(...).metadata``, or of bytes :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
         chat_template: A template in Jinja's language, instead of the tokenizer's.
 
@@ -203,7 +204,7 @@ def _vocabulary(tokenizer: Mapping[str, Any] | None, chat_template: str | None, 
     if tokenizer is None:
         found: dict[str, Any] = {"tokenizer.ggml.model": "none"}
     else:
-        found = {key: value for key, value in tokenizer.items() if key.startswith("tokenizer.")}
+        found = {key: value for key, value in tokenizer.items() if key.startswith(("tokenizer.", "general.name"))}
         count = len(found.get("tokenizer.ggml.tokens", ()))
         fix = "Pass the metadata of the model's own tokenizer."
         require(count == size, f"a tokenizer of {count} tokens for a model of {size}", f"{size} tokens", fix)
