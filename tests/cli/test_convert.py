@@ -228,6 +228,21 @@ def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) 
     assert second.chat_template.tokens(message, second.tokenizer) == [261, *second.tokenizer.encode("Hi")]
 
 
+def test_a_template_writes_the_same_names_from_gguf(llama: Path, tmp_path: Path) -> None:
+    names = {"bos_token": "<|startoftext|>", "eos_token": "<|return|>"}
+    (llama / "tokenizer_config.json").write_text(json.dumps(names))
+    (llama / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
+    config = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps(config | {"eos_token_id": [258, 260]}))
+    assert main(["convert", str(llama), str(tmp_path / "a.gguf")]) == 0
+    first, second = (find_model(path) for path in (llama, tmp_path / "a.gguf"))
+    assert first.chat_template is not None
+    assert second.chat_template is not None
+    message = [{"role": "user", "content": "Hi"}]
+    assert second.chat_template.render(message) == first.chat_template.render(message) == "<|startoftext|>Hi<|return|>"
+    assert first.stop_tokens == second.stop_tokens
+
+
 @pytest.mark.parametrize("end", [65, 258])  # an ordinary token, and a special one
 @pytest.mark.parametrize("flags", [[], ["--to", "glassformer"]])
 def test_the_ends_of_a_gguf_file_stay(end: int, flags: list[str], tmp_path: Path) -> None:

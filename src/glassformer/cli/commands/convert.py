@@ -22,7 +22,7 @@ from glassformer.cli import TEXT
 from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.runs import StoredRun, find_run
 from glassformer.cli.terminal import on_disk, say
-from glassformer.data.chat_template import template_from_gguf
+from glassformer.data.chat_template import ChatTemplate, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import tokenizer_places
 from glassformer.errors import require
@@ -89,19 +89,24 @@ def _write(
 
 def _convert_to_gguf(flags: ConvertFlags, run: StoredRun | None) -> list[str]:
     """Write one file, with the tokenizer and the chat template of the source, or the tokenizer of a run on bytes."""
-    vocabulary: Mapping[str, Any] | None = None
+    vocabulary: dict[str, Any] | None = None
     template, notes = None, []
     if run is not None:
         decoder, vocabulary = run.load(), byte_vocabulary() if run.data["kind"] == TEXT else None
     else:
         place = find_place(flags.source)
         if isinstance(place, GgufFile):
-            decoder, vocabulary = load_gguf(place), place.metadata
+            decoder, vocabulary = load_gguf(place), dict(place.metadata)
         else:
             found = find_model(flags.source)
             if found.tokenizer is not None:
-                ends = (*found.declared_ends, *found.stop_tokens)
+                # The template's bos_token and eos_token are known by their ids there.
+                named = found.chat_template or ChatTemplate("")
+                bos, eos = (found.tokenizer.specials.get(name or "") for name in (named.bos, named.eos))
+                ends = [each for each in (eos, *found.declared_ends, *found.stop_tokens) if each is not None]
                 vocabulary = gguf_vocabulary(found.tokenizer, found.config.vocab_size, ends)
+                if bos is not None:
+                    vocabulary.setdefault("tokenizer.ggml.bos_token_id", bos)
                 if found.tokenizer.encode(_DECOMPOSED) != tokenizer_from_gguf(vocabulary).encode(_DECOMPOSED):
                     notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
             template = None if found.chat_template is None else found.chat_template.text
