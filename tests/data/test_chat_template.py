@@ -239,6 +239,22 @@ def test_templates_of_directories(
     assert (None if found is None else (found.text, found.bos)) == expected
 
 
+@pytest.mark.parametrize("config", [{"bos_token": "<x>"}, {"bos_token": "<x>", "added_tokens_decoder": {}}])
+def test_names_of_older_directories_stand_in_a_file_of_their_own(config: dict[str, Any], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    engine = engine_with([AddedToken(name, special=True) for name in ("<s>", "</s>", "<x>")], "bytes")
+    engine.save(str(tmp_path / "tokenizer.json"))
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ bos_token }}a{{ eos_token }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "special_tokens_map.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}})
+    )
+    found = template_from_directory(tmp_path)
+    assert found is not None
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).apply_chat_template([USER], tokenize=False)
+    assert found.render([USER]) == theirs == ("<x>a" if "added_tokens_decoder" in config else "<s>a</s>")
+
+
 def test_links_and_large_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "secret").write_text("secret")

@@ -217,11 +217,14 @@ def tokenizer_places(directory: Path) -> list[Path]:
 
 
 def read_tokenizer_config(directory: Path) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` in a directory; empty if there is none."""
-    path = directory / "tokenizer_config.json"
-    if not path.is_file():
-        return {}
-    return read_json(read_bytes(path, LARGEST_FILE, inside=True).decode("utf-8", errors="replace"), str(path))
+    """The ``tokenizer_config.json`` in a directory, with the ``special_tokens_map.json`` beside an older one."""
+    found: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = directory / name
+        if path.is_file() and "added_tokens_decoder" not in found:
+            text = read_bytes(path, LARGEST_FILE, inside=True).decode("utf-8", errors="replace")
+            found |= read_json(text, str(path))
+    return found
 
 
 def named_token(value: Any) -> str | None:
