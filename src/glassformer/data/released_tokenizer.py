@@ -189,12 +189,12 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
         raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
     if read is None:
         raise InputError(
-            f"{source} of the kind {_kind(content)}",
+            f"{source} of the kind {(content.get('model') or {}).get('type')}",
             "byte-pair encoding, of bytes or with byte fallback",
             "Pass the file of a decoder such as gpt-oss or Mixtral.",
         )
     # Characters of added tokens are not bytes in another spelling, but SentencePiece's runs of spaces are spelt.
-    verbatim = {*names} if _byte_fallback(content) else {each["content"] for each in added}
+    verbatim = {*names} if content["model"].get("byte_fallback") else {each["content"] for each in added}
     engine.no_padding()
     engine.no_truncation()
 
@@ -260,25 +260,18 @@ def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
     return None
 
 
-def _kind(content: Mapping[str, Any]) -> str:
-    return str((content.get("model") or {}).get("type"))
-
-
 def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
     """A function from a token's spelling in the file to its bytes; None for an unsupported kind of tokenizer."""
-    if _kind(content) != "BPE":
+    model = content.get("model") or {}
+    if model.get("type") != "BPE":
         return None
     decoder = content.get("decoder") or {}
     decoders = {each.get("type") for each in (decoder, *decoder.get("decoders", []))}
     if "ByteLevel" in decoders:
         return piece_reader("ByteLevel")
-    if _byte_fallback(content) and decoders & {"ByteFallback", "Metaspace", "Replace"}:
+    if model.get("byte_fallback") and decoders & {"ByteFallback", "Metaspace", "Replace"}:
         return piece_reader("ByteFallback")
     return None
-
-
-def _byte_fallback(content: Mapping[str, Any]) -> bool:
-    return bool(content["model"].get("byte_fallback"))
 
 
 def piece_reader(decoder: Literal["ByteLevel", "ByteFallback"]) -> Callable[[str], bytes]:

@@ -106,14 +106,12 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
         require(bool(found), f"{path} without a tokenizer", "tokenizer.json or vocab.txt in it", "Download the rest.")
         path = found[0]
     text = read_text(path, inside=inside)
-    is_json = path.suffix == ".json"
-    config = read_tokenizer_config(path.parent) if inside or not is_json else {}
-    settings = {theirs: config[ours] for ours, theirs in _SETTINGS.items() if ours in config}
-    if not is_json:
-        return SubwordTokenizer(_bert(path, text, settings))
-    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
-        settings = {}
-    return SubwordTokenizer(_engine_from(text, str(path), settings))
+    config = read_tokenizer_config(path.parent) if inside or path.suffix != ".json" else {}
+    known = config.get("tokenizer_class") not in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    settings = {theirs: config[ours] for ours, theirs in _SETTINGS.items() if known and ours in config}
+    if path.suffix == ".json":
+        return SubwordTokenizer(_engine_from(text, str(path), settings))
+    return SubwordTokenizer(_bert(path, text, settings))
 
 
 def tokenizer_from_json(text: str) -> Tokenizer:
