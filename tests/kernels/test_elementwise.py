@@ -112,6 +112,14 @@ def test_cross_entropy(rows: int, width: int, scale: float, ignored: int, dtype:
         check(lambda logits: cross_entropy(logits, targets, ignored), (draw(rows, width, dtype=dtype, scale=scale),))
 
 
+def test_cross_entropy_of_targets_that_change_before_the_backward_pass() -> None:
+    targets = torch.ones(4, dtype=torch.int64)
+    loss = cross_entropy(torch.randn(4, 5, requires_grad=True), targets)
+    targets.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_cross_entropy_of_targets_that_are_none_or_unknown() -> None:
     logits = torch.randn(4, 5, requires_grad=True)
     assert cross_entropy(logits, torch.tensor([1, 1, 1, 1]), 1).isnan()

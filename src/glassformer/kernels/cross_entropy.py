@@ -37,7 +37,7 @@ def cross_entropy(
     plain = not fits or logits.numel() < _FEW or torch.compiler.is_compiling() or use_definition()
     if plain or native_library(logits) is None:
         return definition(logits, targets, ignored)
-    return Fast.apply(_OPERATION, (targets, ignored), logits)
+    return Fast.apply(_OPERATION, (ignored,), logits, targets)
 
 
 declare("cross_entropy", "Tlff", lambda rows, size, *_: (rows * size, rows, rows, rows))
@@ -56,18 +56,18 @@ def _forward(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Ten
 
 
 def _backward(
-    _needed: Any, grad: Tensor, logits: Tensor, lse: Tensor, targets: Tensor, ignored: int
+    _needed: Any, grad: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignored: int
 ) -> tuple[Tensor | None, ...]:
     """``d logits = (softmax(logits) - [target]) / rows``, 0 in rows that are ignored."""
     library = native_library(logits)
     if library is None:
-        return differentiate(lambda logits: definition(logits, targets, ignored), (logits,), (True,), grad)
+        return *differentiate(lambda logits: definition(logits, targets, ignored), (logits,), (True,), grad), None
     logits, (rows, size) = logits.contiguous(), logits.shape
     out = torch.empty_like(logits)
     name, threads = f"cross_entropy_backward_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
     scale = float(grad) / max(int((targets != ignored).sum()), 1)
     library.call(name, logits, targets.contiguous(), lse, out, rows, size, ignored, scale, threads)
-    return (out,)
+    return out, None
 
 
 _OPERATION = Operation(definition, _forward, _backward)
