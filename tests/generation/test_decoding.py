@@ -50,6 +50,17 @@ def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts
     assert passes == [3, 3, *([1] if max(map(len, prompts)) == 7 else []), *[1] * 11]
 
 
+def test_a_model_with_hooks_takes_its_steps_uncompiled(monkeypatch):
+    """Torch's compiled code does not look at hooks again."""
+    decoder = model()
+    plain = generate(decoder, PROMPTS, 6)
+    monkeypatch.setattr(sys.modules["glassformer.generation.decoding"], "_compiled", None)
+    decoder.layers[1].register_forward_hook(lambda module, args, output: -output)
+    hooked = generate(decoder, PROMPTS, 6)
+    assert hooked != plain
+    assert generate(decoder, PROMPTS, 6, compile=True) == hooked
+
+
 @pytest.fixture(scope="module")
 def compiled() -> dict:
     """What compiled_worker.py found."""

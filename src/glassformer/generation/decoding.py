@@ -16,6 +16,7 @@ from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
 from glassformer.generation.speculative import Drafts
 from glassformer.layers.attention import editors
+from glassformer.layers.blocks import is_watched
 from glassformer.layers.cache import Cache, Snapshot
 from glassformer.layers.options import LongRope
 from glassformer.models.decoder import Decoder
@@ -103,7 +104,8 @@ def stream(
         stop_tokens: Tokens that end a text.
         compile: Compile the decoding step with ``torch.compile``, which needs a C++ compiler. For GPUs; on a processor
             :class:`~glassformer.generation.native_step.DecodingStep` is faster. Each batch size and each cache size
-            (256 positions, then powers of two) is compiled once for each model, in about half a minute.
+            (256 positions, then powers of two) is compiled once for each model, in about half a minute. A model with
+            hooks, whose later changes torch's compiled code does not see, takes its steps uncompiled.
         speculate: Most tokens of one text that are looked up in it and verified in one forward pass: see
             :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
             text repeats what it has said. Not with ``compile``.
@@ -133,7 +135,7 @@ def stream(
     powers = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
     cache = model.new_cache(texts, powers if compile else positions)
     native = DecodingStep(model, cache, constant=constant)
-    step: Step = _compiled(model, cache, tokens, real) if compile else native
+    step: Step = _compiled(model, cache, tokens, real) if compile and not is_watched(model) else native
     drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
     choose = partial(rule.choose, generator=rule.generator(model.device))
     prompt = partial(read_prompt, model, cache, tokens, real)
