@@ -167,3 +167,5 @@ def test_shares_within_two_standard_errors_are_alike() -> None:
     assert wording.alike(0.57, 0.62, 100)
     assert not wording.alike(0.57, 0.82, 100)
     assert wording.alike(0.57, 0.82, 100, least=0.3)
+    assert wording.alike(1.0, 1.0, 100)  # where the standard error is 0
+    assert not wording.alike(0.9, 1.0, 1000)

@@ -119,6 +119,8 @@ def test_a_classifier_is_read_through_its_pooling(pooling: str) -> None:
     torch.testing.assert_close(found.values.sum(0), found.total)
     with refused("queries of a classifier"):
         logit_lens(model, tokens, queries=1)
+    model.classifier.register_forward_hook(lambda _, given, found: found + 1)
+    torch.testing.assert_close(logit_lens(model, tokens)[-1, :, 0], logits + 1)
 
 
 def test_an_encoder_decoder_is_read_in_its_decoder() -> None:

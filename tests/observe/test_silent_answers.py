@@ -167,10 +167,10 @@ def test_gradients_of_scores_within_an_edit_of_weights_are_refused() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("hooked", [False, True])
-def test_a_lens_at_some_positions_is_edited_there(hooked: bool) -> None:
-    model = decoder()
-    if hooked:
+@pytest.mark.parametrize("kind", ["plain", "hooked", "capped"])
+def test_a_lens_at_some_positions_is_edited_there(kind: str) -> None:
+    model = decoder(logit_cap=5.0) if kind == "capped" else decoder()
+    if kind == "hooked":
         model.output.register_forward_hook(lambda _, given, logits: torch.cat([logits[:, :-1], 0 * logits[:, -1:]], 1))
     with intervene(model, add("logits", torch.arange(20.0), queries=-1)):
         whole = logit_lens(model, TOKENS)

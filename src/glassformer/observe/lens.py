@@ -92,8 +92,9 @@ def logit_lens(
     require(queries is None or shares is None, "queries of a classifier", "the whole text", "Omit queries.")
     # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone; or positions.
     hooked = any(has_other_hooks(each) for each in (readout.norm, readout.output) if each is not None)
-    alone, whole = is_edited() or hooked, hooked or is_changed(readout.output, "output")
-    read, kinds = None if whole else queries, ("embedding", "residual")
+    edited = any(is_changed(each, "output") for each in (readout.output, getattr(model, "logit_cap", None)))
+    alone, some_of = is_edited() or hooked, queries is not None and (hooked or edited)
+    read, kinds = None if some_of else queries, ("embedding", "residual")
     with evaluating(model), capture(model, readout.names("block"), what=kinds, queries=read) as seen:
         readout.run(tokens, -1)
     require_every_layer(model, [record.layer for record in seen.records if record.what == "residual"])
@@ -107,7 +108,7 @@ def logit_lens(
         for start in range(0, len(streams), at_once):
             some = torch.cat(streams[start : start + at_once])
             logits = readout.logits(some, shares).unflatten(0, (-1, count))
-            logits = logits[:, :, list(select("queries", queries, length))] if whole else logits
+            logits = logits[:, :, list(select("queries", queries, length))] if some_of else logits
             if targets is None:
                 found.append(logits)
                 continue

@@ -43,7 +43,7 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
     """Cosines, from -1 to 1, of the two heads' QK circuits and of their value maps.
 
     QK: of :func:`~glassformer.handcraft.circuits.centred_scores` over the possible pairs whose query is a letter. A
-    factor on all scores, the sharpness, does not change it. Values: of
+    factor on all scores, the sharpness, does not change it, but a query whose scores are larger counts more. Values: of
     :func:`~glassformer.handcraft.circuits.values_at_places`. The cosine of two zero tables is 1, of one zero table 0.
     """
     got, expected = f"values of length {first.v_dim} and {second.v_dim}", "two heads with values of one length"

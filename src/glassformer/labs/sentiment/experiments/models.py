@@ -114,7 +114,7 @@ class Models:
         return max(found) - min(found)
 
     def alike(self, first: str, second: str) -> bool:
-        """Whether two medians differ by less than two standard errors of a difference, or than either's seeds do."""
+        """Whether two medians differ by at most two standard errors of a difference, or what either's seeds do."""
         one, other = self.median(first), self.median(second)
         seeds = max(self.spread(first), self.spread(second))
         return alike(one.test_accuracy, other.test_accuracy, self.num_test, seeds)

@@ -155,11 +155,6 @@ class PaddingResult:
         """Over seeds, lengths and texts."""
         return max(padded.largest_change for run in self.of(way) for padded in run.padded)
 
-    def mean(self, way: Way, what: Literal["flipped", "accuracy"]) -> dict[int, float]:
-        """Over seeds, for each length."""
-        by_length = zip(*(run.padded for run in self.of(way)), strict=True)
-        return {same[0].length: statistics.fmean(getattr(each, what) for each in same) for same in by_length}
-
 
 def measure_padding(
     seeds: Sequence[int], epochs: int = COURSE_EPOCHS, lengths: Sequence[int] = (16, 32, 64, 128)
