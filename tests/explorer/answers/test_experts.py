@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.experts import _layer, experts, without_probabilities
+from glassformer.explorer.answers.experts import _layer, experts
 from glassformer.explorer.answers.forward import Routed
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel
@@ -59,7 +59,8 @@ def test_a_long_answer_goes_without_probabilities(
     assert experts(runs, m.AskExperts(run=run)) == whole
     monkeypatch.setattr(bound, numbers - 1)
     short = experts(runs, m.AskExperts(run=run))
-    assert short == without_probabilities(whole)
+    bare = [layer.model_copy(update={"probabilities": []}) for layer in whole.layers]
+    assert short == whole.model_copy(update={"layers": bare})
     assert [layer.probabilities for layer in short.layers] == [[], []]
     assert [layer.load for layer in short.layers] == [layer.load for layer in whole.layers]
     monkeypatch.setattr(bound, 7 * 2 * 2 * 2)

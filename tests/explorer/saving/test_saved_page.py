@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedModel
@@ -138,21 +137,3 @@ def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_back
     monkeypatch.setattr("glassformer.explorer.saving.saved_page.PAGE", tmp_path)
     with refused(fix=re.escape("Run 'make page'.")):
         of(small_backend, model="identity")
-
-
-def test_experts_count_in_what_a_page_may_take(by_name: dict[str, LoadedModel]) -> None:
-    loaded = by_name["decoder"]
-    card = loaded.card.model_copy(update={"views": ["experts"]})
-    backend = Backend([replace(loaded, card=card)])
-    ask = from_words({"model": "decoder", "text": " ".join(["1 2 3"] * 30)})
-    whole = page(backend, ask)
-    saved = Parts(whole).saved
-    answers = len(whole) - sum(len(json.dumps(each)) for each in saved["matrices"])
-    short = Parts(page(backend, ask, most_bytes=2 * answers - 10_000)).saved
-    told = [
-        next(m.Experts(**each["answer"]) for each in kept["answers"] if each["call"] == "experts")
-        for kept in (saved, short)
-    ]
-    assert told[1] == without_probabilities(told[0]) != told[0]
-    assert short["left_out"] == ["The routers' probabilities are left out."]
-    assert saved["left_out"] == []

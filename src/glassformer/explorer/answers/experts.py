@@ -36,12 +36,6 @@ def experts(runs: Runs, ask: AskExperts) -> Experts:
     )
 
 
-def without_probabilities(answer: Experts) -> Experts:
-    """The same answer without probabilities, for a page that is too small for them."""
-    layers = [layer.model_copy(update={"probabilities": []}) for layer in answer.layers]
-    return answer.model_copy(update={"layers": layers})
-
-
 def _layer(routed: Routed, whole: bool) -> ExpertLayer:
     count = routed.choices.flatten().bincount(minlength=routed.probabilities.shape[1])
     return ExpertLayer(

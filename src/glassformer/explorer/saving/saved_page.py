@@ -16,7 +16,6 @@ from typing import Any
 from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.api import Answering, refusal_of
 from glassformer.explorer.saving.recorded_answers import Recorded, listed, page_state, recorded_answers
 from glassformer.explorer.saving.recorded_weights import recorded_weights
@@ -72,8 +71,7 @@ def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES, pages: 
 
     ``pages`` are the models that have pages beside it, and are opened there.
 
-    Where the other answers take more than half of ``most_bytes``, the routers' probabilities are left out. Attention
-    weights that do not fit are left out, and the page reports which. All else is held.
+    Attention weights that do not fit into ``most_bytes`` are left out, and the page reports which. All else is held.
     """
     shown = page_state(state, backend.catalogue().models)
     answers = recorded_answers(backend, shown)
@@ -88,19 +86,14 @@ def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES, pages: 
         "answers": [_json(each) for each in answers],
         "rows": [],
         "matrices": [],
-        "left_out": [],
+        "left_out": left_out,
         "pages": [card.name for card in pages],
+        "model": model,
     }
-    saved["model"] = model
     room = most_bytes - len(_document(shown.card.title, saved).encode())
-    if room < most_bytes / 2 and any(isinstance(each.answer, m.Experts) for each in answers):
-        saved["answers"] = [_json(each, probabilities=False) for each in answers]
-        left_out.append("The routers' probabilities are left out.")
-        room = most_bytes - len(_document(shown.card.title, saved).encode())
     runs = [each.answer for each in answers if isinstance(each.answer, m.Run)]
-    saved.update(recorded_weights(backend, shown, runs, room))
-    saved["left_out"] = left_out + saved["left_out"]
-    return _document(shown.card.title, saved)
+    weights = recorded_weights(backend, shown, runs, room)
+    return _document(shown.card.title, saved | weights | {"left_out": left_out + weights["left_out"]})
 
 
 def _steps(model: str) -> Iterator[State]:
@@ -111,12 +104,10 @@ def _steps(model: str) -> Iterator[State]:
                 yield from (changed(State(), step["state"]), changed(State(), step["state"] | step["then"]))
 
 
-def _json(recorded: Recorded, *, probabilities: bool = True) -> dict[str, Any]:
+def _json(recorded: Recorded) -> dict[str, Any]:
     asked, answer = {"call": recorded.call, "asked": recorded.request.model_dump(mode="json")}, recorded.answer
     if isinstance(answer, InputError):
         return {**asked, "refusal": refusal_of(answer).model_dump(mode="json")}
-    if isinstance(answer, m.Experts) and not probabilities:
-        answer = without_probabilities(answer)
     return {**asked, "answer": answer.model_dump(mode="json")}
 
 
