@@ -6,65 +6,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.observe.capture import capture, find_hook_points
-from glassformer.observe.edits import add, change, forbid, patch
-from glassformer.observe.hook_points import ROLES
+from glassformer.observe.capture import capture
+from glassformer.observe.edits import add, change, forbid
 from glassformer.observe.intervene import intervene
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 MODELS = {**FAMILIES, **RELATIVES, "gpt-oss": gpt_oss}
-EXPERTS = ("mixtral", "gpt-oss")
-BLOCKS = {
-    **dict.fromkeys(("llama", "mixtral", "mistral", "qwen2", "gpt-oss"), "model.layers.1"),
-    **dict.fromkeys(("bert", "roberta"), "encoder.layer.1"),
-    "gpt2": "transformer.h.1",
-}
-OUTPUTS = {
-    **dict.fromkeys(("bert", "roberta"), "attention.output.dense"),
-    **dict.fromkeys(("llama", "mixtral", "mistral", "qwen2", "gpt-oss"), "self_attn.o_proj"),
-    "gpt2": "attn.c_proj",
-}
 
 
-def made(name: str) -> tuple[Any, float]:
-    """The model, in float64 unless its experts have no such kernel, and the tolerance that its dtype allows."""
+def made(name: str) -> Any:
+    """The model, in float64 unless its experts have no such kernel."""
     model: Any = MODELS[name]()
-    return (model, 1e-5) if name in EXPERTS else (model.double(), 1e-12)
+    return model if name in ("mixtral", "gpt-oss") else model.double()
 
 
 def texts() -> Tensor:
     return torch.randint(2, 50, (2, 9))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_patched_stream_gives_the_other_run(name: str) -> None:
-    model, near = made(name)
-    ours, theirs = texts(), texts()
-    roles = {point.role for point in find_hook_points(model)}
-    streams = [
-        s for s in ("embedding", "residual_before", "residual_between", "residual", "logits") if ROLES[s] in roles
-    ]
-    others = ["attention", "heads", "q", "k", "v", "ffn", *(["router"] if name in EXPERTS else [])]
-    with capture(model, what=(*streams, *others)) as other:
-        expected = model(theirs)[0]
-    with capture(model, what=(*streams, *others)) as own:
-        plain = model(ours)[0]
-    for site in (*streams, *others):
-        with intervene(model, patch(site, own)):
-            torch.testing.assert_close(model(ours)[0], plain, rtol=near, atol=near)
-        with intervene(model, patch(site, other)):
-            patched = model(ours)[0]
-        if site in streams:
-            assert torch.equal(patched, expected)
-        assert (patched - plain).abs().max() > 10 * near
-    assert torch.equal(model(ours)[0], plain)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral", "mistral", "gpt-oss"])
 def test_generation_is_the_same_padded_without_a_cache_and_with_another_one(name: str) -> None:
-    model, _ = made(name)
+    model = made(name)
     for weight in model.parameters():
         weight.mul_(8)
     tokens = texts()[:1]
@@ -92,7 +56,7 @@ def test_generation_is_the_same_padded_without_a_cache_and_with_another_one(name
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_what_a_mask_of_numbers_adds_is_kept(implementation: str) -> None:
-    model, _ = made("gpt2")
+    model = made("gpt2")
     model.set_attn_implementation(implementation)
     tokens = texts()
     mask = torch.randn(2, 1, 9, 9).double() + torch.full(
@@ -105,7 +69,7 @@ def test_what_a_mask_of_numbers_adds_is_kept(implementation: str) -> None:
 
 
 def test_the_models_own_record_of_attentions_is_the_edited_one() -> None:
-    model, _ = made("gpt2")
+    model = made("gpt2")
     model.set_attn_implementation("eager")
     tokens = texts()
     with intervene(model, forbid(queries=4, keys=2, layers=1)), capture(model) as seen:
