@@ -9,7 +9,6 @@ import plain
 import torch
 from plain import Place
 from torch import Tensor, nn
-from transformers_models import bert, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, roberta
 
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.options import Clamp
@@ -29,6 +28,7 @@ from glassformer.observe.edits import (
     zero,
 )
 from small_models import BERT, decoder, encoder, encoder_decoder
+from transformers_models import bert, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, roberta
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from plain import replaced
 from torch import Tensor, nn
-from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, transformers
 
 from glassformer.errors import InputError
 from glassformer.observe.capture import capture, find_hook_points
@@ -23,6 +22,7 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.sweep import Sweep, ablation_sweep, patch_sweep
 from small_models import decoder, encoder, encoder_decoder
+from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, transformers
 
 
 def of_class(name: str, **changes: Any) -> Callable[[], nn.Module]:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
 from glassformer.layers.options import Yarn
 from glassformer.observe.capture import capture, find_hook_points
@@ -14,6 +13,7 @@ from glassformer.observe.circuits import Circuit, composition_scores, ov_circuit
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from refusals import refused
 from small_models import decoder, encoder
+from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
 MODELS: dict[str, Any] = {
     "dense": decoder,

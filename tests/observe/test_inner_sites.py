@@ -6,7 +6,6 @@ import pytest
 import torch
 from sweep_cases import of_class
 from torch import Tensor, nn
-from transformers_models import FAMILIES, exact, llama, logits_of, metric
 
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import patch, put, scale, zero
@@ -14,6 +13,7 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
+from transformers_models import FAMILIES, exact, llama, logits_of, metric
 
 TOKENS = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
 OTHER = torch.cat([TOKENS[:, :3], torch.ones(2, 1, dtype=torch.int64), TOKENS[:, 4:]], 1)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import EXPERTS, FAMILIES, metric, pair
 
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, patch
@@ -13,6 +12,7 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.paths import Receiver, Sender, path_patch
 from refusals import refused
 from small_models import decoder, encoder
+from transformers_models import EXPERTS, FAMILIES, metric, pair
 
 HELD = ("attention", "ffn")
 

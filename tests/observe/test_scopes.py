@@ -8,7 +8,6 @@ import threading
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers_models import FAMILIES, logits_of
 
 from glassformer.generation.decoding import Continuation, generate, stream
 from glassformer.observe.capture import capture
@@ -16,6 +15,7 @@ from glassformer.observe.edits import add, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
 from small_models import decoder
+from transformers_models import FAMILIES, logits_of
 
 EDITS = (zero("heads", layers=1, heads=0), scale("weights", 0.5, layers=0), add("residual", 1.0, layers=0))
 

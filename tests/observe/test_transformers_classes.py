@@ -10,13 +10,13 @@ import torch
 from plain import replaced
 from torch import Tensor, nn
 from transformers_classes import CASES, REFUSED, SITES, Case, build
-from transformers_models import exact
 
 from glassformer.errors import InputError
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import Edit, add, forbid, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
+from transformers_models import exact
 
 FAST = (
     "Gemma2",

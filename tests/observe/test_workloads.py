@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from plain import replaced
 from torch import Tensor, nn
-from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mixtral, transformers
 
 from glassformer.generation import generate
 from glassformer.models import Decoder
@@ -26,6 +25,7 @@ from glassformer.observe.edits import add, patch, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import attribution_sweep
+from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mixtral, transformers
 
 NEAR = {torch.float32: 5e-5, torch.float64: 1e-10}
 SPREAD = {"initializer_range": 0.25}
