@@ -162,7 +162,7 @@ Go = Callable[..., None]
 
 
 @pytest.fixture
-def go(served: str, settled: Callable[[Page], None]) -> Go:
+def go(served: str) -> Go:
     """``go(page, model="recurrence", view="sampling", ...)``: open the page in a state, and wait until it is shown."""
 
     def go(page: Page, **state: object) -> None:
@@ -174,15 +174,10 @@ def go(served: str, settled: Callable[[Page], None]) -> Go:
     return go
 
 
-@pytest.fixture(scope="session")
-def settled() -> Callable[[Page], None]:
-    """``settled(page)``: wait until a view is shown and nothing in it waits for an answer."""
-
-    def settled(page: Page) -> None:
-        page.locator(".glassformer :is(.view, .start)").first.wait_for()
-        expect(page.locator(".glassformer [data-busy=true]")).to_have_count(0)
-
-    return settled
+def settled(page: Page) -> None:
+    """Wait until a view is shown and nothing in it waits for an answer."""
+    page.locator(".glassformer :is(.view, .start)").first.wait_for()
+    expect(page.locator(".glassformer [data-busy=true]")).to_have_count(0)
 
 
 def eventually(page: Page, happened: Callable[[], bool]) -> None:
@@ -197,64 +192,34 @@ def eventually(page: Page, happened: Callable[[], bool]) -> None:
         page.wait_for_timeout(20)
 
 
-@pytest.fixture(scope="session")
-def check_fits() -> Callable[[Page], None]:
-    """Fails for a page with sideways scroll, which on a phone hides a part of it."""
-
-    def check_fits(page: Page) -> None:
-        there, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        assert there <= room, f"{there} pixels wide with room for {room}"
-
-    return check_fits
+def check_fits(page: Page) -> None:
+    """Fail for a page with sideways scroll, which on a phone hides a part of it."""
+    there, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert there <= room, f"{there} pixels wide with room for {room}"
 
 
-@pytest.fixture(scope="session")
-def screenshot(settled: Callable[[Page], None]) -> Callable[[Page, str], Path]:
-    """``screenshot(page, name)``: the whole page as a picture in build/screenshots, for a person to look at."""
-
-    def screenshot(page: Page, name: str) -> Path:
-        settled(page)
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        path = SCREENSHOTS / f"{name}.png"
-        page.screenshot(path=path, full_page=True, animations="disabled")
-        return path
-
-    return screenshot
+def screenshot(page: Page, name: str) -> None:
+    """Keep the whole page as a picture in build/screenshots, for a person to look at."""
+    settled(page)
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True, animations="disabled")
 
 
-@pytest.fixture(scope="session")
-def check_accessible(settled: Callable[[Page], None]) -> Callable[[Page], None]:
-    """Fails for a page in which axe-core finds a serious or a critical fault."""
+def check_accessible(page: Page) -> None:
+    """Fail for a page in which axe-core finds a serious or a critical fault."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-
-    def check_accessible(page: Page) -> None:
-        settled(page)
-        found = axe.run(page).response["violations"]
-        grave = [
-            f"{each['impact']}: {each['help']} ({node['html'][:160]}: {node['failureSummary']})"
-            for each in found
-            if each["impact"] in ("serious", "critical")
-            for node in each["nodes"]
-        ]
-        assert grave == []
-
-    return check_accessible
+    settled(page)
+    grave = [
+        f"{each['impact']}: {each['help']} ({node['html'][:160]}: {node['failureSummary']})"
+        for each in axe.run(page).response["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+    assert grave == []
 
 
-Look = Callable[[Page, str], None]
-
-
-@pytest.fixture(scope="session")
-def check_look(
-    screenshot: Callable[[Page, str], Path],
-    check_fits: Callable[[Page], None],
-    check_accessible: Callable[[Page], None],
-) -> Look:
-    """``check_look(page, name)``: a picture, of a page without sideways scroll and without accessibility faults."""
-
-    def check_look(page: Page, name: str) -> None:
-        screenshot(page, name)
-        check_fits(page)
-        check_accessible(page)
-
-    return check_look
+def check_look(page: Page, name: str) -> None:
+    """A picture, of a page without sideways scroll and without accessibility faults."""
+    screenshot(page, name)
+    check_fits(page)
+    check_accessible(page)

@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, Position, expect
 from glassformer.explorer import messages as m
 
 from .attention_page import Reading, cell_at, hover_cell, shown_value, state
-from .conftest import LOOKS, Look
+from .conftest import LOOKS, check_look
 
 TEXT = "1 4 0 5 3 0 2 6 1 1 5 4"
 MODEL = "recurrence"
@@ -251,7 +251,7 @@ SHAPES = {**dict.fromkeys(("matrix", "lines", "words"), ".reads li"), "layers": 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("look", LOOKS)
-def test_every_shape_is_accessible_and_fits(open_page: Any, go: Any, shape: str, look: str, check_look: Look) -> None:
+def test_every_shape_is_accessible_and_fits(open_page: Any, go: Any, shape: str, look: str) -> None:
     page = open_page(phone="phone" in look, dark="dark" in look)
     go(page, model=MODEL, text=TEXT, shape=shape, pin=9, layer=1)
     expect(page.locator(SHAPES[shape]).first).to_be_visible()
@@ -259,7 +259,7 @@ def test_every_shape_is_accessible_and_fits(open_page: Any, go: Any, shape: str,
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_comparison_is_accessible_and_fits(open_page: Any, go: Any, look: str, check_look: Look) -> None:
+def test_a_comparison_is_accessible_and_fits(open_page: Any, go: Any, look: str) -> None:
     page = open_page(phone="phone" in look, dark="dark" in look)
     go(page, model=MODEL, text=TEXT, versus='{"layer":1,"head":0}', pin=9)
     check_look(page, f"attention-compare-{look}")

@@ -20,7 +20,7 @@ from glassformer.explorer.messages import ModelCard
 from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, address, cell_at, hover_cell, shown_value, state, window
-from .conftest import Look, eventually
+from .conftest import check_look, eventually, settled
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def long_served(serve: Callable[[Any], Any], long_explorer: Backend) -> str:
 
 
 @pytest.fixture
-def go_long(long_served: str, settled: Callable[[Page], None]) -> Callable[..., None]:
+def go_long(long_served: str) -> Callable[..., None]:
     """``go_long(page, 600, layer=1)``: as ``go``, of the long decoder with a text of so many tokens."""
 
     def go_long(page: Page, tokens: int, **state: object) -> None:
@@ -226,7 +226,7 @@ def test_long_texts_scroll_in_lines_and_text(page: Page, go_long: Any) -> None:
 
 
 @pytest.mark.parametrize("look", ["wide", "dark", "phone"])
-def test_4096_tokens_are_accessible_and_fit(open_page: Any, go_long: Any, look: str, check_look: Look) -> None:
+def test_4096_tokens_are_accessible_and_fit(open_page: Any, go_long: Any, look: str) -> None:
     page = open_page(phone=look == "phone", dark=look == "dark")
     go_long(page, 4096, layer=1)
     check_look(page, f"attention-4096-{look}")

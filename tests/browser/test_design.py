@@ -18,7 +18,7 @@ from glassformer.handcraft.tasks import identity, unique
 from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import read_head, write_head
 
-from .conftest import Go, Look, eventually
+from .conftest import Go, check_fits, check_look, eventually, screenshot, settled
 from .design_page import cell, changed, showing
 
 READ_TABLE = """(name) => {
@@ -82,9 +82,7 @@ def test_every_cell_of_the_four_matrices_can_be_edited_and_each_matrix_says_why(
     assert all(len(text) > 20 for text in why)
 
 
-def test_every_number_on_the_way_changes_while_typing(
-    page: Page, show: Go, settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
-) -> None:
+def test_every_number_on_the_way_changes_while_typing(page: Page, show: Go) -> None:
     show(page)
     weights = design(unique()).weights
     check_numbers(page, weights, "ABCA", has_cls=True)
@@ -371,9 +369,7 @@ def test_a_number_is_seen_whole(page: Page, show: Go) -> None:
     assert page.locator(".design td input").evaluate_all(cut) == []
 
 
-def test_long_numbers_and_wrong_texts_do_not_widen_the_page(
-    open_page: Callable[..., Page], show: Go, check_fits: Callable[[Page], None]
-) -> None:
+def test_long_numbers_and_wrong_texts_do_not_widen_the_page(open_page: Callable[..., Page], show: Go) -> None:
     page = open_page(viewport={"width": 1280, "height": 900})
     show(page)
     for name in ("Km", "Qm"):
@@ -394,9 +390,7 @@ def test_long_numbers_and_wrong_texts_do_not_widen_the_page(
 
 
 @pytest.mark.slow
-def test_it_fits_a_phone_and_has_no_accessibility_fault(
-    open_page: Callable[..., Page], show: Go, check_look: Look
-) -> None:
+def test_it_fits_a_phone_and_has_no_accessibility_fault(open_page: Callable[..., Page], show: Go) -> None:
     cells = json.dumps({"Vm.0.0": "1", "Qm.0.0": "-"})
     for phone, is_dark, name in ((False, True, "dark"), (True, False, "phone"), (True, True, "phone-dark")):
         page = open_page(phone=phone, dark=is_dark)

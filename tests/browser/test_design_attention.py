@@ -14,7 +14,7 @@ from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import unique
 
 from .attention_page import shown_value
-from .conftest import Go
+from .conftest import Go, settled
 from .design_page import cell, showing
 
 
@@ -24,9 +24,7 @@ def show(go: Go) -> Go:
 
 
 @pytest.mark.slow
-def test_attention_is_that_of_the_edited_head(
-    page: Page, show: Go, settled: Callable[[Page], None], open_page: Callable[..., Page]
-) -> None:
+def test_attention_is_that_of_the_edited_head(page: Page, show: Go, open_page: Callable[..., Page]) -> None:
     show(page)
     before = page.locator(".said").inner_text()
     for row in "ABC":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from glassformer.explorer.state import from_words
 from glassformer.handcraft.weight_files import read_head
 
 from .attention_page import state
-from .conftest import Go, Watch
+from .conftest import Go, Watch, check_accessible, check_fits, settled
 
 FILLED = "select(indices, indices, operator.lt)"
 
@@ -36,7 +35,7 @@ def graded(page: Page, name: str, path: Path) -> Grade:
 
 
 def test_an_exercise_begins_with_zeros_and_the_link_carries_the_answer(
-    page: Page, served: str, settled: Callable[[Page], None], backend: Any, check_accessible: Any, tmp_path: Path
+    page: Page, served: str, backend: Any, tmp_path: Path
 ) -> None:
     page.goto(served)
     settled(page)
@@ -78,9 +77,7 @@ def test_an_exercise_begins_with_zeros_and_the_link_carries_the_answer(
     assert "cells" not in state(page, lambda words: "cells" not in words)
 
 
-def test_a_program_begins_with_a_blank_and_the_verdict_follows(
-    page: Page, go: Go, settled: Callable[[Page], None], check_accessible: Any, check_fits: Any, tmp_path: Path
-) -> None:
+def test_a_program_begins_with_a_blank_and_the_verdict_follows(page: Page, go: Go, tmp_path: Path) -> None:
     go(page)
     page.get_by_role("region", name="Exercises").get_by_role("link", name="Sort", exact=True).click()
     settled(page)
@@ -121,9 +118,7 @@ def test_a_program_begins_with_a_blank_and_the_verdict_follows(
     assert "attempt" not in state(page, lambda words: "attempt" not in words)
 
 
-def test_no_verdict_is_of_another_text_however_long_one_types(
-    page: Page, go: Go, settled: Callable[[Page], None]
-) -> None:
+def test_no_verdict_is_of_another_text_however_long_one_types(page: Page, go: Go) -> None:
     go(page, model="program-histogram", view="program", exercise="true", attempt="")
     text = page.get_by_role("textbox", name="Your program")
     expect(text).to_have_value("")
@@ -144,7 +139,7 @@ def test_no_verdict_is_of_another_text_however_long_one_types(
 
 
 def test_a_saved_page_judges_what_is_written_without_a_server(
-    page: Page, backend: Any, settled: Callable[[Page], None], tmp_path: Path, watch: Watch
+    page: Page, backend: Any, tmp_path: Path, watch: Watch
 ) -> None:
     words = {"model": "program-sort", "view": "program", "exercise": "true", "attempt": "tokens"}
     file = tmp_path / "page.html"

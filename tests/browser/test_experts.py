@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from glassformer.explorer.messages import Ask, AskExperts, Experts
 
-from .conftest import Go, Look
+from .conftest import Go, check_look
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -171,7 +171,7 @@ def test_4096_tokens_draw_only_what_is_seen(page: Page, show: Go) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wide", "phone-dark"])
-def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go, check_look: Look) -> None:
+def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     show(page, pin=6, expertLayer=1)
     check_look(page, f"experts-{kind}")

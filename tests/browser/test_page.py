@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Go, Look, Open
+from .conftest import Go, Open, check_accessible, check_fits, check_look, settled
 
 pytestmark = pytest.mark.slow
 
@@ -83,9 +83,7 @@ def test_typing_changes_what_the_model_says(page: Page, go: Go) -> None:
 
 
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
-def test_every_model_opens_in_every_of_its_views(
-    phone: bool, open_page: Open, served: str, backend: Any, settled: Check, check_fits: Check
-) -> None:
+def test_every_model_opens_in_every_of_its_views(phone: bool, open_page: Open, served: str, backend: Any) -> None:
     page = open_page(phone=phone)
     page.goto(served)
     for card in backend.catalogue().models:
@@ -101,9 +99,7 @@ def test_every_model_opens_in_every_of_its_views(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_looks_right_in_light_and_dark_and_on_a_phone(
-    view: str, open_page: Open, go: Go, check_look: Look
-) -> None:
+def test_every_view_looks_right_in_light_and_dark_and_on_a_phone(view: str, open_page: Open, go: Go) -> None:
     papers = set()
     for kind in ("light", "dark", "phone-light", "phone-dark"):
         page = open_page(phone="phone" in kind, dark="dark" in kind)
@@ -114,9 +110,7 @@ def test_every_view_looks_right_in_light_and_dark_and_on_a_phone(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_explains_its_words(
-    view: str, page: Page, go: Go, check_fits: Check, check_accessible: Check
-) -> None:
+def test_every_view_explains_its_words(view: str, page: Page, go: Go) -> None:
     open_view(go, page, view)
     page.get_by_text("Words", exact=True).click()
     assert page.locator(".words dt").count() >= 1
@@ -126,7 +120,7 @@ def test_every_view_explains_its_words(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_copied_link_shows_the_same(view: str, open_page: Open, go: Go, settled: Check) -> None:
+def test_a_copied_link_shows_the_same(view: str, open_page: Open, go: Go) -> None:
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     open_view(go, page, view, pin=1, layer=0, temperature=0.7, topP=0.9)
     page.get_by_role("button", name="Copy link").click()
@@ -161,7 +155,7 @@ def test_an_address_that_makes_no_sense_shows_the_start_page(page: Page, served:
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_a_model_that_is_not_here_is_told_of_and_the_address_stays(page: Page, served: str, settled: Check) -> None:
+def test_a_model_that_is_not_here_is_told_of_and_the_address_stays(page: Page, served: str) -> None:
     page.goto(f"{served}#model=nope&text=hello&layer=3")
     expect(page.locator(".fault")).to_contain_text("Unknown model \u201cnope\u201d")
     page.wait_for_timeout(500)
@@ -173,7 +167,7 @@ def test_a_model_that_is_not_here_is_told_of_and_the_address_stays(page: Page, s
     expect(page.locator(".model select")).to_have_value("sentiment")
 
 
-def test_back_undoes_what_was_typed(page: Page, go: Go, settled: Check) -> None:
+def test_back_undoes_what_was_typed(page: Page, go: Go) -> None:
     go(page, model="sentiment", text="a fine film")
     field = text_field(page)
     field.click()
@@ -222,14 +216,7 @@ def test_an_order_that_is_none_is_passed_over(page: Page, go: Go, order: str) ->
 
 @pytest.mark.parametrize(("model", "view"), [("sentiment", "attention"), ("recurrence", "experts")])
 def test_a_page_goes_on_with_a_server_that_was_started_anew(
-    page: Page,
-    served: str,
-    settled: Check,
-    watch: Any,
-    backend: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    view: str,
+    page: Page, served: str, watch: Any, backend: Any, monkeypatch: pytest.MonkeyPatch, model: str, view: str
 ) -> None:
     from glassformer.explorer.answers.runs import Runs
 
@@ -252,7 +239,7 @@ def test_a_page_goes_on_with_a_server_that_was_started_anew(
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_colours_can_be_chosen_and_stay(page: Page, go: Go, settled: Check) -> None:
+def test_colours_can_be_chosen_and_stay(page: Page, go: Go) -> None:
     def paper() -> str:
         return str(page.evaluate("getComputedStyle(document.querySelector('.glassformer')).backgroundColor"))
 
@@ -297,7 +284,7 @@ def test_tabs_are_changed_with_arrow_keys(page: Page, go: Go) -> None:
 
 
 def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
-    page: Page, serve: Callable[[Any], Any], backend: Any, settled: Check, watch: Any
+    page: Page, serve: Callable[[Any], Any], backend: Any, watch: Any
 ) -> None:
     watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
     server = serve(backend)
@@ -317,7 +304,7 @@ def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
 
 
 def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
-    page: Page, serve: Callable[[Any], Any], backend: Any, settled: Check, watch: Any
+    page: Page, serve: Callable[[Any], Any], backend: Any, watch: Any
 ) -> None:
     watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
     server = serve(backend)
@@ -340,7 +327,7 @@ def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
 
 
 def test_an_address_without_a_text_means_the_text_of_the_model(
-    page: Page, served: str, backend: Any, settled: Check, watch: Any
+    page: Page, served: str, backend: Any, watch: Any
 ) -> None:
     watch.forgive("status of 422")  # an empty text is none that most models can read
     for card in backend.catalogue().models:
@@ -355,7 +342,7 @@ def test_an_address_without_a_text_means_the_text_of_the_model(
         page.locator(".view").wait_for()
 
 
-def test_every_view_begins_with_the_head_of_its_card(page: Page, served: str, settled: Check) -> None:
+def test_every_view_begins_with_the_head_of_its_card(page: Page, served: str) -> None:
     page.goto(served)
     page.locator(".model select").select_option("sentiment")
     settled(page)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import Page, expect
 
 from .attention_page import state, window
-from .conftest import Go
+from .conftest import Go, check_fits
 from .test_page import VIEWS
 
 pytestmark = pytest.mark.slow
@@ -34,9 +32,7 @@ CUT = """
 
 
 @pytest.mark.parametrize("view", [*VIEWS, "start", "lookup"])
-def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(
-    view: str, phone: Page, go: Go, check_fits: Callable[[Page], None]
-) -> None:
+def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(view: str, phone: Page, go: Go) -> None:
     if view == "start":
         go(phone)
     elif view == "lookup":

@@ -21,7 +21,7 @@ from glassformer.programs.library import PROGRAMS
 from glassformer.programs.saved import save_program
 from sorting import SORTED, sorting
 
-from .conftest import Go, Look, Open
+from .conftest import Go, Open, check_look, screenshot, settled
 
 ROWS = """(label) => [...document.querySelector(`table[aria-label="${label}"]`).querySelectorAll('tbody tr')]
   .map((row) => [...row.querySelectorAll('th, td:not(.more)')].map((cell) => cell.innerText.split('\\n')[0]))"""
@@ -42,9 +42,7 @@ def variables(page: Page) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in page.evaluate(ROWS, "Variables at every position") if len(row) > 1}
 
 
-def test_typing_changes_graph_heads_stream_and_outputs(
-    page: Page, sorted_page: str, settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
-) -> None:
+def test_typing_changes_graph_heads_stream_and_outputs(page: Page, sorted_page: str) -> None:
     page.goto(sorted_page)
     for text in ("2412", "31", "44231"):
         page.get_by_label("Text").fill(text)
@@ -98,7 +96,7 @@ def test_pointing_at_a_part_shows_where_it_is(page: Page, sorted_page: str) -> N
 
 
 @pytest.mark.slow
-def test_every_program_of_the_library_can_be_chosen(page: Page, go: Go, settled: Callable[[Page], None]) -> None:
+def test_every_program_of_the_library_can_be_chosen(page: Page, go: Go) -> None:
     go(page)
     options = page.locator(".model select").locator('optgroup[label="Programs"] option')
     assert options.count() == len(PROGRAMS)
@@ -121,9 +119,7 @@ def test_a_text_of_another_program_is_refused_once(page: Page, sorted_page: str,
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_broken_weights_show_their_counterexample(
-    page: Page, serve: Callable[[Any], Any], settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
-) -> None:
+def test_broken_weights_show_their_counterexample(page: Page, serve: Callable[[Any], Any]) -> None:
     example = PROGRAMS["histogram"]
     model = compile_program(example.program, example.vocabulary, example.max_len)
     with torch.no_grad():
@@ -137,7 +133,7 @@ def test_broken_weights_show_their_counterexample(
 
 
 def test_a_stored_program_is_shown_without_a_definition(
-    page: Page, serve: Callable[[Any], Any], tmp_path: Path, watch: Any, screenshot: Callable[[Page, str], Path]
+    page: Page, serve: Callable[[Any], Any], tmp_path: Path, watch: Any
 ) -> None:
     watch.forgive("422")
     example = PROGRAMS["induction"]
@@ -156,7 +152,7 @@ def test_a_stored_program_is_shown_without_a_definition(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["light", "phone-dark"])
-def test_it_fits_and_is_accessible(kind: str, open_page: Open, go: Go, check_look: Look) -> None:
+def test_it_fits_and_is_accessible(kind: str, open_page: Open, go: Go) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     go(page, model="program-shuffle-dyck-2")
     expect(page.locator(".proof h2")).to_have_text("Holds")

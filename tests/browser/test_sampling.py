@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 from glassformer.explorer.loading.loaded_model import last_logits
 from glassformer.generation.sampling import SamplingRule
 
-from .conftest import Go, Look
+from .conftest import Go, check_look
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 
@@ -252,7 +252,7 @@ def test_typing_a_text_forgets_what_was_written(page: Page, show: Go) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wide", "phone-dark"])
-def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go, check_look: Look) -> None:
+def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     show(page, temperature=1.6, topK=5, topP=0.85, seed=4)
     page.get_by_role("button", name="Write ten").click()

@@ -23,7 +23,7 @@ from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import State, changed, from_words
 
 from .attention_page import shown_value
-from .conftest import Look, Open, Watch
+from .conftest import Open, Watch, check_look, screenshot, settled
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ LONG = 600
 
 
 @pytest.fixture
-def opened(open_page: Open, backend: Backend, tmp_path: Path, settled: Callable[[Page], None]) -> Callable[..., Page]:
+def opened(open_page: Open, backend: Backend, tmp_path: Path) -> Callable[..., Page]:
     """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without network."""
 
     def opened(*, phone: bool = False, dark: bool = False, **state: Any) -> Page:
@@ -59,11 +59,7 @@ def data_in(text: str) -> Any:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_view_of_every_kind_opens_without_network(
-    opened: Callable[..., Page],
-    settled: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    backend: Backend,
-    model: str,
+    opened: Callable[..., Page], backend: Backend, model: str
 ) -> None:
     page = opened(model=model)
     card = next(card for card in backend.catalogue().models if card.name == model)
@@ -146,15 +142,7 @@ def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
         ("lookup-facts", "ada", "cross"),
     ],
 )
-def test_its_model_is_changed(
-    opened: Callable[..., Page],
-    settled: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    backend: Backend,
-    model: str,
-    text: str,
-    part: str,
-) -> None:
+def test_its_model_is_changed(opened: Callable[..., Page], backend: Backend, model: str, text: str, part: str) -> None:
     page = opened(model=model, view="whatif")
     page.evaluate(f"location.hash = '#model={model}&view=whatif&text=' + encodeURIComponent('{text}')")
     settled(page)
@@ -178,9 +166,7 @@ def test_its_model_is_changed(
     screenshot(page, f"saved-changes-{model}")
 
 
-def test_other_facts_are_looked_up_and_reordered(
-    opened: Callable[..., Page], settled: Callable[[Page], None], backend: Backend
-) -> None:
+def test_other_facts_are_looked_up_and_reordered(opened: Callable[..., Page], backend: Backend) -> None:
     page = opened(model="lookup-facts", view="scramble")
     facts = ["ada=3", "max=14", "mia=15", "ned=92"]
     page.evaluate(f"location.hash = '#model=lookup-facts&view=scramble&text=mia&source=' + JSON.stringify({facts})")
@@ -194,18 +180,13 @@ def test_other_facts_are_looked_up_and_reordered(
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_a_head_is_edited_proved_and_read(
-    opened: Callable[..., Page],
-    settled: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    backend: Backend,
-) -> None:
+def test_a_head_is_edited_proved_and_read(opened: Callable[..., Page], backend: Backend) -> None:
     page = opened(model="unique", text="ABA", cells={"Vm.0.0": "5"})
     expect(page.get_by_text("Fails").first).to_be_visible()
     page.get_by_role("button", name="Back to the design").click()
     settled(page)
     expect(page.get_by_text("Holds").first).to_be_visible()
-    changed_text(page, "ABCA", settled)
+    changed_text(page, "ABCA")
     design = backend.answer("head", m.AskHead(model="unique"))
     cells = {"Vm.1.0": "0.25", "Qm.0.0": "3"}
     page.evaluate(f"location.hash = '#text=ABCA&cells=' + encodeURIComponent('{json.dumps(cells)}')")
@@ -228,15 +209,10 @@ def test_a_head_is_edited_proved_and_read(
     expect(page.locator(".fault").first).to_contain_text("the letter 'X' at place 3")
 
 
-def test_a_program_reads_another_text(
-    opened: Callable[..., Page],
-    settled: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    backend: Backend,
-) -> None:
+def test_a_program_reads_another_text(opened: Callable[..., Page], backend: Backend) -> None:
     page = opened(model="program-sort")
     run = backend.answer("run", m.Ask(model="program-sort", text="3 1 2"))
-    changed_text(page, "3 1 2", settled)
+    changed_text(page, "3 1 2")
     program = backend.answer("program", m.AskProgram(run=run.run))
     expect(page.locator(".said")).to_have_text(run.said.headline)
     for place, value in enumerate(program.outputs):
@@ -259,7 +235,7 @@ def test_attention_of_an_edited_head_is_kept(opened: Callable[..., Page], backen
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_another_order_is_compared(opened: Callable[..., Page], settled: Callable[[Page], None]) -> None:
+def test_another_order_is_compared(opened: Callable[..., Page]) -> None:
     page = opened(model="lookup-facts", view="scramble", order=[5, 4, 3, 2, 1, 0])
     page.get_by_role("button", name="Try every order").click()
     settled(page)
@@ -268,9 +244,7 @@ def test_another_order_is_compared(opened: Callable[..., Page], settled: Callabl
     expect(page.get_by_role("heading", name="No order that was read changes anything")).to_be_visible()
 
 
-def test_its_address_counts_before_what_was_saved(
-    backend: Backend, open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
-) -> None:
+def test_its_address_counts_before_what_was_saved(backend: Backend, open_page: Open, tmp_path: Path) -> None:
     path = save(backend, State(model="sentiment", text="a fine film"), tmp_path / "x.html")
     page = open_page(offline=True)
     page.add_init_script("navigator.clipboard.writeText = async (text) => (window.copied = text)")
@@ -287,7 +261,7 @@ def test_its_address_counts_before_what_was_saved(
     expect(page.locator(".fault")).to_contain_text("Unknown model")
 
 
-def test_its_address_follows(opened: Callable[..., Page], settled: Callable[[Page], None]) -> None:
+def test_its_address_follows(opened: Callable[..., Page]) -> None:
     page = opened(model="sentiment", text="a fine film", layer=0, head=0)
     assert "#" not in page.url
     heads = page.get_by_role("radiogroup", name="Head").get_by_role("radio")
@@ -308,9 +282,7 @@ def test_its_address_follows(opened: Callable[..., Page], settled: Callable[[Pag
     expect(page.get_by_label("Text", exact=True)).to_have_value("a fine film")
 
 
-def test_a_folder_of_pages_leads_from_one_to_another(
-    open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
-) -> None:
+def test_a_folder_of_pages_leads_from_one_to_another(open_page: Open, tmp_path: Path) -> None:
     names = ["identity", "lookup-facts", "induction"]
     backend = Backend([entry for entry in bundled() if entry.card.name in names])
     assert list(save_all(backend, tmp_path / "site")) == names
@@ -319,7 +291,7 @@ def test_a_folder_of_pages_leads_from_one_to_another(
     page.get_by_role("link", name="Which letter comes next?").click()
     expect(page).to_have_url(re.compile(r"/induction\.html#"))
     settled(page)
-    changed_text(page, "BANANABANAN", settled)
+    changed_text(page, "BANANABANAN")
     expect(page.get_by_text("next: A,")).to_be_visible()
     page.get_by_label("Model", exact=True).select_option("lookup-facts")
     page.wait_for_url("**/lookup-facts.html*")
@@ -347,7 +319,7 @@ def test_a_model_that_is_too_large_is_recorded(opened: Callable[..., Page], monk
     assert page.get_by_label("Text", exact=True).get_attribute("readonly") is not None
 
 
-def changed_text(page: Page, text: str, settled: Callable[[Page], None]) -> None:
+def changed_text(page: Page, text: str) -> None:
     page.get_by_label("Text", exact=True).fill(text)
     page.wait_for_timeout(200)  # typing is awaited
     settled(page)
@@ -355,12 +327,7 @@ def changed_text(page: Page, text: str, settled: Callable[[Page], None]) -> None
 
 @pytest.mark.parametrize("workers", [True, False])
 def test_its_model_reads_another_text_and_writes_on(
-    backend: Backend,
-    open_page: Open,
-    settled: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    tmp_path: Path,
-    workers: bool,
+    backend: Backend, open_page: Open, tmp_path: Path, workers: bool
 ) -> None:
     text = "3 1 4 1 5 2 6 5 3"
     path = save(backend, State(model="recurrence"), tmp_path / "x.html")
@@ -370,7 +337,7 @@ def test_its_model_reads_another_text_and_writes_on(
     page.goto(path.as_uri())
     settled(page)
     expect(page.get_by_role("complementary", name="About this file")).to_contain_text("It holds the model")
-    changed_text(page, text, settled)
+    changed_text(page, text)
     assert len(page.workers) == workers
     run = backend.answer("run", m.Ask(model="recurrence", text=text))
     expect(page.locator(".said")).to_have_text(run.said.headline)
@@ -394,22 +361,16 @@ def test_its_model_reads_another_text_and_writes_on(
     expect(page.get_by_label("Text", exact=True)).to_have_value(steps.text)
     screenshot(page, f"saved-computes-sampling-{'light' if workers else 'dark'}")
     expect(page.locator(".fault")).to_have_count(0)
-    changed_text(page, "3 1 9", settled)
+    changed_text(page, "3 1 9")
     expect(page.locator(".fault").first).to_contain_text("'9' at place 3")
-    changed_text(page, text, settled)
+    changed_text(page, text)
     page.get_by_role("tab", name="What if").click()
     settled(page)
     expect(page.locator(".fault")).to_have_count(0)
     screenshot(page, f"saved-computes-what-if-{'light' if workers else 'dark'}")
 
 
-def test_changed_weights_leave_what_was_recorded(
-    backend: Backend,
-    open_page: Open,
-    settled: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    tmp_path: Path,
-) -> None:
+def test_changed_weights_leave_what_was_recorded(backend: Backend, open_page: Open, tmp_path: Path) -> None:
     path = save(backend, State(model="induction"), tmp_path / "x.html")
     weights = data_in(path.read_text(encoding="utf-8"))["model"]["weights"]
     other = weights[:-9] + ("B" if weights[-9] == "A" else "A") + weights[-8:]
@@ -427,12 +388,7 @@ def test_changed_weights_leave_what_was_recorded(
 
 
 def test_the_button_saves_what_is_seen(
-    page: Page,
-    go: Callable[..., None],
-    open_page: Open,
-    settled: Callable[[Page], None],
-    backend: Backend,
-    tmp_path: Path,
+    page: Page, go: Callable[..., None], open_page: Open, backend: Backend, tmp_path: Path
 ) -> None:
     go(page, model="sentiment", text="a dull film", view="attention", layer=1, head=2)
     with page.expect_download() as download:
@@ -477,9 +433,7 @@ def test_the_file_answers_as_the_server_does(page: Page, backend: Backend) -> No
         np.testing.assert_array_equal(np.array(tile, np.float32), np.frombuffer(expected, "<f4"), str(ask))
 
 
-def test_of_a_long_text_it_says_what_is_missing(
-    opened: Callable[..., Page], settled: Callable[[Page], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_long_text_it_says_what_is_missing(opened: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)  # otherwise the page computes them
     text = " ".join(str(number % 7) for number in range(LONG))
     page = opened(model="recurrence", text=text, layer=1, head=2)
@@ -524,7 +478,7 @@ def test_nothing_can_be_fetched_from_it(opened: Callable[..., Page], watch: Watc
 
 
 @pytest.mark.parametrize("model", ["unique", "sentiment", "recurrence"])
-def test_it_fits_a_phone_and_everyone(opened: Callable[..., Page], model: str, check_look: Look) -> None:
+def test_it_fits_a_phone_and_everyone(opened: Callable[..., Page], model: str) -> None:
     for dark in (False, True):
         page = opened(model=model, phone=True, dark=dark)
         check_look(page, f"saved-{model}-phone-{'dark' if dark else 'light'}")

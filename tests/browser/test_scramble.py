@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.wrapping import wrap_model
 from small_models import encoder_decoder
 
-from .conftest import Go, Look
+from .conftest import Go, check_look, screenshot, settled
 
 COURSE = {"model": "lookup-course", "view": "scramble"}
 FACTS = {"model": "lookup-facts", "view": "scramble", "text": "emma"}
@@ -73,9 +72,7 @@ def drag(page: Page, name: str, onto: str) -> None:
     page.mouse.up()
 
 
-def test_facts_are_dragged_into_another_order_and_nothing_moves(
-    page: Page, show: Go, settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
-) -> None:
+def test_facts_are_dragged_into_another_order_and_nothing_moves(page: Page, show: Go) -> None:
     show(page, **FACTS)
     assert order(page) == GIVEN
     expect(title(page)).to_have_text("Does the order matter?")
@@ -95,9 +92,7 @@ def test_facts_are_dragged_into_another_order_and_nothing_moves(
     screenshot(page, "scramble")
 
 
-def test_the_numbers_are_those_of_the_model(
-    page: Page, show: Go, settled: Callable[[Page], None], backend: Any
-) -> None:
+def test_the_numbers_are_those_of_the_model(page: Page, show: Go, backend: Any) -> None:
     places = [4, 2, 0, 3, 1]
     show(page, **COURSE, order=json.dumps(places))
     expect(title(page)).to_have_text("Nothing moved")
@@ -159,7 +154,7 @@ def test_shuffle_and_as_it_was(page: Page, show: Go) -> None:
     assert order(page) != GIVEN
 
 
-def test_every_order_is_tried(page: Page, show: Go, screenshot: Callable[[Page, str], Path]) -> None:
+def test_every_order_is_tried(page: Page, show: Go) -> None:
     show(page, **COURSE)
     page.get_by_role("button", name="Try every order").click()
     found = page.get_by_role("region", name="Every order")
@@ -183,7 +178,7 @@ LOOKS = """() => {
 
 
 def test_cards_that_changed_places_look_as_if_they_had_always_been_there(
-    page: Page, open_page: Callable[..., Page], show: Go, settled: Callable[[Page], None]
+    page: Page, open_page: Callable[..., Page], show: Go
 ) -> None:
     show(page, **FACTS)
     cards(page).nth(1).focus()
@@ -209,7 +204,7 @@ def test_of_very_many_orders_some_are_tried(page: Page, show: Go) -> None:
     expect(page.get_by_role("region", name="Every order")).to_contain_text("drawn at random, of 8 cards were read")
 
 
-def test_another_value_does_change_the_answer(page: Page, show: Go, screenshot: Callable[[Page, str], Path]) -> None:
+def test_another_value_does_change_the_answer(page: Page, show: Go) -> None:
     show(page, **FACTS, order="[5, 4, 3, 2, 1, 0]")
     page.get_by_label("Place 2 of the source").fill("emma=77")
     expect(answers(page)).to_have_count(3)
@@ -282,9 +277,7 @@ def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
 
 
 @pytest.mark.slow
-def test_it_fits_a_phone_and_has_no_accessibility_fault(
-    open_page: Callable[..., Page], show: Go, settled: Callable[[Page], None], check_look: Look
-) -> None:
+def test_it_fits_a_phone_and_has_no_accessibility_fault(open_page: Callable[..., Page], show: Go) -> None:
     for phone, is_dark, name in ((False, True, "dark"), (True, False, "phone"), (True, True, "phone-dark")):
         page = open_page(phone=phone, dark=is_dark)
         show(page, **FACTS, order="[3, 5, 1, 0, 2, 4]")

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from glassformer.explorer import messages as m
 
 from .attention_page import Reading, hover_cell, shown_value, state
-from .conftest import eventually
+from .conftest import check_accessible, eventually
 
 TEXT = "GLASSFORMERGLASSF"
 
@@ -65,7 +65,7 @@ def test_a_head_that_rests_on_one_token_can_be_cut(page: Page, go: Callable[...,
     expect(note).to_have_count(0)
 
 
-def test_heads_are_pinned_beside_each_other(page: Page, go: Callable[..., None], check_accessible: Any) -> None:
+def test_heads_are_pinned_beside_each_other(page: Page, go: Callable[..., None]) -> None:
     go(page, model="induction", text=TEXT, layer=0, head=3, pin=17)
     pin = page.get_by_role("button", name="Pin this head")
     pin.click()
@@ -136,7 +136,7 @@ def test_a_key_is_pinned_as_a_key(page: Page, go: Callable[..., None]) -> None:
     assert "key" not in state(page, lambda words: words.get("pin") == "9")
 
 
-def test_places_of_a_second_text(page: Page, go: Callable[..., None], backend: Any, check_accessible: Any) -> None:
+def test_places_of_a_second_text(page: Page, go: Callable[..., None], backend: Any) -> None:
     second = "GLASSXORMERGLASSX"
     go(page, model="induction", text=TEXT, view="patch")
     field = page.get_by_role("textbox", name="Second text")

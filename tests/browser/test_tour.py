@@ -12,13 +12,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from .attention_page import state
-from .conftest import ROOT, SCREENSHOTS, Go, Open
+from .conftest import ROOT, SCREENSHOTS, Go, Open, check_accessible, check_fits, settled
 
 pytestmark = pytest.mark.slow
 
 STEPS = json.loads((ROOT / "src/glassformer/explorer/tours.json").read_text(encoding="utf-8"))[0]["steps"]
 
-Check = Callable[[Page], None]
 KINDS = ("light", "dark", "phone-light", "phone-dark")
 
 
@@ -27,9 +26,7 @@ def picture(page: Page, name: str) -> None:
     page.screenshot(path=SCREENSHOTS / f"{name}.png", animations="disabled")
 
 
-def test_the_start_page_shows_what_there_is(
-    open_page: Open, served: str, backend: Any, settled: Check, check_fits: Check, check_accessible: Check
-) -> None:
+def test_the_start_page_shows_what_there_is(open_page: Open, served: str, backend: Any) -> None:
     for kind in KINDS:
         page = open_page(phone="phone" in kind, dark="dark" in kind)
         page.goto(served)
@@ -56,9 +53,7 @@ def test_the_start_page_shows_what_there_is(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_tour_goes_from_its_first_step_to_its_last(
-    kind: str, open_page: Open, served: str, settled: Check, check_fits: Check, check_accessible: Check
-) -> None:
+def test_the_tour_goes_from_its_first_step_to_its_last(kind: str, open_page: Open, served: str) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     page.goto(served)
     page.get_by_role("link", name="Tour: Inside small models").click()
@@ -81,9 +76,7 @@ def test_the_tour_goes_from_its_first_step_to_its_last(
     expect(bar).to_have_count(0)
 
 
-def test_arrow_keys_go_through_a_tour_and_an_address_returns_to_its_step(
-    page: Page, open_page: Open, go: Go, settled: Check
-) -> None:
+def test_arrow_keys_go_through_a_tour_and_an_address_returns_to_its_step(page: Page, open_page: Open, go: Go) -> None:
     go(page, tour="first", step=3)
     page.keyboard.press("ArrowRight")
     expect(page.locator(".tour")).to_contain_text("4 of 10")

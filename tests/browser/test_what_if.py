@@ -16,7 +16,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 
 from .attention_page import cell_at, state
-from .conftest import LOOKS, Go, Look
+from .conftest import LOOKS, Go, check_look
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -415,7 +415,7 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
 
 @pytest.mark.parametrize("kind", LOOKS)
 @pytest.mark.parametrize("which", ["recurrence", "sentiment", "lookup-facts"])
-def test_it_looks_right(kind: str, which: str, open_page: Callable[..., Page], go: Go, check_look: Look) -> None:
+def test_it_looks_right(kind: str, which: str, open_page: Callable[..., Page], go: Go) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     part = "cross" if which == "lookup-facts" else "self"
     removed = json.dumps([{"part": part, "layer": 0, "head": 1}])

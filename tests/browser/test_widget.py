@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.widget import ExplorerWidget
 
-from .conftest import Look, Open
+from .conftest import Open, check_look, screenshot, settled
 
 pytestmark = pytest.mark.slow
 
@@ -117,13 +115,7 @@ def notebook(page: Page, monkeypatch: pytest.MonkeyPatch) -> Notebook:
 
 
 @pytest.mark.parametrize("model", ["unique", "sentiment", "lookup-facts", "recurrence"])
-def test_every_view_of_every_kind(
-    notebook: Notebook,
-    backend: Backend,
-    settled: Callable[[Page], None],
-    screenshot: Callable[[Page, str], Path],
-    model: str,
-) -> None:
+def test_every_view_of_every_kind(notebook: Notebook, backend: Backend, model: str) -> None:
     place = notebook.show("one", ExplorerWidget(backend, {"model": model, "text": text_of(backend, model)}))
     for tab in place.get_by_role("tablist", name="Views").get_by_role("tab").all():
         tab.click()
@@ -221,7 +213,7 @@ def test_a_widget_without_a_kernel_says_so(notebook: Notebook, backend: Backend)
 
 
 def test_a_run_that_the_kernel_forgot_is_read_anew(
-    notebook: Notebook, backend: Backend, monkeypatch: pytest.MonkeyPatch, settled: Callable[[Page], None]
+    notebook: Notebook, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     settled(notebook.page)
@@ -278,9 +270,7 @@ def test_it_is_as_dark_as_the_notebook(
     assert (red < 100) == dark
 
 
-def test_it_fits_a_narrow_cell_and_everyone(
-    open_page: Open, backend: Backend, monkeypatch: pytest.MonkeyPatch, check_look: Look
-) -> None:
+def test_it_fits_a_narrow_cell_and_everyone(open_page: Open, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = Notebook(open_page(phone=True), monkeypatch)
     notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     check_look(notebook.page, "widget-phone")
