@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.programs import CompiledProgram, compile_program, compiler, verify_program
+from glassformer.programs import CompiledProgram, compile_program, verify_program
 from glassformer.programs import library as lib
 from glassformer.programs.enumeration import Batch
 from refusals import refused
@@ -54,19 +54,6 @@ def test_the_documentation_lists_the_models_of_todays_compiler() -> None:
         heads = sum(len(names) for names in model.heads)
         sizes = (sequences, len(model.blocks), heads, model.embedding.embedding_dim, model.num_parameters)
         assert columns[-6:] == [f"{vocabulary}, {most}", *(f"{size:,}" for size in sizes[:-1]), f"{sizes[-1]:,} |"]
-
-
-@pytest.mark.parametrize("name", ["reverse", "sort", "mode", "induction", "trigram"])
-def test_coordinates_are_used_again_where_that_takes_fewer_parameters(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted, count = list[int](), compiler._num_parameters
-    monkeypatch.setattr(compiler, "_num_parameters", lambda *plan: counted.append(count(*plan)) or counted[-1])
-    chosen = compiled(name)
-    with_reuse, without = counted[:2]
-    monkeypatch.setattr(compiler, "_num_parameters", lambda *plan: -count(*plan))
-    other = compiled(name)
-    assert other.num_parameters - chosen.num_parameters == abs(with_reuse - without)
 
 
 @pytest.mark.slow

@@ -65,9 +65,7 @@ def compile_program(
         )
         for end in range(2, 2 * num_layers + 2, 2)
     ]
-    outputs = {stored for stored, _ in result.terms}
-    places = [_place(list(plan.stored.values()), outputs, reuse) for reuse in (True, False)]
-    place = min(places, key=lambda place: _num_parameters(domains, layers, place))
+    place = _place(list(plan.stored.values()), {stored for stored, _ in result.terms})
     with torch.random.fork_rng(devices=[]):  # modules are made with random weights
         model = CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
     for stored, coordinates in place.of.items():
@@ -173,8 +171,8 @@ def _describe(plan: Plan) -> Iterator[Coordinate]:
             yield Coordinate(place, stored.name, variable, stored.born, stored.read, values)
 
 
-def _place(stored: list[Stored], outputs: set[Stored], reuse: bool) -> _Places:
-    """Give every variable its coordinates.
+def _place(stored: list[Stored], outputs: set[Stored]) -> _Places:
+    """Give every variable its coordinates, those of variables that are read no more first.
 
     Those of the outputs are not erased by the network that writes them: the sum with what is erased would be rounded.
     """
@@ -185,7 +183,7 @@ def _place(stored: list[Stored], outputs: set[Stored], reuse: bool) -> _Places:
         places[each] = []
         last = each.born - (each in outputs)
         for _ in each.features:
-            ready = next((one for one in unused if one[0] <= last), None) if reuse else None
+            ready = next((one for one in unused if one[0] <= last), None)
             if ready is None:
                 places[each].append(width)
                 width += 1
@@ -232,17 +230,6 @@ def _sizes(layer: _Layer, places: _Places) -> tuple[int, int, int, bool]:
     size = max([1, *(max(len(head.queries), sum(len(each.copied) for each in head.writes)) for head in heads)])
     units = 2 * (sum(len(_steps(each)) for each in layer.lookups) + len(places.erased.get(layer.end, [])))
     return max(1, len(heads)), size, units, any(head.sink is not None for head in heads)
-
-
-def _num_parameters(domains: Domains, layers: list[_Layer], places: _Places) -> int:
-    """How many parameters depend on the places: those of one program's layers differ by width and units alone."""
-    width = places.width
-    count = width * (len(domains.vocabulary) + domains.max_len + 1)
-    for num_heads, size, units, _ in (_sizes(each, places) for each in layers):
-        count += width * (4 * num_heads * size + 1)
-        if units:
-            count += units * (2 * width + 1) + width
-    return count
 
 
 def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
