@@ -128,16 +128,16 @@ def plain(answer: Any) -> Any:
 class Verdict:
     """An exercise whose answer is data: weights, a program, a predicted number.
 
+    A notebook records it as JSON values, and ``glassformer course grade`` judges it anew.
+
     Args:
         name: The grade_id of its cell, unique in the lab.
         judge: ``judge(data, seed)`` decides for every input; ``seed`` gives the variant. What it cannot decide does
             not pass, and the message says so. It must take any JSON value without running anything of it.
-        data: The answer as JSON values, which a notebook records and ``glassformer course grade`` judges anew.
     """
 
     name: str
     judge: Callable[[Any, int], Judgement]
-    data: Callable[[Any], Any] = plain
 
 
 class WrongAnswer(AssertionError):
@@ -414,8 +414,7 @@ def answer_data(exercise: Verdict, answer: Any) -> Any:
     """The answer as JSON values; a function is called for it."""
     try:
         with _unchanged(), time_limit(SECONDS):
-            found = answer() if callable(answer) and not isinstance(answer, nn.Module) else answer
-            data = exercise.data(found)
+            data = plain(answer() if callable(answer) and not isinstance(answer, nn.Module) else answer)
     except NotImplementedError as blank:
         raise WrongAnswer(f"{exercise.name}: not answered yet{_place(blank)}") from None
     except TooLong:
