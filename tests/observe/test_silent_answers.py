@@ -262,3 +262,33 @@ def test_blocks_of_t5_give_biases_beside_their_stream(site: Any, part: Any) -> N
         with intervene(model, zero(site, modules=inside, queries=1)):
             wanted = difference(model(**texts).logits).mean()
         assert found.values[layer, 1] == pytest.approx(float(wanted), abs=1e-5)
+
+
+def test_another_attention_is_checked_again() -> None:
+    def doubled(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float, **_: Any) -> Any:
+        scores = (2 * scaling * q @ k.mT).masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), None
+
+    tf.AttentionInterface.register("doubled", doubled)
+    model = small("Llama", num_hidden_layers=2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(5)
+        with capture(model):
+            model(TOKENS)
+        model.set_attn_implementation("doubled")
+        with refused("is not that of the softmax"), capture(model):
+            model(TOKENS)
+
+
+@torch.no_grad()
+def test_a_block_that_was_changed_is_checked_again() -> None:
+    model = small("Granite", num_hidden_layers=2, num_key_value_heads=4)
+    for factor in (1.0, 0.3):
+        for block in model.model.layers:
+            block.residual_multiplier = factor
+        if factor == 1:
+            with capture(model, what="attention"):
+                model(TOKENS)
+    with refused("differs by"), capture(model, what="attention"):
+        model(TOKENS)

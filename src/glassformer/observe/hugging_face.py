@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -175,8 +175,18 @@ def _sizes(module: Any) -> dict[str, Any]:
     return {"heads": heads, "group": group or 1}
 
 
-_proved: WeakSet[nn.Module] = WeakSet()
-"""Blocks, and attentions of no block, whose hook points were found where their structure says."""
+_proved: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+"""Blocks, and attentions of no block, whose hook points were found where their structure says; and what they were
+then."""
+
+
+def _form(block: nn.Module) -> list[Any]:
+    """The implementation of a block's attention, its modules, and their settings."""
+    form = [getattr(getattr(each, "config", None), "_attn_implementation", None) for each in block.modules()]
+    for each in block.modules():
+        settings = {name: value for name, value in vars(each).items() if isinstance(value, int | float | str)}
+        form += type(each), settings | {"training": None}
+    return form
 
 
 @contextmanager
@@ -189,15 +199,21 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
     and that each attention has the heads it is said to have, whose outputs enter its output projection. A block in
     training mode with dropout, which changes the sums, is not checked.
     """
-    given = [point for point in points if (point.block or point.module) not in _proved]
+    proved = {module for module in {p.block or p.module for p in points} if _proved.get(module) == _form(module)}
+    given = [point for point in points if (point.block or point.module) not in proved]
     if not given:
         yield
         return
-    seen, outputs = _Sums(), dict[nn.Module, Tensor]()
+
+    def prove(module: nn.Module) -> None:
+        _proved[module] = _form(module)
+        proved.add(module)
+
+    seen, outputs = _Sums(prove), dict[nn.Module, Tensor]()
 
     def note(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
         point = next((each for each in given if each.module is module and each.role == "attention"), None)
-        if point is None or (point.block or module) in _proved:
+        if point is None or (point.block or module) in proved:
             return
         outputs[module] = output
         call = inputs()
@@ -207,7 +223,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
         if dropout == 0:
             _check_output(point, call, output)
         if point.block is None:
-            _proved.add(module)
+            prove(module)
 
     with ExitStack() as attached:
         attached.enter_context(watching(note))
@@ -217,7 +233,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
             owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
         ) -> None:
             def here(values: Tensor, _: tuple[Any, ...]) -> None:
-                if owner not in _proved:
+                if owner not in proved:
                     do(values)
 
             if module is not None:
@@ -245,7 +261,8 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
 class _Sums:
     """The sum of what each running block's parts have added to its input so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, prove: Callable[[nn.Module], None]) -> None:
+        self._prove = prove
         self._sums: dict[nn.Module, Tensor] = {}
         self._sizes: dict[nn.Module, Tensor] = {}
         """The sums of absolute parts, by which rounding is judged: one number may be far larger than the others."""
@@ -278,7 +295,7 @@ class _Sums:
         self._sums.pop(point.module, None)
         self._sizes.pop(point.module, None)
         if wrong is None and not point.module.training:
-            _proved.add(point.module)
+            self._prove(point.module)
         elif wrong is not None and not _drops(point.module):
             require(
                 not set(kinds) & set(sites.split(", ")),
