@@ -62,8 +62,8 @@ class ModelPage:
         ``set(view="whatif", removed=[{"part": "self", "layer": 2, "head": 1}])``; see
         :class:`~glassformer.explorer.state.State`.
         """
-        if "text" in changes:
-            changes = {"written": [], **changes}  # another text was not generated on the page
+        if changes.keys() & {"model", "text"}:
+            changes = {"written": [], **changes}  # this model has not generated the text on the page
         words = self._checked(changed(from_words(self.words), changes))
         self._words = words
         if self._widget is not None:
