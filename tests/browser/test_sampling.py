@@ -12,8 +12,11 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, Route, expect
 
+from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import last_logits
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.generation.sampling import SamplingRule
+from small_models import decoder
 
 from .conftest import Go, check_look
 
@@ -268,3 +271,10 @@ def test_a_text_that_cannot_be_read_is_answered_with_a_reason(page: Page, served
     page.get_by_label("Text", exact=True).fill("1 2 3")
     expect(rows(page)).to_have_count(7)
     expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_the_rule_is_read_aloud_as_it_is(page: Page, serve: Callable[[Any], Any]) -> None:
+    large = serve(Backend([wrap_model(decoder(vocab_size=200))]))
+    page.goto(f"{large.address}#model=given&view=sampling&topK=100&topP=0.999")
+    for label, said in (("Top-k", "the 100 most likely"), ("Top-p", "99.9 %")):
+        expect(page.get_by_role("slider", name=label, exact=True)).to_have_attribute("aria-valuetext", said)

@@ -6,7 +6,7 @@ const WORDS: [word: string, meaning: string, ...views: View[]][] = [
   ["weight", "How much of a key's value a query takes. Those of one query add up to 1, or to less where a sink takes some.", "attention", "design", "scramble"],
   ["head", "One of the attentions that a layer does side by side. \u201C3.1\u201D is layer 3, head 1; both are counted from 0.", "attention", "whatif", "patch"],
   ["entropy", "How evenly a head spreads its weights, in bits: 0 with all on one key, 3 with the same on each of eight keys.", "attention"],
-  ["distance", "How many tokens lie between a query and the keys that it takes, on average by weight.", "attention"],
+  ["distance", "How many tokens back or ahead the keys are that a query takes, on average by weight: 1 is the next one.", "attention"],
   ["sink", "What takes weight although little is passed on from it: often the first token, in some models no token at all.", "attention", "whatif"],
   ["margin", "By how much, at least, the best score of a wanted key exceeds that of any other key.", "design"],
   ["bound", "What the error cannot exceed, for any sequence that the certificate covers, rounding included.", "design", "program"],

@@ -16,7 +16,8 @@ const LONGEST = 64;
 
 export function RuleControls({ store, state, choices, fixed }: RuleControlsProps) {
   const most = Math.max(2, Math.min(choices, LONGEST + 1));
-  const topK = state.topK === null || state.topK >= choices ? most : Math.min(state.topK, most);
+  const all = state.topK === null || state.topK >= choices;
+  const topK = all ? most : Math.min(state.topK!, most);
   const neutral = state.temperature === 1 && state.topK === null && state.topP === 1;
   return (
     <fieldset class="rule" disabled={fixed !== null}>
@@ -41,7 +42,7 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
         hint="Only the k likeliest tokens keep a chance."
         {...{ min: 1, max: most, step: 1 }}
         value={topK}
-        said={topK === most ? "all tokens" : `the ${topK} most likely`}
+        said={all ? "all tokens" : `the ${state.topK} most likely`}
         change={(value, step) => store.set({ topK: value >= most ? null : value }, step)}
       >
         <Exact
@@ -58,7 +59,7 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
         hint="Only the smallest set of likeliest tokens that reaches this probability keeps a chance."
         {...{ min: 0, max: 1, step: 0.01 }}
         value={state.topP}
-        said={`${Math.round(100 * state.topP)} %`}
+        said={`${Number((100 * state.topP).toPrecision(4))} %`}
         change={(topP, step) => store.set({ topP }, step)}
       >
         <Exact
