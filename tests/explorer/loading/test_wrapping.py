@@ -65,6 +65,15 @@ def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:
     assert _read(wrap_model(_encoder(), "a good film", TOKENIZER)).said.classes[0][0].startswith("class ")
 
 
+def test_a_classifier_reads_as_much_of_a_text_as_it_does_without_the_page() -> None:
+    torch.manual_seed(0)
+    long = encoder(vocab_size=TOKENIZER.vocab_size, max_seq_len=300, num_classes=2)
+    classifier = Classifier(long, TOKENIZER, ("no", "yes"))
+    text = "good film " * 60 + "bad " * 120
+    said = dict(_read(wrap_model(classifier, text)).said.classes)
+    assert [said["no"], said["yes"]] == pytest.approx(classifier.probabilities([text])[0].tolist(), abs=1e-5)
+
+
 def test_an_encoder_decoder_of_tokens_and_of_slots() -> None:
     plain = encoder_decoder(vocab_size=12)
     run = _read(wrap_model(plain, [1], source=torch.tensor([3, 4, 5])))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.classifier import Classifier
+from glassformer.data.tokenizer import MAX_LEN
 from glassformer.errors import require
 from glassformer.explorer.loading.codecs import (
     Codec,
@@ -114,7 +115,8 @@ def _program(model: CompiledProgram, text: Any) -> LoadedProgram:
 def _one_stack(
     model: nn.Module, text: Any, tokenizer: Any, classes: tuple[str, ...], causal: bool, routes: bool
 ) -> LoadedEncoder | LoadedDecoder:
-    longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
+    # A Classifier, whose classes are named, cuts its texts.
+    longest, vocab_size = min(MAX_LEN if classes else MOST_TOKENS, _longest(model)), _vocab_size(model)
     codec = codec_of(tokenizer, vocab_size, longest, text)
     initial = _initial_text(text, codec, vocab_size)
     tokens = codec.encode(initial)  # refuses a text that does not fit
