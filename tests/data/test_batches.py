@@ -109,6 +109,9 @@ def test_wrong_arguments_are_refused() -> None:
         pad([], 0)
     with refused("a row without tokens"):
         pad([[1], []], 0)
+    for row in ([1.5], ["3"], [2**70], np.array([2.0])):
+        with refused("a row with another thing than tokens", expected="whole numbers"):
+            pad([[1], row], 0)  # type: ignore[list-item]
     with refused("length = 1 for a row of 2"):
         pad([[1, 2]], 0, length=1)
     with refused("2 texts with 1 labels"):

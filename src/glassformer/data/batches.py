@@ -1,6 +1,7 @@
 """Batches of texts of different length, with little padding: in training, texts of similar length, shuffled each epoch;
 for a whole set, sorted by length."""
 
+import operator
 from collections.abc import Sequence
 from itertools import chain
 from numbers import Integral
@@ -43,7 +44,10 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
     )
     tokens = np.full((len(rows), width), pad_id, np.int64)
     real = np.arange(width) < lengths[:, None]
-    tokens[real] = np.fromiter(chain.from_iterable(rows), np.int64, count=int(lengths.sum()))
+    try:  # NumPy alone would cut fractions off.
+        tokens[real] = np.fromiter(map(operator.index, chain.from_iterable(rows)), np.int64, count=int(lengths.sum()))
+    except (TypeError, OverflowError) as error:
+        raise InputError(f"a row with another thing than tokens ({error})", "whole numbers", "Encode it.") from error
     return Padded(torch.from_numpy(tokens), torch.from_numpy(real))
 
 
