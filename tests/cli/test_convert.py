@@ -265,6 +265,15 @@ def test_nfc_is_said_to_be_lost(llama: Path, tmp_path: Path, output: Output) -> 
         assert ("NFC" in output(["convert", llama, tmp_path / f"{said}.gguf"]).out) == said
 
 
+def test_a_file_without_an_end_is_said_to_have_llama_cpps(llama: Path, tmp_path: Path, output: Output) -> None:
+    assert "token 11" not in output(["convert", llama, tmp_path / "a.gguf"]).out
+    words = byte_vocabulary() | {"tokenizer.ggml.eos_token_id": 0}
+    for name, said in (("b", False), ("c", True)):
+        write_gguf(Decoder(DecoderConfig(256, 1, 8, 8, 1, 8)), tmp_path / f"{name}.gguf", tokenizer=words)
+        assert ("token 11" in output(["convert", tmp_path / f"{name}.gguf", tmp_path / f"{name}2.gguf"]).out) == said
+        words = byte_vocabulary()
+
+
 def test_a_tokenizer_that_gguf_cannot_hold_is_refused(
     llama: Path, byte_engine: Tokenizer, tmp_path: Path, refuses: Refuses
 ) -> None:

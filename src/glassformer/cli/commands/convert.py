@@ -114,6 +114,8 @@ def _convert_to_gguf(flags: ConvertFlags, run: StoredRun | None) -> list[str]:
     write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary, chat_template=template)
     if vocabulary is None:
         notes.append("It has no tokenizer: llama.cpp takes token ids.")
+    elif vocabulary.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.eos_token_id" not in vocabulary:
+        notes.append("It names no token that ends a text: llama.cpp then takes token 11 for one.")
     return [f"{flags.out}: GGUF in {flags.kind}, {on_disk(flags.out.stat().st_size)}", *notes]
 
 
