@@ -80,6 +80,13 @@ def test_published_templates_render_as_in_transformers() -> None:
                 assert by_process(text, messages, reply) == expected, file.name
 
 
+@pytest.mark.parametrize("name", ["thinking", "reasoning", "reasoning_content"])
+def test_reasoning_has_the_names_that_templates_read(name: str) -> None:
+    text = "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.content }}{% endfor %}"
+    messages = [USER, {"role": "assistant", "content": "b", name: "so"}]
+    assert ChatTemplate(text).render(messages, False) == by_transformers(text, messages, False)
+
+
 def test_the_process_gives_what_it_renders() -> None:
     template = ChatTemplate(TEMPLATES["generation"], "<s>", "</s>")
     for messages in CONVERSATIONS:

@@ -27,6 +27,7 @@ from glassformer.untrusted import read_bytes
 
 LARGEST_TEMPLATE = 2**16
 """Most bytes of a template; published ones have up to 17,000."""
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 _SECONDS = 30
 """Until an answer; the process has less time of the processor, but a machine may be busy."""
 
@@ -64,7 +65,7 @@ class ChatTemplate:
         """
         named = {"bos_token": self.bos, "eos_token": self.eos}
         given = {name: value for name, value in named.items() if value is not None} | {
-            "messages": list(messages),
+            "messages": list(map(_with_reasoning, messages)),
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -172,6 +173,13 @@ def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatT
         return None
     require(isinstance(text, str), f"{source} with a chat template that is no text", "a text", "Download it again.")
     return ChatTemplate(text, bos, eos, f"the chat template of {source}")
+
+
+def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message with its reasoning under the names that templates read, as in transformers."""
+    names = _REASONING if isinstance(message, Mapping) else ()
+    said = next((message[name] for name in names if message.get(name) is not None), None)
+    return message if said is None else {"thinking": said, **message, "reasoning_content": said}
 
 
 def _marked(value: Any, pattern: str, mark: str) -> Any:
