@@ -92,7 +92,7 @@ class PackedMixture(nn.Module):
         bias = dense.gate_bias is not None
         with torch.device("meta"):
             packed = cls(dense.hidden_dim, dense.ff_dim, dense.num_experts, dense.top_k, bias=bias, clamp=dense.clamp)
-        tensors = {f"router.{name}": weight for name, weight in dense.router.state_dict().items()}
+        tensors = {f"router.{name}": weight.clone() for name, weight in dense.router.state_dict().items()}
         gate, up = mxfp4.encode(dense.gate), mxfp4.encode(dense.up)
         for kind, even, odd, down in zip(("blocks", "scales"), gate, up, mxfp4.encode(dense.down), strict=True):
             tensors |= {f"gate_up_{kind}": _interleaved(even, odd), f"down_{kind}": down}
