@@ -251,6 +251,19 @@ def test_with_a_cache_it_gives_the_same(form: str, chunks: list[int]) -> None:
     assert cache.length == 8
 
 
+def test_a_pass_that_breaks_off_leaves_a_cache_that_is_refused() -> None:
+    model = make().eval()
+    source, target = draw(model, 2, 6, 4)
+    memory = model.encode(source)
+    cache = model.new_cache(memory)
+    handle = model.decoder_layers[-1].register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.decode(target, memory, cache=cache)
+    handle.remove()
+    with refused("broke off"):
+        model.decode(target, memory, cache=cache)
+
+
 def test_a_step_with_a_cache_does_not_read_the_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()
     source, target = draw(model, 2, 6, 4)

@@ -1,5 +1,6 @@
 """The encoder-decoder: an encoder reads a source, and a decoder writes a target, attending to the encoder's output."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -233,12 +234,12 @@ class EncoderDecoder(nn.Module):
         seen = unless_all(target != config.pad_id if target_real is None else target_real)
         memory_padding = None if source_real is None else unless_all(source_real)
         x = self._embedded(look_up(self.target_embedding, "target tokens", target), self.target_positions, start)
-        if cache is not None:
-            seen = cache.own.begin(batch, length, seen)
-        for layer, block in enumerate(self.decoder_layers):
-            read = memory if cache is None else cache.read[layer]
-            own = None if cache is None else cache.own.layers[layer]
-            x = block(x, read, key_padding=seen, memory_padding=memory_padding, cache=own)
+        with nullcontext() if cache is None else cache.own.adding():
+            seen = seen if cache is None else cache.own.begin(batch, length, seen)
+            for layer, block in enumerate(self.decoder_layers):
+                read = memory if cache is None else cache.read[layer]
+                own = None if cache is None else cache.own.layers[layer]
+                x = block(x, read, key_padding=seen, memory_padding=memory_padding, cache=own)
         return self.output(x if self.decoder_norm is None else self.decoder_norm(x))
 
     def new_cache(
