@@ -2,7 +2,6 @@ import base64
 import builtins
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.explorer.model_page import ModelPage
 from glassformer.models.decoder import Decoder
+from readable import check_readable
 from refusals import refused
 from small_models import decoder
 from transformers_models import gpt2
@@ -230,7 +230,7 @@ def drawn(figure: Figure) -> np.ndarray:
     return np.asarray(figure.axes[0].images[0].get_array())
 
 
-def test_it_shows_the_chosen_head(small_backend: Backend, check_readable: Callable[[Figure], None]) -> None:
+def test_it_shows_the_chosen_head(small_backend: Backend) -> None:
     text = "1 2 3 4 5 6"
     figure = ModelPage(small_backend, {"model": "decoder", "text": text, "layer": 1, "head": 1}).figure()
     run = small_backend.answer("run", m.Ask(model="decoder", text=text))
@@ -242,17 +242,13 @@ def test_it_shows_the_chosen_head(small_backend: Backend, check_readable: Callab
     check_readable(figure)
 
 
-def test_cross_attention_has_the_source_across(
-    small_backend: Backend, check_readable: Callable[[Figure], None]
-) -> None:
+def test_cross_attention_has_the_source_across(small_backend: Backend) -> None:
     figure = ModelPage(small_backend, {"model": "lookup", "text": "4", "part": "cross"}).figure()
     assert drawn(figure).shape[1] == 5
     check_readable(figure)
 
 
-def test_a_long_text_is_drawn_in_overview(
-    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, check_readable: Callable[[Figure], None]
-) -> None:
+def test_a_long_text_is_drawn_in_overview(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.explorer.model_page.EXACT_TOKENS", 20)
     figure = ModelPage(small_backend, {"model": "decoder", "text": " ".join(["1 2 3"] * 15)}).figure()
     assert drawn(figure).shape == (12, 12)

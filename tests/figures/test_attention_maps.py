@@ -20,6 +20,7 @@ from glassformer.figures.attention_maps import (
     overview,
 )
 from glassformer.figures.style import new_figure
+from readable import check_readable
 from refusals import refused
 
 TEXT = ["<CLS>", "I", "paid", "$", "10", "for", "this", "unbelievably", "long", "film", "and", "$", "5"]
@@ -110,7 +111,7 @@ def test_a_map_in_given_axes_writes_numbers_where_there_is_room() -> None:
 
 
 @pytest.mark.slow
-def test_figures_can_be_read_and_saved(check_readable: Callable[[Figure], None]) -> None:
+def test_figures_can_be_read_and_saved() -> None:
     check_readable(attention_map(weights(13, 13), TEXT, title="Layer 1, head 2"))
     check_readable(attention_map(weights(40, 40), [f"word{place}" for place in range(40)]))
     check_readable(attention_map(weights(1, 1), ["one"], title="A single word"))
@@ -218,7 +219,7 @@ def test_a_comparison_shows_both_and_what_each_reads_more() -> None:
 
 
 @pytest.mark.slow
-def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
+def test_figures_can_be_read() -> None:
     check_readable(attention_grid(weights(2, 4, 5, 5), WORDS, title="A text"))
     check_readable(attention_grid(weights(1, 2, 300, 300), title="A long text"))
     check_readable(cross_attention(weights(2, 3, 5), WORDS, ["[SOS]", "RED", "is"]))

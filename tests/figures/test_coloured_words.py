@@ -1,6 +1,5 @@
 """Coloured texts: which word has which ground, that it can be read on it, and that lines are broken where they end."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import matplotlib
@@ -15,6 +14,7 @@ from matplotlib.patches import Rectangle
 
 from glassformer.figures.coloured_words import coloured_text, letter_colour, shown
 from glassformer.figures.style import new_figure
+from readable import check_readable
 from refusals import refused
 
 WORDS = [
@@ -153,7 +153,7 @@ def test_several_texts_share_a_scale() -> None:
         coloured_text(["a"], [-2.0], signed=True, largest=1.0)
 
 
-def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
+def test_figures_can_be_read() -> None:
     rng = np.random.default_rng(1)
     check_readable(coloured_text(WORDS * 3, rng.random(3 * len(WORDS)), "A title", label="attention weight"))
     check_readable(coloured_text(WORDS, rng.normal(size=len(WORDS)), "A title", True, label="effect"))

@@ -1,17 +1,13 @@
 """A head's figures: every panel shows what the NumPy twin computes, every name has its place."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from glassformer.figures.single_heads import Circuits, draw_circuit_comparison, draw_comparison
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
+from readable import check_readable
 from refusals import refused
-
-Check = Callable[[Figure], None]
 
 SEQ = np.eye(4)[[3, 0, 1, 2, 2]]
 NAMES = ["CLS", "A", "B", "C", "C"]
@@ -51,7 +47,7 @@ def check_scales(axes: list[Axes], heads: list[HeadWeights]) -> None:
         assert ax.get_title().endswith("0 to 1" if name == "Attn" else f"±{limit:.3g}")
 
 
-def test_each_panel_has_its_own_scale(check_readable: Check) -> None:
+def test_each_panel_has_its_own_scale() -> None:
     figure = draw_comparison(head(), None, SEQ, NAMES, input_names=INPUTS, title="unique: A B C C")
     assert [named(ax) for ax in figure.axes] == ORDER
     check_scales(figure.axes, [head()])
@@ -78,7 +74,7 @@ def test_axes_are_named_as_in_the_course_and_by_the_tokens() -> None:
     assert [label.get_text() for label in numbered.get_xticklabels()] == ["0", "1", "2", "3", "p0", "p1", "p2"]
 
 
-def test_a_comparison_puts_one_head_beside_the_other(check_readable: Check) -> None:
+def test_a_comparison_puts_one_head_beside_the_other() -> None:
     first, second = head(1), head(2, qk_dim=6)
     figure = draw_comparison(first, second, SEQ, NAMES, input_names=INPUTS, title="hand and learned")
     check_scales(figure.axes, [first, second])
@@ -108,7 +104,7 @@ def circuits(size: int, v_dim: int, scale: float = 1.0) -> Circuits:
 
 
 @pytest.mark.parametrize(("size", "v_dim"), [(2, 1), (5, 1), (9, 3), (14, 3), (30, 8), (60, 4)])
-def test_scores_and_values_stand_around_zero(check_readable: Check, size: int, v_dim: int) -> None:
+def test_scores_and_values_stand_around_zero(size: int, v_dim: int) -> None:
     qk, values = circuits(size, v_dim)
     names = [f"A{i}" for i in range(size)]
     figure = draw_circuit_comparison((qk, values), (qk, values), names, "circuits", value_names=[*"ABCDEFGH"][:v_dim])
@@ -126,7 +122,7 @@ def test_scores_and_values_stand_around_zero(check_readable: Check, size: int, v
     check_readable(figure)
 
 
-def test_each_of_two_heads_has_its_own_scale(check_readable: Check) -> None:
+def test_each_of_two_heads_has_its_own_scale() -> None:
     first, second = circuits(13, 1, scale=20), circuits(13, 1)
     names = ["CLS", *(f"A{i}" for i in range(12))]
     figure = draw_circuit_comparison(first, second, names, "unique", value_names=["out"])
@@ -146,14 +142,14 @@ def test_each_of_two_heads_has_its_own_scale(check_readable: Check) -> None:
     check_readable(figure)
 
 
-def test_a_head_that_prefers_nothing_is_drawn(check_readable: Check) -> None:
+def test_a_head_that_prefers_nothing_is_drawn() -> None:
     figure = draw_circuit_comparison(*[(np.zeros((2, 2)), np.zeros((2, 1)))] * 2, ["A", "B"])
     assert figure.axes[0].images[0].get_clim() == (-1, 1)
     assert figure.get_supxlabel() == ""
     check_readable(figure)
 
 
-def test_small_numbers_are_not_written_as_zero(check_readable: Check) -> None:
+def test_small_numbers_are_not_written_as_zero() -> None:
     small = np.array([[0.003, 0.0], [-0.02, 0.004]]), np.array([[0.001], [2.0]])
     figure = draw_circuit_comparison(small, small, ["A", "B"])
     written = [[text.get_text() for text in ax.texts] for ax in figure.axes[:2]]

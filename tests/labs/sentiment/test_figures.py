@@ -14,12 +14,13 @@ from torch import nn
 
 from glassformer.labs.sentiment.figures import EVENTS, draw_recurrent_and_parallel, draw_timeline
 from glassformer.labs.sentiment.model_diagram import Part, architecture, block, draw, one_block, whole
+from readable import check_readable
 from refusals import refused
 from small_models import BERT, encoder
 
 
 @pytest.mark.parametrize("drawing", [draw_recurrent_and_parallel, draw_timeline])
-def test_it_can_be_read(drawing: Callable[[], Figure], check_readable: Callable[[Figure], None]) -> None:
+def test_it_can_be_read(drawing: Callable[[], Figure]) -> None:
     check_readable(drawing())
 
 
@@ -121,7 +122,7 @@ def test_an_encoder_says_its_sizes() -> None:
 
 
 @every_kind
-def test_the_drawings_can_be_read(kind: str, check_readable: Callable[[Figure], None]) -> None:
+def test_the_drawings_can_be_read(kind: str) -> None:
     model = encoder(**KINDS[kind])
     for figure, parts, frames in ((architecture(model), whole(model), 1), (block(model), one_block(model), 0)):
         check_readable(figure)
@@ -131,7 +132,7 @@ def test_the_drawings_can_be_read(kind: str, check_readable: Callable[[Figure], 
     assert "Block 2 of 3: " in texts(block(model, 1))
 
 
-def test_frames_stand_around_neighbours(check_readable: Callable[[Figure], None]) -> None:
+def test_frames_stand_around_neighbours() -> None:
     for captions in product(("", "a", "b"), repeat=2):
         parts = [Part(f"part {n}", "norm", output_shape=f"[{n}]", block=caption) for n, caption in enumerate(captions)]
         figure = draw(parts, "frames")

@@ -1,11 +1,8 @@
 """The course's model: trained alike from one seed, read exactly, and drawn from what its result holds."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from glassformer.data.examples import Example, split_by_text
 from glassformer.labs.sentiment.experiments import mini_transformer
@@ -19,6 +16,7 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     train_course,
 )
 from glassformer.labs.sentiment.figures import draw_training_curves
+from readable import check_readable
 
 FEW = tuple(
     Example(f"a {word} {thing}", label) for thing in ("film", "book") for word, label in (("good", 1), ("bad", 0))
@@ -72,7 +70,7 @@ def test_the_result_is_that_of_the_trained_model(course: CourseResult) -> None:
         np.testing.assert_allclose(reading.weights, torch.stack([layer[0] for layer in weights]), atol=6e-5)
 
 
-def test_figures_show_what_the_result_holds(course: CourseResult, check_readable: Callable[[Figure], None]) -> None:
+def test_figures_show_what_the_result_holds(course: CourseResult) -> None:
     training = draw_training_curves(course.plain.history, "MiniTransformer on plain reviews")
     np.testing.assert_array_equal(training.axes[0].lines[1].get_ydata(), course.plain.history["val_loss"])
     reading = course.readings["both"]
@@ -84,5 +82,5 @@ def test_figures_show_what_the_result_holds(course: CourseResult, check_readable
 
 
 @pytest.mark.slow
-def test_sixteen_heads_can_be_read(course: CourseResult, check_readable: Callable[[Figure], None]) -> None:
+def test_sixteen_heads_can_be_read(course: CourseResult) -> None:
     check_readable(draw_heads(course.readings["both"]))

@@ -1,7 +1,6 @@
 """The table of models: medians, comparisons that know the noise, accuracy by kind, calibration by hand, figures."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.labs.sentiment.experiments.models import (
@@ -24,6 +22,7 @@ from glassformer.labs.sentiment.experiments.models import (
 )
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, TrainingRecipe
 from glassformer.labs.sentiment.tfidf import TfidfRecipe
+from readable import check_readable
 
 TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
 SHORT = TrainingRecipe(2, 8, 0.01, 0.0)
@@ -125,7 +124,7 @@ def drawn(name: str, sharp: bool) -> ModelResult:
 DRAWN = [drawn("honest", False), drawn("sure", True)]
 
 
-def test_calibration_shows_share_against_probability(check_readable: Callable[[Figure], None]) -> None:
+def test_calibration_shows_share_against_probability() -> None:
     figure = draw_calibration(DRAWN)
     check_readable(figure)
     for ax, each in zip(figure.axes, DRAWN, strict=True):
@@ -136,7 +135,7 @@ def test_calibration_shows_share_against_probability(check_readable: Callable[[F
     assert len(draw_calibration([*DRAWN, DRAWN[0]]).axes) == 4
 
 
-def test_bars_are_the_accuracies_in_groups(check_readable: Callable[[Figure], None]) -> None:
+def test_bars_are_the_accuracies_in_groups() -> None:
     figure = draw_kinds(ACCURACIES, COUNTS)
     check_readable(figure)
     (ax,) = figure.axes

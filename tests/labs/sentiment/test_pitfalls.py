@@ -6,13 +6,11 @@ import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 from glassformer.data.examples import Example, split_by_text
@@ -26,6 +24,7 @@ from glassformer.labs.sentiment.experiments.pitfalls import (
     measure_leak,
     measure_padding,
 )
+from readable import check_readable
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_the_counts_are_those_of_the_set(result: LeakResult) -> None:
     assert result.histories["clean"]["val_acc"][-1] == pytest.approx(100 * result.clean[0].transformer)
 
 
-def test_the_figure_shows_every_split(result: LeakResult, check_readable: Callable[[Figure], None]) -> None:
+def test_the_figure_shows_every_split(result: LeakResult) -> None:
     accuracies = [0.25, 0.5, 0.5, 1.0]
     clean = [LeakRun(40, 0, share, 1 - share) for share in accuracies]
     several = dataclasses.replace(result, clean=clean, leaky=result.leaky * 4)
