@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
@@ -54,3 +56,14 @@ class Served:
         server.should_exit, server.force_exit = True, self.at_once
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not end"
+
+
+@contextmanager
+def serving(backend: Backend) -> Iterator[int]:
+    """The port at which an explorer is served as long as the context lasts."""
+    served = Served(backend)
+    served.start()
+    try:
+        yield served.port
+    finally:
+        served.stop()

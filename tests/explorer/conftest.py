@@ -1,7 +1,6 @@
 """Small models to look into: a design, a decoder, an encoder and an encoder-decoder, drawn at random and untrained."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from glassformer.models.encoder import Positions
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.programs import compile_program
 from glassformer.programs.library import PROGRAMS
-from serving import Served
+from serving import serving
 
 WORDS = 11
 LONGEST = 96
@@ -158,25 +157,8 @@ def small_backend(loaded_models: list[LoadedModel]) -> Backend:
     return Backend(loaded_models)
 
 
-@contextmanager
-def _serving(backend: Backend) -> Iterator[int]:
-    """The port at which ``explorer`` is served by a real server, in another thread."""
-    served = Served(backend)
-    served.start()
-    try:
-        yield served.port
-    finally:
-        served.stop()
-
-
-@pytest.fixture(scope="session")
-def serving() -> Callable[..., AbstractContextManager[int]]:
-    """Serves an explorer as long as the context lasts, and gives the port."""
-    return _serving
-
-
 @pytest.fixture(scope="session")
 def small_server(small_backend: Backend) -> Iterator[int]:
     """The port of a real server of the small models."""
-    with _serving(small_backend) as port:
+    with serving(small_backend) as port:
         yield port

@@ -27,6 +27,7 @@ from glassformer.explorer.messages import Message
 from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_api, listen, make_server
 from processes import printed
 from refusals import refused
+from serving import serving
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("models", {}),
@@ -199,9 +200,7 @@ class Slow:
         return self.begin(call, request)
 
 
-def test_what_computes_leaves_room_for_what_looks_up(
-    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
-) -> None:
+def test_what_computes_leaves_room_for_what_looks_up(loaded_models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Backend(loaded_models)
     slow = Slow(backend)
     monkeypatch.setattr(backend, "answer", slow.answer)
@@ -215,9 +214,7 @@ def test_what_computes_leaves_room_for_what_looks_up(
     assert slow.most == OTHERS_AT_ONCE
 
 
-def test_what_nobody_waits_for_any_more_is_not_computed(
-    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
-) -> None:
+def test_what_nobody_waits_for_any_more_is_not_computed(loaded_models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Backend(loaded_models)
     slow = Slow(backend)
     monkeypatch.setattr(backend, "answer", slow.answer)
@@ -243,7 +240,7 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
 
 @pytest.mark.parametrize("call", ["measures", "sweep"])
 def test_an_answer_that_is_abandoned_ends_at_its_next_part(
-    call: str, loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
+    call: str, loaded_models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = Backend(loaded_models)
     parts: list[bool] = []
