@@ -17,14 +17,17 @@ from glassformer.explorer.answers.attention import measures
 from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.api import UnknownName
-from glassformer.explorer.loading.loaded_model import LoadedModel
+from glassformer.explorer.loading.loaded_model import LoadedModel, weights_stamp
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import Attended
 from glassformer.observe.attention_measures import distances, entropy
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import attention_weights
 from refusals import refused
+from small_models import decoder
 
+ANY = wrap_model(decoder())
 Matrix = Float[np.ndarray, "query key"]
 
 
@@ -45,13 +48,9 @@ def _kept(given: Attended, causal: bool = True) -> tuple[Runs, str]:
     part: m.Part = "self" if given.q.shape[2] == given.k.shape[2] else "cross"
     ask = m.Ask(model="x", text="x")
     message = m.Run(run="r1", ask=ask, tokens=[], source=None, attentions=[], said=m.Said(headline=""))
-
-    def none(name: str) -> LoadedModel:
-        raise AssertionError(name)
-
-    runs = Runs(none)
+    runs = Runs(lambda name: ANY)
     sizes = given.v[0].norm(dim=-1).repeat_interleave(given.group, 0).numpy()
-    runs._runs.put("r1", KeptRun(message, {part: (given,)}, {part: (sizes,)}), 1)
+    runs._runs.put("r1", KeptRun(message, {part: (given,)}, {part: (sizes,)}, stamp=weights_stamp(ANY)), 1)
     return runs, part
 
 

@@ -115,8 +115,13 @@ def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(by_name: 
     hook.remove()
     assert plain == told()
     assert all(one != other for each in (within, hooked) for one, other in zip(each, plain, strict=True))
+    name = backend.answer("run", ask).run
+    tile = m.AskTile(run=name, part="self", layer=1, head=0)
+    weights = backend.answer("weights", tile)
     with intervene(loaded.model, zero("heads", layers=0)):
         assert told() == within
+        assert backend.answer("weights", tile) != weights
+    assert backend.answer("weights", tile) == weights  # of the same name
 
 
 def test_what_is_told_of_one_run_fits_together(by_name: dict[str, LoadedModel]) -> None:

@@ -90,7 +90,7 @@ class KeptRun:
     inputs: tuple[Tensor, ...] = ()
     place: int | None = None
     logits: Float[Tensor, " outcome"] | None = None
-    stamp: Hashable = None
+    stamp: tuple[Hashable, ...] = ()
 
     @property
     def size(self) -> int:

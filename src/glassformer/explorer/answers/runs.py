@@ -3,14 +3,14 @@
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from cachetools import LRUCache
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, read, read_changed, run_name, size_of_ask
 from glassformer.explorer.api import UnknownName
-from glassformer.explorer.loading.loaded_model import LoadedModel, weights_stamp
+from glassformer.explorer.loading.loaded_model import LoadedModel, hooks_stamp, weights_stamp
 from glassformer.observe.edits import Edit
 
 RUN_BYTES = 512 * 2**20
@@ -79,10 +79,11 @@ class Runs:
         return found
 
     def of(self, name: str) -> KeptRun:
-        """The latest run of this name."""
-        found = self._runs.get(name)
+        """The latest run of this name, under the interventions and hooks that there are now."""
+        found: KeptRun | None = self._runs.get(name)
         if found is not None:
-            return cast(KeptRun, found)
+            asked = found.message.ask
+            return found if found.stamp[2] == hooks_stamp(self.model(asked.model)) else self.run(asked)
         ask = self._asks.get(name)
         if ask is None:
             raise UnknownName(f"the run {name!r}", "the name of an earlier run", "Make the call 'run' again.")

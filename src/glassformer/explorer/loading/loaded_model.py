@@ -213,22 +213,26 @@ def require_order(order: Sequence[int], count: int) -> None:
     )
 
 
-def weights_stamp(loaded: LoadedModel) -> Hashable:
+def hooks_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:
+    """The interventions and hooks under which a model in memory runs."""
+    return () if isinstance(loaded, LoadedHead) else (editors(), other_hooks(loaded.model))
+
+
+def weights_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:
     """A value that changes when the weights of a model in memory are trained or overwritten, and with its hooks.
 
     It consists of the address and the version counter of each tensor, so writes through ``.data`` go unnoticed, and of
-    the interventions and hooks under which the model runs. The lock identifies the model, whose memory another one may
-    get after its deletion.
+    :func:`hooks_stamp`. The lock identifies the model, whose memory another one may get after its deletion.
     """
     if isinstance(loaded, LoadedHead):
-        return loaded.lock  # its matrices cannot be written to
+        return loaded.lock, 0, ()  # its matrices cannot be written to
     # Without buffers that are not saved, which a forward pass may write to.
     tensors = loaded.model.state_dict(keep_vars=True).values()
     # A tensor of inference mode counts no writes.
     versions = tuple(
         (each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors if isinstance(each, Tensor)
     )
-    return loaded.lock, hash(versions), editors(), other_hooks(loaded.model)
+    return loaded.lock, hash(versions), hooks_stamp(loaded)
 
 
 @torch.no_grad()
