@@ -87,7 +87,7 @@ def expand(
 ) -> BFloat16[Tensor, "out width"]:
     """:func:`expand_definition`, in C++ on the CPU."""
     out = packed.new_empty(0, dtype=torch.bfloat16)
-    fast = not use_definition() and index.is_cpu and fits(packed, index, width) and leads_inside(packed, index, width)
+    fast = not use_definition() and index.is_cpu and fits(packed, index, width) and inside(packed, index, width)
     library = native_library(out) if fast else None  # which takes no integers
     if library is None:
         return expand_definition(packed, index, width)
@@ -107,11 +107,11 @@ def fits(packed: Tensor, index: Tensor, width: int) -> bool:
     )
 
 
-def leads_inside(packed: Tensor, index: Tensor, width: int) -> bool:
+def inside(packed: Tensor, index: Tensor, width: int) -> bool:
     """Whether C++ may follow what is in ``index``."""
     first, columns = index[: len(packed) + 1, 1], index[len(packed) + 1 :, 0]
-    inside = (columns >= 0) & (columns < width)
-    return bool(first[0] == len(packed) + 1 and first[-1] == len(index) and (first.diff() >= 0).all() and inside.all())
+    ordered = first[0] == len(packed) + 1 and first[-1] == len(index) and (first.diff() >= 0).all()
+    return bool(ordered and ((columns >= 0) & (columns < width)).all())
 
 
 def _expanded(library: Library, packed: Tensor, index: Tensor, width: int, rows: slice) -> Tensor:

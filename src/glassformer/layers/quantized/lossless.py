@@ -10,15 +10,7 @@ from glassformer.errors import require
 from glassformer.kernels.dispatch import native_library, use_definition
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.kernels.linear import parts, threads_for
-from glassformer.kernels.lossless import (
-    GROUP,
-    GROUP_BYTES,
-    MULTIPLE,
-    encode_definition,
-    fits,
-    leads_inside,
-    lossless_linear,
-)
+from glassformer.kernels.lossless import GROUP, GROUP_BYTES, MULTIPLE, encode_definition, fits, inside, lossless_linear
 from glassformer.kernels.lossless import expand as decode
 
 # With one exception in so many, the list takes what the codes save.
@@ -118,7 +110,7 @@ class LosslessLinear(nn.Linear):
     def _belong_together(self, packed: Tensor, index: Tensor) -> bool:
         """Whether C++ may follow what is in ``index``."""
         fit = len(packed) == self.out_features and fits(packed, index, self.in_features)
-        return fit and (index.is_meta or leads_inside(packed, index, self.in_features))
+        return fit and (index.is_meta or inside(packed, index, self.in_features))
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
