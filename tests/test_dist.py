@@ -1,7 +1,5 @@
 """What `make dist` makes, in empty environments without a compiler and without a network."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

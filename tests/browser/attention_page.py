@@ -1,7 +1,5 @@
 """What the tests of the attention view share: what the server answers, and where a cell lies on the page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

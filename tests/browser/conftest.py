@@ -1,7 +1,5 @@
 """A real server, a real browser, and pages that fail their test when anything goes wrong in them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

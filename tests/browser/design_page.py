@@ -1,7 +1,5 @@
 """What the tests of the design view share: opening a head, its cells, and its weights with one number changed."""
 
-from __future__ import annotations
-
 from playwright.sync_api import Locator, Page, expect
 
 from glassformer.handcraft.single_head import HeadWeights

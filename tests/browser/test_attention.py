@@ -1,7 +1,5 @@
 """The attention view: choosing a head, the matrix, lines, text, layers, and comparing two heads."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The attention view of long texts, with windows and sinks: what is fetched, and how one moves about."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

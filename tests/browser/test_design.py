@@ -1,7 +1,5 @@
 """The design view in a browser: a hand-designed head's numbers are changed, and what comes of it is seen and judged."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

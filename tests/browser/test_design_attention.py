@@ -1,7 +1,5 @@
 """What the other views show of a hand-designed head whose numbers somebody has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Heads that begin with zeros and programs with a blank: verdicts follow, the address and a file carry the answer."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A mixture of experts in a browser: where every token went, one token through the layers, and the load."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

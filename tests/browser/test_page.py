@@ -1,7 +1,5 @@
 """The whole page in a browser: every model, every view, the address, colours, a phone, the keyboard, a lost server."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A phone of 390 pixels: everything is in reach of a finger, and the head of the page is short."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Page, expect
 

@@ -1,7 +1,5 @@
 """The program view in a browser: graph, heads and stream follow what is typed, and agree with the program."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

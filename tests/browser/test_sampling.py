@@ -1,7 +1,5 @@
 """Sampling in a browser: the next token's distribution, the rule that cuts it, and writing on step by step."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

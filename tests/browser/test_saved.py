@@ -1,7 +1,5 @@
 """Saved pages: one file each, opened from the disk with the network cut."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The scramble view in a browser: what a model reads is put into another order, and nothing of its answer moves."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a head passes on, heads pinned beside each other, and attention after an edit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

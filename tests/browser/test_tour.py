@@ -1,7 +1,5 @@
 """The start page, and the tours that begin there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Changing a model in a browser: what is clicked, what is asked, and what is shown before and after."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

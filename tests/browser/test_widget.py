@@ -1,7 +1,5 @@
 """The notebook's widget, in a page that does what a notebook does: carry messages between a cell and the kernel."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """What heads look for: of a model, in lists by layer and head, for decoders alone."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

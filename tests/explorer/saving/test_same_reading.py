@@ -3,8 +3,6 @@
 Otherwise a saved page lacks the answers that it asks for. The page's side runs in Node.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

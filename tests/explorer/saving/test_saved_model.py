@@ -1,7 +1,5 @@
 """The engine of a saved page, in Node, against the server: the same answers to the same requests."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
