@@ -533,6 +533,12 @@ def test_a_certificate_says_what_it_covers() -> None:
     assert "wherever" not in str(verify_program(compile_program(lib.histogram(), "ab", 3)))
 
 
+@pytest.mark.parametrize("vocabulary", [(1, 7, 3), (3, 2, 1)])
+def test_a_certificate_names_the_tokens_that_there_are(vocabulary: tuple[int, ...]) -> None:
+    text = str(verify_program(compile_program(tokens, vocabulary, 2)))
+    assert f"tokens of {', '.join(map(str, vocabulary))};" in text
+
+
 def test_a_file_for_other_sequences_is_covered_as_such(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     save_program(compile_program(lib.length, "ab", 4), path)

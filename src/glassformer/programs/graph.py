@@ -55,7 +55,7 @@ def values_in_words(domain: tuple[Value, ...] | None) -> str:
     if domain is None:
         return "numbers"
     whole = all(type(value) is int for value in domain)
-    if whole and len(domain) > 2 and domain[-1] - domain[0] == len(domain) - 1:
+    if whole and len(domain) > 2 and domain == tuple(range(domain[0], domain[0] + len(domain))):
         return f"{domain[0]} to {domain[-1]}"
     shown = [value_in_words(value) for value in domain[:_MOST_VALUES]]
     more = [f"... ({len(domain)} values)"] if len(domain) > _MOST_VALUES else []
