@@ -352,6 +352,16 @@ def test_equal_values_of_other_types_stay_apart() -> None:
             assert same(model.run([KINDS[place] for place in places]), wanted)
 
 
+@pytest.mark.parametrize("zeros", [(0, False), (0.0, -0.0), (False, 0.0, 0)])
+def test_zeros_alone_stay_apart(zeros: tuple[Any, ...]) -> None:
+    for program in (tokens, aggregate(PREVIOUS, tokens), elementwise(repr, tokens)):
+        model = compile_program(program, zeros, 3)
+        assert verify_program(model).verdict == "holds"
+        assert same(model.run(zeros), program(zeros))
+    never = aggregate(PREVIOUS, tokens == "z", 0)
+    assert same(compile_program(never, "ab", 3).run("abb"), [0, False, False])
+
+
 def test_tokens_of_another_type_are_none_of_the_vocabulary() -> None:
     model = compile_program(elementwise(str, tokens), (1.0, "a"), 2)
     with refused("[1]"):

@@ -519,7 +519,7 @@ def _evenly(values: Sequence[Value]) -> bool:
     gap = float(np.diff(np.sort(numbers)).min())
     if len(numbers) < len(values):  # others are 1 apart
         gap = min(gap, 1.0)
-    return bool(np.ptp(numbers) <= 2 * gap * len(values)) and max(map(abs, numbers)) <= MOST_SUMS * gap
+    return bool(np.ptp(numbers) <= 2 * gap * len(values)) and max(map(abs, numbers)) < MOST_SUMS * gap
 
 
 def _squares(
