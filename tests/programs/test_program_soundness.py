@@ -362,6 +362,22 @@ def test_zeros_alone_stay_apart(zeros: tuple[Any, ...]) -> None:
     assert same(compile_program(never, "ab", 3).run("abb"), [0, False, False])
 
 
+def test_numbers_of_numpy_become_those_of_python(tmp_path: Path) -> None:
+    small = elementwise(lambda token: np.int8(token), tokens)
+    assert (small + small)([100, 1]) == [200, 2]
+    assert aggregate(everything, small)([100, 101, 102]) == [101, 101, 101]
+    for program in (small, elementwise(lambda token: np.sqrt(token), tokens)):
+        assert {type(value) for value in program([1, 4])} <= {int, float}
+        save_program(compile_program(program, (1, 2, 3), 2), tmp_path / "t.json")
+        model = load_program(tmp_path / "t.json")
+        model.program = program
+        assert verify_program(model).verdict == "holds"
+    with refused("np.int8"):
+        (tokens + tokens)([np.int8(100)])
+    with refused("np.int8"):
+        compile_program(tokens, [np.int8(100), np.int8(1)], 2)
+
+
 def test_tokens_of_another_type_are_none_of_the_vocabulary() -> None:
     model = compile_program(elementwise(str, tokens), (1.0, "a"), 2)
     with refused("[1]"):

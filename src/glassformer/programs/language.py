@@ -320,7 +320,7 @@ def _require_variable(name: str, given: object) -> None:
 
 
 def _exact(number: Any) -> Fraction:
-    ok = isinstance(number, Rational | float) and number - number == 0
+    ok = is_number(number) and number - number == 0
     require(ok, f"{number!r} in a sum", "a finite number or a variable", "Use elementwise() for other values.")
     return Fraction(number)
 
@@ -365,12 +365,14 @@ def distinct(values: Iterable[Value]) -> list[Value]:
 
 def is_number(value: Value) -> bool:
     """Whether a value can be added to others."""
-    return isinstance(value, Rational | float)
+    return isinstance(value, int | float | Fraction)
 
 
 def simplest(value: Value) -> Value:
-    """A whole fraction as an int; other values as they are."""
-    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
+    """A whole fraction as an int, NumPy's numbers as Python's, which do not overflow; other values as they are."""
+    if isinstance(value, float):
+        return float(value)
+    return int(value) if isinstance(value, Rational) and value.denominator == 1 else value
 
 
 def apply(part: Elementwise, values: Sequence[Value]) -> Value:
@@ -402,7 +404,7 @@ def _given(part: Elementwise, values: Sequence[Value]) -> str:
 def require_value(value: Value, context: str) -> None:
     """Refuse all but texts, None, numbers that are finite in float64, and tuples of these."""
     if not _is_value(value):
-        got, fix = f"{context} {_shown(value)}", "Return None where there is no value."
+        got, fix = f"{context} {_shown(value)}", "Use Python's own types, and None where there is no value."
         require(False, got, "a finite number, a string, None or a tuple of these", fix)
 
 
