@@ -1,15 +1,18 @@
 """Compiled programs in files: every bit and name comes back, and a hostile file costs one line and no memory."""
 
+import enum
 import json
 import operator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from glassformer.errors import InputError
+from glassformer.kernels.pattern import Pattern
 from glassformer.programs import (
     CompiledProgram,
     Variable,
@@ -104,6 +107,35 @@ def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     with refused("not finite"):
         save_program(model, tmp_path / "model.json")
     assert list(tmp_path.iterdir()) == []
+
+
+class Sign(enum.IntEnum):
+    PLUS = 1
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+@pytest.mark.parametrize("value", [Pair(1, 2), (np.sqrt(2), 1), np.str_("a"), Sign.PLUS])
+def test_values_that_a_file_would_change_are_not_saved(value: Any, tmp_path: Path) -> None:
+    model = compile_program(elementwise(lambda token: value if token == "b" else "c", tokens), "ab", 2)
+    with refused("of type (Pair|float64|str_|Sign)"):
+        save_program(model, tmp_path / "model.json")
+
+
+def test_settings_that_a_file_does_not_hold_are_not_saved(tmp_path: Path) -> None:
+    model, path = compiled("histogram"), tmp_path / "model.json"
+    for name, value in (("pattern", Pattern(causal=True)), ("scale", 3.0)):
+        kept = getattr(model.layers[0].attention, name)
+        setattr(model.layers[0].attention, name, value)
+        with refused("settings of attention"):
+            save_program(model, path)
+        setattr(model.layers[0].attention, name, kept)
+    with refused("float16"):
+        save_program(model.half(), path)
+    assert not path.exists()
 
 
 def test_a_file_is_as_large_as_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ null; ``{"fraction": [1, 3]}``, ``{"float": 0.5}``, or ``{"tuple": [...]}`` of v
 
 import json
 from fractions import Fraction
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +27,7 @@ from torch import Tensor
 from glassformer.config import config
 from glassformer.errors import InputError, require
 from glassformer.files import write_text
+from glassformer.programs.certificate import network_of
 from glassformer.programs.domains import Domains
 from glassformer.programs.language import Value
 from glassformer.programs.model import CompiledProgram, Coordinate, make_block
@@ -73,13 +73,15 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
     """
     path = Path(path)
     require_place(path)
-    state = model.state_dict()
+    state, dtype = model.state_dict(), str(model.output.weight.dtype).removeprefix("torch.")
+    require(dtype in _DTYPES, f"weights of {dtype}", " or ".join(_DTYPES), "Convert them, or save it as safetensors.")
     finite = all(bool(each.isfinite().all()) for each in state.values())
     require(finite, "weights that are not finite", "finite weights", "Compile the program again.")
+    network_of(model)  # refuses settings that a file does not hold
     content = {
         "format": FORMAT,
         "name": model.name[:_LONGEST_NAME],
-        "dtype": str(model.output.weight.dtype).removeprefix("torch."),
+        "dtype": dtype,
         "vocabulary": [_plain(token) for token in model.domains.vocabulary],
         "max_len": model.domains.max_len,
         "causal": model.domains.causal,
@@ -183,11 +185,13 @@ def _tensor(name: str, rows: list[float] | list[list[float]]) -> Float64[Tensor,
 
 def _plain(value: Value) -> Any:
     """A value as JSON."""
-    if value is None or isinstance(value, bool | str):
+    if value is None or type(value) in (bool, str):
         return value
-    if isinstance(value, Integral):
-        require(abs(int(value)) <= _LARGEST_INT, f"the value {value}", "at most 2^53", "Use smaller numbers.")
-        return int(value)
+    known = type(value) in (int, float, Fraction, tuple)
+    require(known, f"the value {value!r} of type {type(value).__name__}", "a type of Python's own", "Convert it.")
+    if isinstance(value, int):
+        require(abs(value) <= _LARGEST_INT, f"the value {value}", "at most 2^53", "Use smaller numbers.")
+        return value
     if isinstance(value, Fraction):
         return {"fraction": [_plain(value.numerator), _plain(value.denominator)]}
     return {"float": value} if isinstance(value, float) else {"tuple": [_plain(each) for each in value]}
