@@ -36,7 +36,7 @@ def test_it_is_proved_for_all_pairs_and_right_on_many(dtype: torch.dtype) -> Non
     assert (model.add(pairs) == pairs.sum(1)).all()
 
 
-@pytest.mark.parametrize("num_digits", [6, 9, 15])
+@pytest.mark.parametrize("num_digits", [6, 9, 15, 18])
 def test_numbers_of_other_lengths(num_digits: int) -> None:
     model = Adder(num_digits)
     assert verify_adder(model).holds
@@ -133,8 +133,9 @@ def test_what_cannot_be_proved_or_added_is_refused() -> None:
         model.add(np.array([[10**6, 1]]))
     with pytest.raises(InputError):
         model.add(np.array([[-1, 1]]))
-    with pytest.raises(InputError):
-        Adder(5)
+    for number in (5, 19):  # the sums of 19 digits overflow int64
+        with pytest.raises(InputError):
+            Adder(number)
     with torch.no_grad():
         model.get_parameter("layers.0.attention.query.weight")[0, 0] = 0.1
     with pytest.raises(InputError):

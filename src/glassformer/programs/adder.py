@@ -48,14 +48,16 @@ class Adder(nn.Module):
     """The transformer of this module: embedding, one block without norms, output. 78 parameters, zeros among them.
 
     Args:
-        num_digits: Digits of each number, from 6: no pair of coordinates turns faster than a radian per position.
+        num_digits: Digits of each number. From 6: no pair of coordinates turns faster than a radian per position. To
+            18: larger sums are no whole numbers of 64 bits.
 
     Shape: tokens ``[batch, position]`` to logits of the next digit ``[batch, position, 10]``.
     """
 
     def __init__(self, num_digits: int = 10) -> None:
         super().__init__()
-        require(num_digits >= 6, f"num_digits = {num_digits}", "at least 6", "Put zeros before shorter numbers.")
+        fits, fix = 6 <= num_digits <= 18, "Put zeros before shorter numbers."
+        require(fits, f"num_digits = {num_digits}", "from 6 to 18", fix)
         self.num_digits = num_digits
         period = num_digits + 1
         # Of the two pairs of coordinates the second turns once in a period.
