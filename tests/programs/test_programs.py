@@ -289,3 +289,9 @@ def test_parts_that_share_many_others_are_compiled() -> None:
     assert len(str(total)) < 200
     for program in (second, total / 2**40):
         assert verify_program(compile_program(program, (0, 1), 3)).verdict == "holds"
+
+
+def test_a_sequence_above_max_len_has_no_output() -> None:
+    for most in (1, 2):
+        with pytest.raises(IndexError):
+            compile_program(tokens, "ab", most)(torch.tensor([[0, 1, 0]]))

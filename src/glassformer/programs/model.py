@@ -72,7 +72,7 @@ class CompiledProgram(nn.Module):
         self, tokens: Int[Tensor, "batch position"], key_padding: Bool[Tensor, "batch position"] | None = None
     ) -> Float[Tensor, "batch position"]:
         """The number that stands for each position's value. ``key_padding`` is True where a token is real."""
-        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.layers:
             x = block(x, key_padding=key_padding)
         return self.output(x)[..., 0]
