@@ -44,6 +44,20 @@ def test_a_copy_made_in_a_block_is_unedited(kind: str) -> None:
 
 
 @torch.no_grad()
+def test_a_copy_made_in_a_block_can_be_edited_as_its_original() -> None:
+    model, tokens = small(), torch.randint(1, 50, (2, 6))
+    for made in (scale("heads", 2.0), zero("residual")):
+        for edit in (scale("heads", 2.0), zero("residual_before")):
+            with intervene(model, edit):
+                wanted = logits_of(model, tokens)
+            with intervene(model, made):
+                twin = copy.deepcopy(model)
+                logits_of(model, tokens)
+            with intervene(twin, edit):
+                assert all(torch.equal(logits_of(twin, tokens), wanted) for _ in range(2))
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "gpt2"])
 def test_tasks_have_all_edits_of_the_block_that_began_them_or_none(kind: str) -> None:
     model, tokens = small(kind), torch.randint(1, 50, (2, 6))

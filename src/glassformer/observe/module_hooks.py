@@ -88,6 +88,7 @@ def insert(module: nn.Module, where: str, change: Change, order: int, scope: Sco
     entry = order, change, scope
     with _lock:
         if key not in _inserted:
+            _leave_copy(module, where)
             register = module.register_forward_pre_hook if "input" in where else module.register_forward_hook
             _inserted[key] = register(_HOOKS[where], with_kwargs=True, prepend="first" in where), []
         changes = _inserted[key][1]
@@ -126,7 +127,8 @@ def has_other_hooks(model: nn.Module) -> bool:
 def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     found = _inserted.get((id(module), where))
     if found is None:
-        _leave_copy(module)
+        with _lock:
+            _leave_copy(module, where)
     if found is None or not isinstance(values, Tensor):
         return values
     given = Given((*args, *kwargs.values()))
@@ -145,10 +147,11 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
     return values
 
 
-def _leave_copy(module: nn.Module) -> None:
-    """Take our hooks off a copy of a module, or off one that was loaded, whose original had them."""
-    for hooks in (module._forward_hooks, module._forward_pre_hooks):
-        for number in [number for number, hook in hooks.items() if hook in _HOOKS.values()]:
+def _leave_copy(module: nn.Module, where: str) -> None:
+    """Take our hook at a place off a copy of a module, or off one that was loaded, whose original had it."""
+    hooks = module._forward_pre_hooks if "input" in where else module._forward_hooks
+    for number in [number for number, hook in hooks.items() if hook is _HOOKS[where]]:
+        if (id(module), where) not in _inserted:
             del hooks[number]
 
 
