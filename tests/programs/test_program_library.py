@@ -239,3 +239,8 @@ def test_unusable_arguments_are_refused() -> None:
     for base in (1, 11):
         with refused("base"):
             lib.addition(base)
+
+
+def test_a_part_of_a_text_of_keys_is_no_key() -> None:
+    facts = ["a", "ab", "a", "ab", ""]
+    assert lib.lookup("ab")(facts, causal=True) == lib.lookup(["a", "b"])(facts, causal=True)

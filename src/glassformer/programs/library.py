@@ -185,6 +185,7 @@ def lookup(keys: Sequence[Value]) -> Variable:
 
     A fact is a key followed by a value; all tokens but keys are values. The latest fact of a key counts.
     """
+    keys = tuple(keys)  # a text would have "ab" in it where keys are a and b
     key = elementwise(lambda token: token if token in keys else None, tokens, label="key")
     before = elementwise(lambda token, k: None if token in keys else k, tokens, shift(key, 1), label="key of the fact")
     return latest(tokens, before, key).named("value of the key")
