@@ -372,7 +372,7 @@ def simplest(value: Value) -> Value:
     """A whole fraction as an int, NumPy's numbers as Python's, which do not overflow; other values as they are."""
     if isinstance(value, float):
         return float(value)
-    return int(value) if isinstance(value, Rational) and value.denominator == 1 else value
+    return int(value.numerator) if isinstance(value, Rational) and value.denominator == 1 else value
 
 
 def apply(part: Elementwise, values: Sequence[Value]) -> Value:
