@@ -434,6 +434,8 @@ def test_what_cannot_be_edited_is_refused() -> None:
         zero("pixels")
     with refused("heads of the site residual"):
         zero("residual", heads=1)
+    with refused("neurons of an edit of neurons", fix="change"):
+        zero("neurons", neurons=3)
     for edit, got in (
         (zero("ffn", layers=9), "layers.*9"),
         (zero("heads", heads=4), "heads.*4"),

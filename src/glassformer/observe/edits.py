@@ -77,17 +77,17 @@ def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any
         require(isinstance(new, Tensor | float | int), got, "a tensor or a number", "Return the new value.")
         return new
 
-    return Edit(site, changed, **where)
+    return _edit(site, changed, where)
 
 
 def zero(site: str, **where: Any) -> Edit:
     """Set to 0: zero ablation. Of ``router``, which is probabilities, that forbids the expert."""
-    return Edit(site, lambda values, point, labels: torch.zeros_like(values), **where)
+    return _edit(site, lambda values, point, labels: torch.zeros_like(values), where)
 
 
 def scale(site: str, factor: float | int, **where: Any) -> Edit:
     """Multiply by ``factor``."""
-    return Edit(site, lambda values, point, labels: values * factor, **where)
+    return _edit(site, lambda values, point, labels: values * factor, where)
 
 
 def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
@@ -103,13 +103,13 @@ def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
         require(fits and not vector.is_complex(), got, f"what can be broadcast to {list(values.shape)}", fix)
         return values + vector.to(values)
 
-    return Edit(site, added, **where)
+    return _edit(site, added, where)
 
 
 def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
     """Replace by ``value``, which is broadcast, in the order of the selections; of ``weights``, it forces an attention
     pattern."""
-    return Edit(site, lambda values, point, labels: value, **where)
+    return _edit(site, lambda values, point, labels: value, where)
 
 
 def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = None, **where: Any) -> Edit:
@@ -164,7 +164,7 @@ def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = Non
         require(fits, f"{got} of shape {list(found.shape)}", f"{list(values.shape)}, or one example", fix)
         return found
 
-    return Edit(site, taken, run=run, **where)
+    return _edit(site, taken, where, run=run)
 
 
 Over = Literal["all", "position"]
@@ -214,7 +214,7 @@ def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) ->
             found = torch.cat(rows).mean(0, keepdim=True).unsqueeze(across)
         return _chosen(found, record, "head", labels.get("head"), got)
 
-    return Edit(site, averaged, run=run, **where)
+    return _edit(site, averaged, where, run=run)
 
 
 def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
@@ -259,7 +259,7 @@ def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:
     """Forbid that ``queries`` attend to ``keys``. It is a mask of the fused kernel."""
-    return Edit("scores", infinite, queries=queries, keys=keys, kernel="forbid", **where)
+    return _edit("scores", infinite, where, queries=queries, keys=keys, kernel="forbid")
 
 
 def remove_sinks(
@@ -276,7 +276,17 @@ def force_experts(experts: Selection, **where: Any) -> Edit:
         chosen = torch.tensor(select("experts", experts, values.shape[-1]), device=values.device)
         return torch.zeros_like(values).index_copy(2, chosen, values.index_select(2, chosen))
 
-    return Edit("router", kept, **where)
+    return _edit("router", kept, where)
+
+
+_SELECTIONS = ("modules", "layers", "heads", "queries", "keys", "examples", "experts")
+
+
+def _edit(site: str, change: Callable[[Tensor, HookPoint, Labels], Tensor | float], where: Any, **own: Any) -> Edit:
+    unknown = [name for name in where if name not in _SELECTIONS]
+    fix = "Choose among these; change(site, function) reaches a part that they do not."
+    require(not unknown, f"{', '.join(unknown)} of an edit of {site}", f"selections by {', '.join(_SELECTIONS)}", fix)
+    return Edit(site, change, **own, **where)
 
 
 def _check_run(name: str, site: str, run: Captured) -> None:
