@@ -301,3 +301,10 @@ def test_what_a_record_or_capture_lacks_is_refused() -> None:
         _ = seen.records[0].grad
     with refused("nothing", expected="one of weights"):
         seen.of("nothing")
+
+
+def test_a_record_shows_its_shape_and_not_its_numbers() -> None:
+    model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8))
+    with capture(model, what="residual", layers=1) as seen:
+        model(torch.tensor([[3, 1, 4]]))
+    assert repr(seen.records) == "[Record(residual [1, 3, 32] of layers.1, call 0)]"

@@ -41,7 +41,7 @@ AXES = MappingProxyType(
 """What can be captured, and the axes of each."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Record:
     """One tensor of one call of one module.
 
@@ -70,7 +70,10 @@ class Record:
     length: int | None = None
     source: bool = False
     cross: bool = False
-    gradient: Callable[[], Tensor | None] | None = field(default=None, repr=False)
+    gradient: Callable[[], Tensor | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Record({self.what} {list(self.values.shape)} of {self.name}, call {self.call})"
 
     @property
     def axes(self) -> tuple[str, ...]:
