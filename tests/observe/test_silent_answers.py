@@ -292,3 +292,12 @@ def test_a_block_that_was_changed_is_checked_again() -> None:
                 model(TOKENS)
     with refused("differs by"), capture(model, what="attention"):
         model(TOKENS)
+
+
+def test_a_mean_ablation_refuses_reference_texts_with_padding() -> None:
+    real = torch.ones(2, 8, dtype=torch.bool)
+    texts = {"tokens": TOKENS, "key_padding": real.clone()}
+    ablation_sweep(decoder(), texts, difference, reference=texts)
+    real[1, :3] = False
+    with refused("padding.*key_padding"):
+        ablation_sweep(decoder(), texts, difference, reference=texts | {"key_padding": real}, mean="all")

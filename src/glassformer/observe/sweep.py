@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, product
 from typing import Any, Literal, get_args
@@ -55,8 +55,8 @@ class Sweep:
     layers: tuple[int, ...]
     clean: float
     corrupted: float | None = None
-    by_text: Float[Tensor, " layer *place text"] | None = None
-    unchanged_by_text: Float[Tensor, " text"] | None = None
+    by_text: Float[Tensor, " layer *place text"] | None = field(default=None, repr=False)
+    unchanged_by_text: Float[Tensor, " text"] | None = field(default=None, repr=False)
 
     @property
     def effects(self) -> Float[Tensor, " layer *place"]:
@@ -165,7 +165,7 @@ def ablation_sweep(
     Args:
         model: As for :func:`patch_sweep`, and so are the others.
         reference: Texts over which the mean is taken (mean ablation): a head that reads nothing in particular then
-            keeps what later layers expect of it.
+            keeps what later layers expect of it. Without padding, which the mean would count.
         mean: ``"position"``: for each position its own, over reference texts of the same length as ``texts``.
             ``"all"``: over the texts and their positions, of which the first may be much larger than the others.
 
@@ -176,6 +176,10 @@ def ablation_sweep(
     """
     model = network_of(model)
     runner, average = Runner(model, metric, logits, part), None if reference is None else (prepared(reference)[0], mean)
+    for name, mask in ({} if average is None else average[0]).items():
+        whole = name not in ("key_padding", "attention_mask", "real") or mask.dim() != 2 or bool(mask.all())
+        fix = "Sweep with reference texts of one length: a mean would count padding."
+        require(whole, f"reference texts with padding, by their {name}", "no padding", fix)
     require(mean in get_args(Over), f"mean = {mean!r}", "'position' or 'all'", "Choose one of these.")
     steps = _steps(runner, prepared(texts), site, by, layers, batch_size, average=average)
     return _finished(steps, site, progress)
