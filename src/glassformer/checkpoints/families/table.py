@@ -138,6 +138,8 @@ class Family:
         found = self._sizes(file)
         for name, value in self.fixed.items():
             file.only(name, value)
+        fix = "Take a model that reads from left to right."
+        require(file.flag("is_causal", True), "is_causal = False", "True", fix)
         for name in self.ignored:
             file.get(name)
         if self.rope is not None:
