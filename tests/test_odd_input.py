@@ -69,6 +69,15 @@ def test_fields_of_directories_that_a_family_uses_otherwise() -> None:
         from_config(model_type="smollm3", use_sliding_window=True, sliding_window=16)
     with refused("attn_logit_softcapping"):
         from_config(model_type="gemma3_text", attn_logit_softcapping=30.0)
+    linear = {"rope_type": "linear", "factor": 4.0}
+    with refused(r"rope_scaling.rope_theta = 10000.0 and rope_parameters.rope_theta = 5.0"):
+        from_config(model_type="llama", rope_scaling=linear, rope_parameters=linear | {"rope_theta": 5.0})
+    full = linear | {"rope_type": "yarn", "original_max_position_embeddings": 32}
+    with refused("original_max_position_embeddings = 8"):
+        parts = {"full_attention": full}
+        from_config(model_type="gemma3_text", rope_parameters=parts, original_max_position_embeddings=8)
+    with refused("is_causal = False"):
+        from_config(model_type="llama", is_causal=False)
     factors = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0}
     phi3 = from_config(model_type="phi3", max_position_embeddings=16384, rope_scaling=factors)
     assert phi3.rope_scaling.original_max_seq_len == Phi3Config().original_max_position_embeddings == 4096

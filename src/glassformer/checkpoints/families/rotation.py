@@ -47,14 +47,20 @@ class Rope:
             if outer:
                 outer.require_known()
         parts = [part for part in (old, new) if part]
-        base = {f"{part.place}rope_theta": part.get("rope_theta") for part in parts}
-        found["rope_base"] = alike({self.base_key: fields.get(self.base_key), **base}, self.base)
+
+        def number(key: str, inside: str, default: float) -> float:
+            """A part without it has the default, whatever the other part says."""
+            outer = {key: fields.get(key)}
+            named = {f"{part.place}{inside}": part.get(inside) for part in parts}
+            return alike(outer | {name: alike(outer | {name: each}, default) for name, each in named.items()}, default)
+
+        found["rope_base"] = number(self.base_key, "rope_theta", self.base)
         if self.fraction is not None:
-            given = {f"{part.place}{self.fraction_key}": part.get("partial_rotary_factor") for part in parts}
-            fraction = alike({self.fraction_key: fields.get(self.fraction_key), **given}, self.fraction)
-            rotary = int(head_dim * fraction)
+            rotary = int(head_dim * number(self.fraction_key, "partial_rotary_factor", self.fraction))
             found["rotary_dim"] = None if rotary == head_dim else rotary
-        original = fields.get("original_max_position_embeddings", self.original)
+        # With a rotation by kind of layer it is read within it only.
+        by_kind = self.local_base is not None
+        original = None if by_kind else fields.get("original_max_position_embeddings", self.original)
         width = found.get("rotary_dim") or head_dim
         scalings = [self._scaling(part, original, width, max_seq_len) for part in parts]
         same = all(scaling == scalings[0] for scaling in scalings)
@@ -84,7 +90,7 @@ class Rope:
         written: dict[str, Any] = {self.base_key: config.rope_base, "rope_scaling": write_scaling(config.rope_scaling)}
         if self.fraction is not None:
             written[self.fraction_key] = (config.rotary_dim or config.head_dim) / config.head_dim
-        if isinstance(config.rope_scaling, LongRope):
+        if isinstance(config.rope_scaling, LongRope) and self.local_base is None:
             written["original_max_position_embeddings"] = config.rope_scaling.original_max_seq_len
         if self.local_base is None:
             return written
