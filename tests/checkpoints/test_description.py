@@ -4,17 +4,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from random_gpt_oss import GPT_OSS_TINY, SIZES, random_gpt_oss, write_random_gpt_oss
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    RobertaConfig,
+    RobertaModel,
+)
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.checkpoints.description import describe, describe_decoder
+from glassformer.checkpoints.description import describe, describe_decoder, describe_gguf
 from glassformer.checkpoints.families.files import in_family
-from glassformer.checkpoints.families.gpt_oss import OPENAI
+from glassformer.checkpoints.families.gguf_metadata import gguf_entries
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
+from glassformer.checkpoints.gguf import load_gguf
+from glassformer.checkpoints.gguf_file import read_gguf
+from glassformer.checkpoints.gguf_writing import _metadata, write_gguf
 from glassformer.errors import CheckpointError
+from glassformer.kernels.options import Clamp
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
 
@@ -177,3 +193,56 @@ def test_narrow_experts_cannot_be_packed(tmp_path: Path) -> None:
     found = describe(tmp_path / "model")
     assert found.memory(2, packed=True) is None
     assert math.isclose(found.memory(2) or 0, 2 * found.total)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_parts_are_those_of_the_decoder_whatever_their_names(tied: bool, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 50, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
+    neox = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, intermediate_size=64, tie_word_embeddings=tied))
+    gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, n_positions=64, tie_word_embeddings=tied))
+    for model, positions in ((neox, 0), (gpt2, 64)):
+        model.save_pretrained(tmp_path / "model")
+        file = tmp_path / "model" / "model.safetensors"
+        # As older versions of transformers wrote them.
+        mask = "transformer.h.0.attn.bias" if positions else "gpt_neox.layers.0.attention.bias"
+        save_file(load_file(file) | {mask: torch.ones(1, 1, 64, 64)}, file, metadata={"format": "pt"})
+        found = describe(tmp_path / "model")
+        total = sum(weight.numel() for weight in model.parameters())
+        assert found.total == total
+        assert found.active == (total if tied else total - (50 + positions) * 32)
+        assert found.parameters["embedding"] == (50 + positions) * 32
+        assert found.parameters["norms"] == 5 * 2 * 32
+        assert found.parameters.get("output", 0) == (0 if tied else 50 * 32)
+        assert (found.parameters["others"], found.stored_bytes["others"]) == (0, 4 * 64 * 64)
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16", "Q8_0"])
+@pytest.mark.parametrize("experts", [None, 4])
+def test_memory_of_gguf_files(kind: str, experts: int | None, tmp_path: Path) -> None:
+    config = DecoderConfig(50, 2, 32, 64, 4, 8, num_experts=experts)
+    write_gguf(Decoder(config), tmp_path / "model.gguf", kind=kind)
+    file = read_gguf(tmp_path / "model.gguf")
+    assert describe_gguf(file).held == held(load_gguf(file))
+
+
+def test_memory_of_gguf_files_with_packed_experts(tmp_path: Path) -> None:
+    config = replace(DENSE, window=4, sinks=True, attention_bias=True, ff_bias=True, clamp=Clamp())
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "gpt-oss")
+    for key, value in _metadata(GPT_OSS, config).items():
+        if key.startswith("gpt-oss."):
+            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
+    writer.add_uint32("gpt-oss.attention.sliding_window", 4)
+    for entry in gguf_entries(GPT_OSS, config, ()):
+        for name, shape in entry.shapes().items():
+            if "exps.weight" in name:
+                blocks = np.zeros((*shape[:-1], shape[-1] // 32 * 17), np.uint8)
+                writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+            else:
+                writer.add_tensor(name, np.zeros(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = read_gguf(tmp_path / "model.gguf")
+    found, decoder = describe_gguf(file), load_gguf(file)
+    assert (found.held, found.experts) == (held(decoder), "mxfp4")

@@ -2,16 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder
-from glassformer.checkpoints.families import files
+from glassformer.checkpoints.families import family_in, files
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries
-from glassformer.checkpoints.gguf import gguf_config
+from glassformer.checkpoints.gguf import gguf_config, has_packed_experts, stored_dtype
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.kernels.blocks import KINDS
@@ -25,17 +25,18 @@ SIXTEENTHS: dict[DenseFormat | None, int] = {None: 32, "lossless": 24, "int8": 1
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
 """The part of a model that a tensor belongs to."""
 
-# A tensor belongs to the first part with a word in its name.
+# A tensor belongs to the first part with a word in its name, which is ours or of the BERT family.
 _WORDS: dict[Part, tuple[str, ...]] = {
     "norms": ("norm",),
-    "router": ("router", "mlp.gate.", "block_sparse_moe.gate."),
-    "attention": ("attn", "attention"),
-    "experts": ("experts.", "mlp1_", "mlp2_"),
+    "router": ("router",),
+    "attention": ("attention",),
     "others": ("pooler.", "cls.", "classifier.", "position_ids"),
-    "output": ("lm_head.", "unembedding."),
+    "output": ("lm_head.",),
     "embedding": ("embed", "positions.", "token_types."),
-    "feed-forward": ("ffn.", "mlp.", "intermediate.", "output.dense"),
+    "feed-forward": ("ffn.", "intermediate.", "output.dense"),
 }
+# BERT's numbers of positions; masks and frequencies of decoders are named so, too.
+_NO_WEIGHT = "position_ids"
 
 
 @dataclass(frozen=True)
@@ -118,45 +119,59 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
     """
     content = read_json(directory / CONFIG_FILE)
     stored = stored_tensors(directory) if stored is None else stored
-    return _described(*_read_config(directory, content, stored), stored)
+    family, layout, config = _read_config(directory, content, stored)
+    row = family_in(content)
+    names = dict(zip(stored, stored, strict=True))
+    if row is not None and isinstance(config, DecoderConfig):
+        ours = {name: entry.ours[0] for entry in row.entries(config) for name in entry.theirs}
+        ours[f"{row.names['output']}.weight"] = "output.weight"
+        names = {tensor.name: ours[name] for name, tensor in files.named(row, stored).items()}
+    return _described(family, layout, config, [(names.get(name, _NO_WEIGHT), each) for name, each in stored.items()])
 
 
 def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
     """Describe a directory of weights whose configuration is elsewhere, as in a run."""
     stored = stored_tensors(directory)
     decoders.own_tensors(config, stored, directory)
-    return _described("glassformer", "glassformer", config, stored)
+    return _described("glassformer", "glassformer", config, stored.items())
 
 
 def describe_gguf(file: GgufFile) -> Description:
     """Describe a GGUF file; no tensor is read."""
     family, config = gguf_config(file)
     parts, sizes, kinds = Counter[Part](), Counter[Part](), dict[str, tuple[int, int]]()
-    held = 0
-    for entry in gguf_entries(family, config, file.tensors):
+    held, wide = 0, stored_dtype(file).itemsize
+    entries = gguf_entries(family, config, file.tensors)
+    packed = has_packed_experts({name: file.tensors[each.theirs[0]].kind for each in entries for name in each.ours})
+    config = replace(config, expert_format="mxfp4") if packed else config
+    for entry in entries:
         for tensor in (file.tensors[name] for name in entry.theirs):
             part, count = _part(entry.ours[0], config), math.prod(tensor.shape)
             parts[part] += count
             sizes[part] += tensor.nbytes
             before = kinds.get(tensor.kind, (0, 0))
             kinds[tensor.kind] = before[0] + 1, before[1] + tensor.nbytes
-            # Layers hold matrices in blocks; experts and other numbers are expanded to float32.
-            held += tensor.nbytes if tensor.kind in KINDS and len(tensor.shape) == 2 else 4 * count
+            # Layers hold matrices in blocks; experts but those packed in MXFP4, and other numbers, are expanded.
+            kept = tensor.kind in KINDS and (packed or len(tensor.shape) == 2)
+            held += tensor.nbytes if kept else wide * count
     return Description(family.name, "GGUF", config, parts, sizes, len(file.pieces), kinds, held)
 
 
 def _described(
-    family: str, layout: str, config: DecoderConfig | EncoderConfig, stored: Mapping[str, StoredTensor]
+    family: str,
+    layout: str,
+    config: DecoderConfig | EncoderConfig,
+    stored: Collection[tuple[str, StoredTensor]],
 ) -> Description:
     parts, sizes = Counter[Part](), Counter[Part]()
-    for name, tensor in stored.items():
+    for name, tensor in stored:
         part, count = _part(name, config), math.prod(tensor.shape)
         sizes[part] += tensor.nbytes
         if tensor.kind == "U8":  # two codes in each byte; exponents are no weights of their own
             count = 2 * count if name.endswith("blocks") else 0
         tied = part == "output" and isinstance(config, DecoderConfig) and config.tied_output
-        parts[part] += 0 if tied else count
-    return Description(family, layout, config, parts, sizes, len({tensor.file for tensor in stored.values()}))
+        parts[part] += 0 if tied or name.endswith(_NO_WEIGHT) else count
+    return Description(family, layout, config, parts, sizes, len({tensor.file for _, tensor in stored}))
 
 
 def _read_config(

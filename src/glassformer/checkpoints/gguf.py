@@ -53,12 +53,9 @@ def load_gguf(
     family, config = gguf_config(file)
     entries = gguf_entries(family, config, file.tensors)
     kinds = {name: file.tensors[entry.theirs[0]].kind for entry in entries for name in entry.ours}
-    if dtype is None:
-        matrices = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
-        dtype = torch.bfloat16 if matrices == {"BF16"} else torch.float32
+    dtype = stored_dtype(file) if dtype is None else dtype
     place = torch.device(device)
-    experts = [name for name in kinds if _EXPERTS.fullmatch(name)]
-    mixture = hold == "blocks" and bool(experts) and all(kinds[name] == "MXFP4" for name in experts)
+    mixture = hold == "blocks" and has_packed_experts(kinds)
     if mixture:
         config = replace(config, expert_format="mxfp4")
     decoder = empty_decoder(config, dtype)
@@ -82,6 +79,17 @@ def load_gguf(
                 _pack(state, entry.ours[0].rpartition(".")[0])
     decoder.family = family.model_type
     return fill(decoder, state)
+
+
+def stored_dtype(file: GgufFile) -> torch.dtype:
+    """That of expanded weights."""
+    matrices = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
+    return torch.bfloat16 if matrices == {"BF16"} else torch.float32
+
+
+def has_packed_experts(kinds: Mapping[str, str]) -> bool:
+    """Whether all experts are in MXFP4; ``kinds`` are those of all tensors by our names."""
+    return {kind for name, kind in kinds.items() if _EXPERTS.fullmatch(name)} == {"MXFP4"}
 
 
 def _layer(entry: Entry) -> tuple[int, int]:

@@ -64,7 +64,7 @@ def open_family(
     ``dtype`` None is the embedding's. When read, a tensor raises :class:`CheckpointError` for weights that are not
     finite, or for an output projection that should be the embedding and differs from it.
     """
-    stored = _named(family, stored_tensors(directory))
+    stored = named(family, stored_tensors(directory))
     config = checked_config(family, directory, content, stored)
     embedding, output = (f"{family.names[name]}.weight" for name in ("embedding", "output"))
     file_dtype = FLOATS[stored[embedding].kind]
@@ -118,7 +118,7 @@ def checked_config(
     family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> DecoderConfig:
     """The decoder's configuration, checked against the tensors of the directory. None of them is read."""
-    stored = _named(family, stored)
+    stored = named(family, stored)
     with config_errors(directory / CONFIG_FILE):
         config = family.read_config(content)
     check_sizes(config, stored, directory, tensors_of_layer(family.names, config))
@@ -138,14 +138,14 @@ def checked_config(
     return config
 
 
-def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Tensors by the names of the table, which some files cut, without masks and frequencies."""
     kept = (family.base, f"{family.names['output']}.")
-    named = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
-    if len(named) < len(stored):
+    found = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
+    if len(found) < len(stored):
         twice = next(name for name in stored if not name.startswith(kept) and f"{family.base}{name}" in stored)
         raise CheckpointError(f"{twice} twice, also after {family.base}", "unique names", "Download the files again.")
-    return {name: tensor for name, tensor in named.items() if not _BUFFERS.fullmatch(name)}
+    return {name: tensor for name, tensor in found.items() if not _BUFFERS.fullmatch(name)}
 
 
 def with_experts(stored: StoredDecoder, experts: Literal["dense", "mxfp4"]) -> StoredDecoder:
