@@ -66,7 +66,7 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
         if one.site == "scores" and one.operation != "forbid":
             touched[number] &= set(named_keys(one)) <= keys[number]
     edits = [one.edit(other) for one in cases]
-    watched = sorted({one.site for one in cases} - {"sinks", "experts"})
+    watched = sorted({one.site for one in cases} - {"sinks"})
     with ExitStack() as blocks:
         if not all(touched):
             blocks.enter_context(refused("no call reached"))

@@ -12,7 +12,7 @@ from glassformer.layers.attention import is_edited
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.detectors import HeadScores, attention_faithfulness, head_scores, rank_correlation
-from glassformer.observe.edits import add, change, patch, scale, zero
+from glassformer.observe.edits import add, change, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
@@ -301,3 +301,29 @@ def test_a_mean_ablation_refuses_reference_texts_with_padding() -> None:
     real[1, :3] = False
     with refused("padding.*key_padding"):
         ablation_sweep(decoder(), texts, difference, reference=texts | {"key_padding": real}, mean="all")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["own", "Mixtral"])
+def test_an_edit_of_experts_changes_what_edits_before_it_leave(kind: str) -> None:
+    sizes = {"num_hidden_layers": 2, "num_local_experts": 4, "num_key_value_heads": 4}
+    model = decoder(num_experts=4, top_k=2) if kind == "own" else small(kind, **sizes)
+    scaled = scale("experts", 3.0, layers=0)
+
+    def answer() -> Tensor:
+        found = model(TOKENS)
+        return difference(found if isinstance(found, Tensor) else found.logits)
+
+    with intervene(model, zero("ffn", layers=0)):
+        wanted = answer()
+    for inner in (zero("experts", layers=0), scale("experts", 0.0, layers=0)):
+        with intervene(model, scaled, inner):
+            torch.testing.assert_close(answer(), wanted, rtol=0, atol=1e-6)
+        with intervene(model, scaled), intervene(model, inner), capture(model, what="experts", layers=0) as seen:
+            torch.testing.assert_close(answer(), wanted, rtol=0, atol=1e-6)
+        assert not seen[0, "experts"].any()
+    with intervene(model, scaled, put("ffn", 0.0, layers=1)):
+        found = ablation_sweep(model, TOKENS, difference, site="experts", layers=0)
+        for expert in range(4):
+            with intervene(model, zero("experts", layers=0, experts=expert)):
+                assert found.values[0, expert] == pytest.approx(float(answer().mean()), abs=1e-6)

@@ -159,7 +159,7 @@ def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` is closed."""
     frames, here = recorder.frames, attached.enter_context(scope())
 
-    def listen(module: nn.Module, where: str, note: Change, order: int = 4) -> None:
+    def listen(module: nn.Module, where: str, note: Change, order: float | int = 4) -> None:
         attached.callback(insert(module, where, note, order, here))
 
     def enclose(module: nn.Module, layer: int, point: HookPoint | None) -> None:
@@ -198,7 +198,7 @@ def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]
             listen(point.out_proj, "input", lambda values, _: recorder.output(values), 0)
     for point in recorder.chosen:
         if point.role == "experts":
-            listen(point.module, "output", partial(recorder.mixture, point))
+            listen(point.module, "output", partial(recorder.mixture, point), 1.5)
         elif point.role == "logits":
             listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:

@@ -342,29 +342,32 @@ class _Attachment:
 
     def _experts(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """An edit of what chosen experts give: its change, weighted, is added to the mixture's output."""
-        copies = _copies.get() // plan.copies
-        each = zip(values.chunk(copies), given[0].chunk(copies), strict=True)
-        return torch.cat([self._experts_of(plan, point, some, of) for some, of in each])
-
-    def _experts_of(self, plan: _Plan, point: HookPoint, values: Tensor, x: Tensor) -> Tensor:
         assert point.route is not None
         assert point.expert_outputs is not None
+        x, copies = given[0], _copies.get() // plan.copies
         _, choices, shares = point.route(x)
         rows, names = self._rows(plan, x.shape[1])
         wanted = torch.zeros_like(choices, dtype=torch.bool)
-        examples = select("examples", plan.edit.examples, len(x))
-        experts = select("experts", plan.edit.experts, point.experts)
+        examples = select("examples", plan.edit.examples, len(x) // copies)
+        experts = torch.tensor(select("experts", plan.edit.experts, point.experts), device=choices.device)
         index = torch.meshgrid(torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij")
-        wanted[index] = torch.isin(choices[index], torch.tensor(experts, device=choices.device))
+        for some, of in zip(wanted.chunk(copies), choices.chunk(copies), strict=True):
+            some[index] = torch.isin(of[index], experts)
         if not bool(wanted.any()):
             return values
-        made = point.expert_outputs(x, choices)
-        part = made[wanted]
-        new = _fitting(plan.edit.change(part, point, {"query": names}), part, "experts", point)
+        before = getattr(values, "experts", None)  # as an edit before this one leaves them
+        before = point.expert_outputs(x, choices) if before is None else before
+        parts = [each[some] for each, some in zip(before.chunk(copies), wanted.chunk(copies), strict=True)]
+        changed = (
+            _fitting(plan.edit.change(part, point, {"query": names}), part, "experts", point)
+            for part in parts
+            if len(part)
+        )
         plan.reached = True
-        changed = torch.zeros_like(made)
-        changed[wanted] = new - part
-        return values + (shares[..., None] * changed).sum(2).to(values.dtype)
+        made = before.index_put((wanted,), torch.cat(list(changed)))
+        edited: Any = values + (shares[..., None] * (made - before)).sum(2).to(values.dtype)
+        edited.experts = made
+        return edited
 
     def _edit_attention(self, plans: Sequence[_Plan], call: Attended) -> Attended:
         point = self._attention

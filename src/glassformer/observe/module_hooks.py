@@ -72,17 +72,17 @@ def suspended() -> Iterator[None]:
 
 
 _lock = threading.Lock()
-_Entry = tuple[int, Change, Scope]
+_Entry = tuple[float | int, Change, Scope]
 """The order of a change, the change, and whose it is."""
 _inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 
 
-def insert(module: nn.Module, where: str, change: Change, order: int, scope: Scope) -> Callable[[], None]:
+def insert(module: nn.Module, where: str, change: Change, order: float | int, scope: Scope) -> Callable[[], None]:
     """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
 
     One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
-    which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1 and 2
-    edits, 3 bookkeeping, 4 captures.
+    which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1
+    edits of experts, 1.5 captures of them, 2 other edits, 3 bookkeeping, 4 captures.
     """
     key = id(module), where
     entry = order, change, scope

@@ -176,7 +176,7 @@ class Recorder:
                 self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
     @torch.no_grad()
-    def mixture(self, point: HookPoint, _: Tensor, given: Sequence[Any]) -> None:
+    def mixture(self, point: HookPoint, values: Tensor, given: Sequence[Any]) -> None:
         """Record one call of a mixture of experts."""
         if not self.frames:
             return
@@ -189,11 +189,13 @@ class Recorder:
         assert point.expert_outputs is not None
         picks = ((1, rows),)
         probabilities, choices, shares = point.route(x)
-        for kind, values in (("router", probabilities), ("shares", shares), ("choices", choices)):
+        for kind, found in (("router", probabilities), ("shares", shares), ("choices", choices)):
             if kind in self.kinds:
-                self._add(kind, point, _taken(values, picks), queries=positions)
+                self._add(kind, point, _taken(found, picks), queries=positions)
         if "experts" in self.kinds:
-            outputs = point.expert_outputs(_taken(x, picks), _taken(choices, picks))
+            edited = getattr(values, "experts", None)
+            x, choices = _taken(x, picks), _taken(choices, picks)
+            outputs = point.expert_outputs(x, choices) if edited is None else _taken(edited, picks)
             self._add("experts", point, outputs, queries=positions)
 
     def _rows(self, frame: Frame, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
