@@ -327,3 +327,17 @@ def test_an_edit_of_experts_changes_what_edits_before_it_leave(kind: str) -> Non
         for expert in range(4):
             with intervene(model, zero("experts", layers=0, experts=expert)):
                 assert found.values[0, expert] == pytest.approx(float(answer().mean()), abs=1e-6)
+
+
+@torch.no_grad()
+def test_attention_beside_blocks_of_another_kind_has_its_own_layers_positions() -> None:
+    sizes = {"num_key_value_heads": 2, "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1}
+    model = small("Jamba", **sizes, expert_layer_period=100, mamba_d_state=4, mamba_dt_rank=2)
+    cache = model(TOKENS[:, :6], use_cache=True).past_key_values
+    with capture(model) as seen:
+        model(TOKENS[:, 6:7], past_key_values=cache)
+    with capture(model) as whole:
+        model(TOKENS[:, :7], use_cache=False)
+    for layer in (1, 3):
+        torch.testing.assert_close(seen[layer, "weights"], whole[layer, "weights"][:, :, -1:], rtol=0, atol=1e-6)
+    assert {(record.queries, record.keys) for record in seen.records} == {((6,), range(7))}

@@ -73,7 +73,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
     for name, attentions in blocks.items():
         block, at = modules[name], f"{name}.".removeprefix(".")
         if name == attentions[0]:  # in no block
-            yield HookPoint("attention", name, block, loose, None, **_sizes(block))
+            yield HookPoint("attention", name, block, layer_of(name, loose), None, **_sizes(block))
             loose += 1
             continue
         stack = name.rpartition(".")[0]
