@@ -57,6 +57,8 @@ def test_a_command_prints(arguments: list[str], shown: list[str], capsys: pytest
         (["intervene", "smollm2", "a", "--without", "3"], "LAYER.HEAD"),
         (["intervene", "smollm2", "a", "--without", "40.1"], "40"),
         (["intervene", "smollm2", "a", "--steer", "b", "c"], "--layer"),
+        (["intervene", "smollm2", "a", "--steer", "b", "b", "--layer", "3"], "equal"),
+        (["intervene", "smollm2", "a", "--without", "3.3", "--strength", "2"], "--steer"),
         (["convert", "smollm2", "out.gguf", "--to", "glassformer"], "--kind"),
         (["convert", "smollm2", "out", "--kind", "Q8_0"], ".gguf"),
     ],

@@ -296,6 +296,7 @@ class InterveneFlags:
         got = "--steer without --layer" if self.layer is None else "--layer without --steer"
         fix = "Pass --steer TOWARDS AWAY --layer 12, for example."
         require((self.steer is None) == (self.layer is None), got, "both of them", fix)
+        require(self.steer is not None or self.strength == 1, "--strength without --steer", "both of them", fix)
 
 
 @config

@@ -56,6 +56,8 @@ def _direction(lm: LanguageModel, texts: Sequence[str], layer: int) -> Float[Ten
         with capture(lm.model, what="residual", layers=layer, queries=-1) as seen:
             lm(text)
         streams.append(seen.records[-1].values[0, 0])
+    got = f"--steer {' '.join(map(short, texts))}, whose streams after layer {layer} are equal"
+    require(not torch.equal(*streams), got, "a direction between two texts", "Pass texts that differ at their end.")
     return streams[0] - streams[1]
 
 
