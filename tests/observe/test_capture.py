@@ -308,3 +308,9 @@ def test_a_record_shows_its_shape_and_not_its_numbers() -> None:
     with capture(model, what="residual", layers=1) as seen:
         model(torch.tensor([[3, 1, 4]]))
     assert repr(seen.records) == "[Record(residual [1, 3, 32] of layers.1, call 0)]"
+
+
+def test_logits_beside_a_later_layer_are_refused_with_what_to_do() -> None:
+    model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8))
+    with refused("logits", fix="without layers"), capture(model, what=("residual", "logits"), layers=1):
+        pass

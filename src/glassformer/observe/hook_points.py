@@ -243,7 +243,9 @@ def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) 
                 "residual_between": "blocks whose attention and ffn are parallel or not found",
             }
             got = f"{got}: {lacks.get(kind, 'blocks whose parts are not found')}"
-        require(fits, f"what = {kind!r} and {got}", expected, "Choose other kinds or modules.")
+        alone = kind in ("embedding", "logits")
+        fix = "Capture it in a block of its own, without layers." if alone else "Choose other kinds or modules."
+        require(fits, f"what = {kind!r} and {got}", expected, fix)
 
 
 def _by_name(there: Sequence[HookPoint], modules: Modules | None) -> list[HookPoint]:
