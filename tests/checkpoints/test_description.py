@@ -2,7 +2,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gguf
 import numpy as np
@@ -31,6 +31,7 @@ from glassformer.checkpoints.gguf_file import read_gguf
 from glassformer.checkpoints.gguf_writing import _metadata, write_gguf
 from glassformer.errors import CheckpointError
 from glassformer.kernels.options import Clamp
+from glassformer.layers.quantized import DenseFormat
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
 
@@ -186,6 +187,19 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             describe(tmp_path / "model")
     with refused(r"unknown model\.layers\.0\.input_layernorm\.weight", error=CheckpointError):
         describe_decoder(tmp_path / "model", replace(DENSE, num_layers=2))
+
+
+@pytest.mark.parametrize(("ff_dim", "fit"), [(64, ["int8", "lossless"]), (48, ["lossless"]), (40, [])])
+def test_formats_that_widths_do_not_fill(ff_dim: int, fit: list[str], tmp_path: Path) -> None:
+    Decoder(replace(DENSE, num_experts=None, ff_dim=ff_dim)).bfloat16().save_pretrained(tmp_path / "model")
+    found = describe(tmp_path / "model")
+    for dense in get_args(DenseFormat):
+        if dense in fit:
+            Decoder.from_pretrained(tmp_path / "model", dense=dense)
+        else:
+            with refused(got="in_features"):
+                Decoder.from_pretrained(tmp_path / "model", dense=dense)
+        assert (found.memory(2, dense=dense) is None) == (dense not in fit)
 
 
 def test_narrow_experts_cannot_be_packed(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import glassformer
+from glassformer.checkpoints.assembly import count_parameters
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli.terminal import Stopwatch, write
 from glassformer.errors import CheckpointError
@@ -19,6 +21,7 @@ from glassformer.kernels import plain
 from glassformer.kernels.native import Library
 from glassformer.layers.quantized import lossless
 from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import zero
@@ -72,6 +75,15 @@ def test_texts_run_under_captures_and_interventions(tiny_gpt_oss: Path) -> None:
     assert len(seen.weights) == len(lm.model.layers)
     with intervene(lm, zero("attention", layers=0)):
         assert not torch.equal(lm("some text"), logits)
+
+
+@pytest.mark.parametrize("dense", ["stored", "int8", "lossless"])
+def test_every_weight_is_counted_however_it_is_held(dense: Any, directory: Path) -> None:
+    (directory / "consolidated.safetensors").write_bytes(bytes(1000))  # not what is loaded
+    lm = glassformer.load(directory, device="cpu", dense=dense)
+    assert isinstance(lm.model.layers[0].ffn, PackedMixture)
+    assert module.count_weights(lm.model) == count_parameters(replace(lm.model.config, expert_format="dense"))
+    assert lm.size == (directory / "model.safetensors").stat().st_size
 
 
 def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:

@@ -15,7 +15,7 @@ from glassformer.checkpoints.gguf import gguf_config, has_packed_experts, stored
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.kernels.blocks import KINDS
-from glassformer.layers.quantized import DenseFormat, mxfp4
+from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder import EncoderConfig
 
@@ -85,13 +85,17 @@ class Description:
 
         Linear layers (:func:`~glassformer.checkpoints.assembly.convertible`) take 8.5 bits a weight with
         ``dense="int8"``, about 12 with ``"lossless"``. None if experts are to be packed and cannot be, or the model has
-        none, or with ``"lossless"`` if attention is not stored in 16 bits.
+        none, or with ``dense`` for widths that the format does not have, or ``"lossless"`` and attention that is not
+        stored in 16 bits.
         """
         config, total = self.config, number_bytes * self.total
         if isinstance(config, DecoderConfig) and dense:
             if dense == "lossless" and self.stored_bytes["attention"] != 2 * self.parameters["attention"]:
                 return None
             layers = convertible(empty_decoder(replace(config, expert_format="dense")))
+            group = int8.BLOCK if dense == "int8" else lossless.MULTIPLE
+            if any(layer.in_features % group for layer in layers.values()):
+                return None
             converted = sum(layer.weight.numel() for layer in layers.values())
             total += converted * SIXTEENTHS[dense] // 16 - number_bytes * converted
         if not packed:

@@ -25,7 +25,7 @@ from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.checkpoints.hub import find_directory, find_file
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, weight_files
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
 from glassformer.data.harmony import Message, Role, Setting, render
@@ -37,6 +37,9 @@ from glassformer.kernels import native
 from glassformer.kernels.dispatch import use_definition
 from glassformer.layers.quantized import DenseFormat
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized.int8 import Int8Linear
+from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import known_name
 
@@ -287,10 +290,14 @@ class LanguageModel:
 
 def count_weights(model: nn.Module) -> int:
     """Weights; those of an output that is the embedding count once."""
-    counts: dict[int, int] = {}
+    counts: dict[Any, int] = {}
     for module in model.modules():
         if isinstance(module, BlockLinear | BlockEmbedding):
             counts[module.blocks.data_ptr()] = module.num_weights
+        elif isinstance(module, Int8Linear | LosslessLinear):
+            counts[module] = module.in_features * module.out_features
+        elif isinstance(module, PackedMixture):
+            counts[module] = 3 * module.num_experts * module.hidden_dim * module.ff_dim
         counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
     return sum(counts.values())
 
@@ -354,7 +361,8 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     found = own or tokenizer_beside(place)
     template = template_from_directory(place)
     name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
-    size = sum(each.stat().st_size for each in place.glob("*.safetensors"))
+    files = [place / file for file in weight_files(place)[0]]
+    size = sum(each.stat().st_size for each in files if each.is_file())
     ends = _declared_ends(place, config, decoder)
     return FoundModel(name, place, decoder, found, template, ends, size, "", config)
 
