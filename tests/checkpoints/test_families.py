@@ -552,3 +552,14 @@ def test_gguf_factors_of_frequencies() -> None:
 def test_gguf_keys_that_are_refused(keys: dict[str, Any], named: str) -> None:
     with refused(named):
         read_gguf_config(families.LLAMA, gguf_of(SMALL, "llama", **keys), gguf_shapes(families.LLAMA, SMALL), {})
+
+
+def test_olmo_3_is_written_in_the_words_of_transformers_4_too(tmp_path: Path) -> None:
+    yarn = Yarn(4.0, 16)
+    config = DecoderConfig(50, 4, 32, 48, 4, 8, norm_place="after", qk_norm="all", rope_base=777.0, rope_scaling=yarn)
+    config = replace(config, window=5, windowed_layers=(0, 1, 2), local_rope_base=777.0)
+    save_decoder(Decoder(config), tmp_path / "model", layout="olmo3")
+    told = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert (told["rope_theta"], told["rope_scaling"]["factor"]) == (777.0, 4.0)
+    assert told["rope_parameters"]["full_attention"] == told["rope_scaling"] | {"rope_theta": 777.0}
+    assert load_decoder(tmp_path / "model").config == canonical(config)

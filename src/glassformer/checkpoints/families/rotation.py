@@ -98,12 +98,8 @@ class Rope:
         if self.local_base_key is not None:
             return written | {self.local_base_key: local}
         full = {"rope_theta": config.rope_base, **(written["rope_scaling"] or {"rope_type": "default"})}
-        return {
-            "rope_parameters": {
-                "full_attention": full,
-                "sliding_attention": {"rope_type": "default", "rope_theta": local},
-            }
-        }
+        parts = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": local}}
+        return written | {"rope_parameters": parts}
 
 
 def _linear(part: Fields) -> Linear | None:
