@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.description import describe_gguf
 from glassformer.checkpoints.families.table import canonical
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import read_gguf
@@ -55,6 +56,20 @@ def test_weights_come_back(kind: Any, dtype: torch.dtype | None, held: torch.dty
     for name, weight in decoder.state_dict().items():
         cast = weight.to(dtype) if dtype and weight.dim() > 1 else weight
         assert torch.equal(back.state_dict()[name], cast.float()), name
+
+
+def test_norms_beside_bfloat16_keep_their_digits(tmp_path: Path) -> None:
+    config = replace(PLAIN, norm_place="both", activation="gelu_tanh", qk_norm="head", tied_output=True)
+    decoder = Decoder(replace(config, embedding_scale=8.0)).bfloat16()
+    for name, parameter in decoder.named_parameters():
+        if "norm" in name:  # Gemma's, which are 1 + w
+            parameter.data = 1 + torch.randn(parameter.shape).bfloat16().float()
+    write_gguf(decoder, tmp_path / "a.gguf", kind="BF16")
+    file = read_gguf(tmp_path / "a.gguf")
+    back, x = load_gguf(file), tokens()
+    assert back.embedding.weight.dtype == torch.bfloat16
+    assert torch.equal(back(x), decoder(x))
+    assert describe_gguf(file).held == sum(each.nbytes for each in back.parameters())
 
 
 @pytest.mark.parametrize("tied", [False, True])

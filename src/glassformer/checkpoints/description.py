@@ -144,11 +144,12 @@ def describe_gguf(file: GgufFile) -> Description:
     """Describe a GGUF file; no tensor is read."""
     family, config = gguf_config(file)
     parts, sizes, kinds = Counter[Part](), Counter[Part](), dict[str, tuple[int, int]]()
-    held, wide = 0, stored_dtype(file).itemsize
+    held = 0
     entries = gguf_entries(family, config, file.tensors)
     packed = has_packed_experts({name: file.tensors[each.theirs[0]].kind for each in entries for name in each.ours})
     config = replace(config, expert_format="mxfp4") if packed else config
     for entry in entries:
+        wide = stored_dtype(file, config, entry.theirs[0]).itemsize
         for tensor in (file.tensors[name] for name in entry.theirs):
             part, count = _part(entry.ours[0], config), math.prod(tensor.shape)
             parts[part] += count

@@ -43,8 +43,8 @@ def load_gguf(
         source: A file, also one of several parts, or what :func:`~glassformer.checkpoints.gguf_file.read_gguf` gave.
         hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and gradients of activations;
             of experts only those in MXFP4, others are expanded. ``"dense"`` expands all.
-        dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, else float32, since other weights
-            would lose bits.
+        dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, but for RMSNorms, else float32, since
+            other weights would lose bits.
         device: The decoder's.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
     """
@@ -53,7 +53,8 @@ def load_gguf(
     family, config = gguf_config(file)
     entries = gguf_entries(family, config, file.tensors)
     kinds = {name: file.tensors[entry.theirs[0]].kind for entry in entries for name in entry.ours}
-    dtype = stored_dtype(file) if dtype is None else dtype
+    norms = stored_dtype(file, config, "norm") if dtype is None else dtype
+    dtype = stored_dtype(file, config) if dtype is None else dtype
     place = torch.device(device)
     mixture = hold == "blocks" and has_packed_experts(kinds)
     if mixture:
@@ -70,7 +71,7 @@ def load_gguf(
                 tensor, kind = read(name), file.tensors[name].kind
                 if kind in KINDS:
                     return tensor if kept else values(kind, tensor).to(dtype)
-                return tensor.to(dtype)
+                return tensor.to(norms if "norm" in name else dtype)
 
             for name, tensor in entry.read(get).items():
                 is_block = name in packed
@@ -81,10 +82,11 @@ def load_gguf(
     return fill(decoder, state)
 
 
-def stored_dtype(file: GgufFile) -> torch.dtype:
-    """That of expanded weights."""
+def stored_dtype(file: GgufFile, config: DecoderConfig, name: str = "") -> torch.dtype:
+    """That of an expanded tensor. Gemma's norms, which are 1 + w, have more digits than bfloat16."""
     matrices = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
-    return torch.bfloat16 if matrices == {"BF16"} else torch.float32
+    narrow = matrices == {"BF16"} and not (config.norm == "rms" and "norm" in name)
+    return torch.bfloat16 if narrow else torch.float32
 
 
 def has_packed_experts(kinds: Mapping[str, str]) -> bool:
