@@ -204,7 +204,7 @@ def test_train_mode_changes_nothing(kind: str) -> None:  # W6, I9
 
 
 @torch.enable_grad()
-def test_reentrant_checkpointing_is_refused() -> None:  # W11
+def test_checkpointing_that_computes_again_after_a_block_is_refused() -> None:  # W11
     model = small("llama").train()
     for reentrant in (True, False):
         model.gradient_checkpointing_enable({"use_reentrant": reentrant})
@@ -214,6 +214,10 @@ def test_reentrant_checkpointing_is_refused() -> None:  # W11
             with refused("reentrant"), intervene(model, edit):
                 model(CLEAN)
             continue
+        with intervene(model, zero("heads")):
+            logits = logits_of(model, CLEAN)
+        with refused("checkpointing"):  # where the unedited block would be computed again
+            logits.sum().backward()
         for enabled in (True, False):
             model.zero_grad()
             if not enabled:

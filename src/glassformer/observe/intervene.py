@@ -248,9 +248,12 @@ class _Attachment:
         block: Any = point.module
         checkpoint = getattr(block, "_gradient_checkpointing_func", None)
         again = block.training and getattr(block, "gradient_checkpointing", False)
-        again = again and getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
-        got = f"{point.name} under reentrant checkpointing, which computes again when the block may have ended"
-        require(not again, got, "use_reentrant=False", "Use that, and call backward() within the block.")
+        late = again and getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
+        got = f"{point.name} under {'reentrant ' if late else ''}checkpointing, which computes again after the block"
+        require(not late, got, "use_reentrant=False", "Use that, and call backward() within the block.")
+        if again and values.requires_grad:
+            asked = "backward() within the block", "Call it there."
+            values.register_hook(lambda _: require(self.scope.open, got, *asked))
         self._cache = cache_of(given)
         self._start, self._shape = start_of(self._cache, point.layer), values.shape
 
