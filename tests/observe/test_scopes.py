@@ -55,6 +55,9 @@ def test_a_copy_made_in_a_block_can_be_edited_as_its_original() -> None:
                 logits_of(model, tokens)
             with intervene(twin, edit):
                 assert all(torch.equal(logits_of(twin, tokens), wanted) for _ in range(2))
+    with intervene(model, edit):
+        copy.copy(model.layers[0])(torch.randn(1, 6, 8).double())
+        assert torch.equal(logits_of(model, tokens), wanted)
 
 
 @torch.no_grad()

@@ -150,9 +150,9 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
 def _leave_copy(module: nn.Module, where: str) -> None:
     """Take our hook at a place off a copy of a module, or off one that was loaded, whose original had it."""
     hooks = module._forward_pre_hooks if "input" in where else module._forward_hooks
-    for number in [number for number, hook in hooks.items() if hook is _HOOKS[where]]:
-        if (id(module), where) not in _inserted:
-            del hooks[number]
+    live = {handle.id for handle, _ in _inserted.values() if handle.hooks_dict_ref() is hooks}  # also of copy.copy()
+    for number in [number for number, hook in hooks.items() if hook is _HOOKS[where] and number not in live]:
+        del hooks[number]
 
 
 def _input(where: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
