@@ -265,8 +265,10 @@ class _Plan:
             return Norm()
         centred = isinstance(norm, nn.LayerNorm)
         _require(norm.weight is not None)
-        bias = self._vector(norm.bias, width) if centred else None
-        return Norm(self._vector(norm.weight, width), bias, centred, norm.eps)
+        dtype = norm.weight.dtype  # may be float32 beside bfloat16
+        _require(dtype in (self.dtype, torch.float32))
+        bias = self._address(norm.bias, dtype, width) if centred and norm.bias is not None else None
+        return Norm(self._address(norm.weight, dtype, width), bias, centred, dtype == torch.bfloat16, norm.eps)
 
     def _attention(self, layer: Layer, block: Block, cache: LayerCache, model: Decoder) -> None:
         attention, width = _part(block, "attention", GroupedQueryAttention), model.config.hidden_dim

@@ -30,9 +30,9 @@ def _fields(kind: type, names: str) -> list[tuple[str, type]]:
 
 
 class Norm(ctypes.Structure):
-    """An RMSNorm, or a LayerNorm if it is centred."""
+    """An RMSNorm, or a LayerNorm if it is centred, in bfloat16 or float32."""
 
-    _fields_ = (*_fields(c_void_p, "weight bias"), ("centred", c_int64), ("eps", c_double))
+    _fields_ = (*_fields(c_void_p, "weight bias"), *_fields(c_int64, "centred bfloat16"), ("eps", c_double))
 
 
 class Rotation(ctypes.Structure):

@@ -28,7 +28,7 @@ struct Matrix {  // rows of weights, one after the other
 
 struct Norm {  // without a weight there is none
   const void *weight, *bias;
-  int64_t centred;  // LayerNorm; otherwise RMSNorm
+  int64_t centred, bfloat16;  // LayerNorm, otherwise RMSNorm; its weights may be float32 beside others of bfloat16
   double eps;
 };
 
@@ -108,8 +108,8 @@ inline Floats activated(const Layer& l, Floats gate, Floats up) {
 inline float capped(float x, double cap) { return static_cast<float>(cap * std::tanh(x / cap)); }
 
 // RMSNorm: x / sqrt(mean(x ** 2) + eps) * weight; LayerNorm: the same of x - mean(x), + bias; of every token
-void normalise(const Norm& norm, int64_t bfloat16, const float* x, int64_t tokens, int64_t width, float* out) {
-  const Numbers weight = {norm.weight, bfloat16}, bias = {norm.bias, bfloat16};
+void normalise(const Norm& norm, const float* x, int64_t tokens, int64_t width, float* out) {
+  const Numbers weight = {norm.weight, norm.bfloat16}, bias = {norm.bias, norm.bfloat16};
   for (int64_t t = 0; t < tokens; ++t, x += width, out += width) {
     double mean = 0, sum = 0;
     if (norm.centred) {
@@ -249,7 +249,7 @@ struct Thread {
         row_of(d.positions, s.start + t % s.count, normed);
         for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] += normed[i];
       }
-      if (d.embedding_norm.weight != nullptr) normalise(d.embedding_norm, d.bfloat16, x, 1, d.hidden_dim, x);
+      if (d.embedding_norm.weight != nullptr) normalise(d.embedding_norm, x, 1, d.hidden_dim, x);
     }
     // Cosines and sines of the new positions; an angle is rounded to float32, as in RotaryEmbedding.
     for (int64_t r = 0; r < d.num_rotations; ++r) {
@@ -280,7 +280,7 @@ struct Thread {
 
   // normed = norm(x), or x where there is none
   void norm_stream(const Norm& norm) {
-    if (norm.weight != nullptr) normalise(norm, d.bfloat16, s.x, s.total, d.hidden_dim, normed);
+    if (norm.weight != nullptr) normalise(norm, s.x, s.total, d.hidden_dim, normed);
     else std::memcpy(normed, s.x, s.total * d.hidden_dim * sizeof(float));
   }
 
@@ -295,7 +295,7 @@ struct Thread {
     if (post_norm.weight == nullptr) return;
     for (int64_t t = index; t < s.total; t += threads) {
       float *x = s.x + t * d.hidden_dim, *added = s.added + t * d.hidden_dim;
-      normalise(post_norm, d.bfloat16, added, 1, d.hidden_dim, added);
+      normalise(post_norm, added, 1, d.hidden_dim, added);
       for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] += added[i];
     }
     barrier();
@@ -315,8 +315,8 @@ struct Thread {
     if (l.norm_of_all_heads) {
       for (int64_t t = index; t < s.total; t += threads) {
         float *q = s.heads + t * all, *k = q + queries;
-        normalise(l.query_norm, d.bfloat16, q, 1, queries, q);
-        normalise(l.key_norm, d.bfloat16, k, 1, keys, k);
+        normalise(l.query_norm, q, 1, queries, q);
+        normalise(l.key_norm, k, 1, keys, k);
       }
       barrier();
     }
@@ -383,7 +383,7 @@ struct Thread {
       float* q = s.heads + token * all + kv_head * group * dim;
       float* k = s.heads + token * all + (l.num_heads + kv_head) * dim;
       const float* v = k + l.num_kv_heads * dim;
-      if (norms) normalise(l.key_norm, d.bfloat16, k, 1, dim, k);
+      if (norms) normalise(l.key_norm, k, 1, dim, k);
       rotate(l, k, i);
       for_vectors(dim, [&](int64_t c, int64_t some) {
         store(keys + slot * dim + c, load(k + c, some), some);
@@ -391,7 +391,7 @@ struct Thread {
       });
       for (int64_t h = 0; h < group; ++h) {
         const int64_t head = kv_head * group + h;
-        if (norms) normalise(l.query_norm, d.bfloat16, q + h * dim, 1, dim, q + h * dim);
+        if (norms) normalise(l.query_norm, q + h * dim, 1, dim, q + h * dim);
         rotate(l, q + h * dim, i);
         for (int64_t c = 0; c < dim; ++c) q[h * dim + c] *= key_weights ? scale * key_weights[head] : scale;
         top[h] = sinks ? sinks[head] : -INFINITY;
