@@ -219,8 +219,10 @@ OTHER_VOCABULARY = {"tokenizer.ggml.tokens": ["a", "b"]}
         ({"embedding_norm": True}, {}, "embedding_norm"),
         ({"qk_norm": "head", "num_experts": 4, "activation": "silu", "window": 8}, {}, "window = 8"),
         ({}, {"tokenizer": OTHER_VOCABULARY}, "2 tokens for a model of 256"),
+        ({}, {"tokenizer": object()}, "tokenizer = <object"),
     ],
 )
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_no_architecture_has_is_refused(
     parts: dict[str, Any], options: dict[str, Any], got: str, tmp_path: Path
 ) -> None:

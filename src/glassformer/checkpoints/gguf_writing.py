@@ -59,7 +59,8 @@ def write_gguf(
         kind: ``"Q8_0"`` rounds to 8 bits and a scale for 32 weights; rows that are no multiple of 32 become float16.
         tokenizer: Values of keys ``tokenizer.*`` and ``general.name``, by which llama.cpp knows that Phi-3's special
             tokens take white space; others are left out. None: the file has token ids only. From
-            ``read_gguf(...).metadata``, or of bytes :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
+            ``read_gguf(...).metadata``, of a tokenizer :func:`~glassformer.data.gguf_tokenizer.gguf_vocabulary`, or of
+            bytes :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
         chat_template: A template in Jinja's language, instead of the tokenizer's.
 
     A decoder with parts that no architecture of GGUF has is refused: those that the nearest lacks are named.
@@ -204,6 +205,8 @@ def _vocabulary(tokenizer: Mapping[str, Any] | None, chat_template: str | None, 
     if tokenizer is None:
         found: dict[str, Any] = {"tokenizer.ggml.model": "none"}
     else:
+        got, fix = f"tokenizer = {tokenizer!r:.60}", "Pass gguf_vocabulary(tokenizer, model.config.vocab_size)."
+        require(isinstance(tokenizer, Mapping), got, "values of GGUF's keys", fix)
         found = {key: value for key, value in tokenizer.items() if key.startswith(("tokenizer.", "general.name"))}
         count = len(found.get("tokenizer.ggml.tokens", ()))
         fix = "Pass the metadata of the model's own tokenizer."
