@@ -777,3 +777,15 @@ def test_random_models_and_damaged_ones_have_no_false_certificate(count: int, tm
     assert found["next"] == 100_000 + count
     assert found["faults"] == []
     assert found["counts"]["models"] == count
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.25])
+def test_an_output_without_a_bias_has_one_of_zero(bias: float) -> None:
+    model = compile_program(selector_width(select(tokens, tokens, operator.eq)), "ab", 4)
+    with torch.no_grad():
+        model.output.bias.fill_(bias)
+    with_bias = verify_program(model)
+    model.output.bias = None
+    found = verify_program(model)
+    assert found.verdict == "holds"
+    assert (found.bound == with_bias.bound) == (bias == 0)

@@ -284,7 +284,7 @@ def network_of(model: CompiledProgram) -> Network:
 
 
 def _affine(linear: nn.Linear) -> Affine:
-    return Affine(_array(linear.weight), _array(linear.bias))
+    return Affine(_array(linear.weight), np.zeros(linear.out_features) if linear.bias is None else _array(linear.bias))
 
 
 def _array(tensor: Tensor) -> np.ndarray:
