@@ -187,7 +187,7 @@ def test_a_name_that_would_be_found_late_is_refused() -> None:
     tokenizer = from_json(engine_with(names, "prepend").to_str())
     template = ChatTemplate("<s>{{ messages[0].content }}")
     assert template.tokens([{"role": "user", "content": "ab"}], tokenizer) == tokenizer.encode_prompt("<s>ab")
-    with refused("special tokens late"):
+    with refused("before it looks for special tokens"):
         template.tokens([{"role": "user", "content": "a <x>"}], tokenizer)
     with refused("letters as numbers"):
         ChatTemplate("{{ messages | tojson(ensure_ascii=true) }}").tokens([USER | {"content": "<x>"}], tokenizer)

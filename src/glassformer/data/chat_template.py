@@ -106,12 +106,10 @@ class ChatTemplate:
         text = whole_text(self.render(kept, add_generation_prompt, **variables))
         tokens, ids = tokenizer.prompt(text, mark if mark in text else ""), {*tokenizer.specials.values()}
         found, names = [each for each in tokens if each in ids], re.findall(pattern, text)
-        require(
-            f"\\u{ord(mark):04x}" not in text and (mark not in text or found == list(map(tokenizer.special, names))),
-            "a template that writes letters as numbers, or a tokenizer that finds its special tokens late",
-            "text as it is",
-            "Pass no special token's name.",
-        )
+        escaped, fix = f"\\u{ord(mark):04x}" in text, "Pass no special token's name."
+        require(not escaped, "a template that writes letters as numbers", "text as it is", fix)
+        right = mark not in text or found == list(map(tokenizer.special, names))
+        require(right, "a tokenizer that changes a text before it looks for special tokens", "one that does not", fix)
         return tokenizer.begun(tokens)
 
     def _answer(self, request: str) -> dict[str, Any]:

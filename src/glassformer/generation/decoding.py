@@ -218,7 +218,7 @@ def read_prompt(
 
 
 def _border(model: Decoder) -> int:
-    """The number of positions across which no cache goes on (LongRoPE); 0 if there is none."""
+    """The greatest length with LongRoPE's short factors, beyond which no cache can go on; 0 without LongRoPE."""
     scaling = model.config.rope_scaling
     return scaling.original_max_seq_len if isinstance(scaling, LongRope) else 0
 

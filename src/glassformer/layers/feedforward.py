@@ -109,8 +109,10 @@ class SwiGLU(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
-        got = f"activation = {activation!r}" + (" with a clamp" if clamp else "")
-        require(activation in (("silu",) if clamp else get_args(Activation)), got, "'silu', or no clamp", "Choose one.")
+        got, known = f"activation = {activation!r}", get_args(Activation)
+        if clamp is not None:
+            got, known = f"{got} with a clamp", ("silu",)
+        require(activation in known, got, f"one of {', '.join(known)}", "Choose one, or leave out the clamp.")
         self.gate = Linear(hidden_dim, ff_dim, bias=bias)
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)

@@ -159,7 +159,7 @@ def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` is closed."""
     frames, here = recorder.frames, attached.enter_context(scope())
 
-    def listen(module: nn.Module, where: str, note: Change, order: float | int = 4) -> None:
+    def listen(module: nn.Module, where: str, note: Change, order: int = 5) -> None:
         attached.callback(insert(module, where, note, order, here))
 
     def enclose(module: nn.Module, layer: int, point: HookPoint | None) -> None:
@@ -181,8 +181,8 @@ def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]
                     "Capture other modules, or choose another attention implementation.",
                 )
 
-        listen(module, "input", enter, 3)
-        listen(module, "output", leave, 5)
+        listen(module, "input", enter, 4)
+        listen(module, "output", leave, 6)
 
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
     if "logits" in recorder.kinds:  # whose positions are those of the last block
@@ -198,7 +198,7 @@ def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]
             listen(point.out_proj, "input", lambda values, _: recorder.output(values), 0)
     for point in recorder.chosen:
         if point.role == "experts":
-            listen(point.module, "output", partial(recorder.mixture, point), 1.5)
+            listen(point.module, "output", partial(recorder.mixture, point), 2)
         elif point.role == "logits":
             listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:

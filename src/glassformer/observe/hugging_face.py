@@ -242,17 +242,17 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
         for block in (point for point in given if point.role == "block"):
             mine = [point for point in given if point.block is block.module]
             on = partial(listen, block.module)
-            on(block.module, "input", 3, partial(seen.start, block.module))
+            on(block.module, "input", 4, partial(seen.start, block.module))
             for point in mine:
                 if point.role == "attention":
-                    on(point.residual_writer, "output", 3, partial(seen.add, block.module, "attention"))
+                    on(point.residual_writer, "output", 4, partial(seen.add, block.module, "attention"))
                     on(point.out_proj, "first input", 0, partial(seen.merged, point, outputs))
                 elif point.role == "ffn":
-                    on(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
+                    on(point.module, "output", 4, partial(seen.add, block.module, "ffn"))
             for norm in block.norms or ([block.between] if block.between is not None else []):
                 on(norm, "first input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
             for norm in block.norms:
-                on(norm, "output", 3, partial(seen.start, block.module))
+                on(norm, "output", 4, partial(seen.start, block.module))
             complete = any(point.role == "ffn" for point in mine)
             on(block.module, "first output", 0, partial(seen.end, block, kinds, complete))
         yield

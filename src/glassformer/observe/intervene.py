@@ -215,7 +215,7 @@ class _Attachment:
         attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
         for point in {point: None for plan in attend for point in plan.points}:
             self._insert(point.module, "input", partial(self._enter_attention, point), 0)
-            self._insert(point.module, "output", self._leave_attention, 3)
+            self._insert(point.module, "output", self._leave_attention, 4)
         # Also without edits of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attend)
         self._attached.enter_context(hugging_face.editing(edit) if self._foreign and attend else editing(edit))
@@ -235,11 +235,11 @@ class _Attachment:
             self._attach_between(point, module, change)
             return
         # Experts come before edits of the mixture's output, in whichever block those are.
-        self._insert(module, where, change, 1 if site == "experts" else 2)
+        self._insert(module, where, change, 1 if site == "experts" else 3)
         if point.owner is not None:
             self._insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
 
-    def _insert(self, module: nn.Module, where: str, change: Change, order: int = 2) -> None:
+    def _insert(self, module: nn.Module, where: str, change: Change, order: int = 3) -> None:
         """Let ``change`` replace what ``module`` reads or gives."""
         self._attached.callback(insert(module, where, change, order, self.scope))
 
@@ -318,7 +318,7 @@ class _Attachment:
             return kept.pop("new") + kept.pop("ffn") if kept else None
 
         self._insert(between, "first input", before)
-        self._insert(ffn, "output", after, 3)
+        self._insert(ffn, "output", after, 4)
         self._insert(block, "first output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:

@@ -72,17 +72,17 @@ def suspended() -> Iterator[None]:
 
 
 _lock = threading.Lock()
-_Entry = tuple[float | int, Change, Scope]
+_Entry = tuple[int, Change, Scope]
 """The order of a change, the change, and whose it is."""
 _inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 
 
-def insert(module: nn.Module, where: str, change: Change, order: float | int, scope: Scope) -> Callable[[], None]:
+def insert(module: nn.Module, where: str, change: Change, order: int, scope: Scope) -> Callable[[], None]:
     """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
 
     One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
     which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1
-    edits of experts, 1.5 captures of them, 2 other edits, 3 bookkeeping, 4 captures.
+    edits of experts, 2 captures of them, 3 other edits, 4 bookkeeping, 5 captures.
     """
     key = id(module), where
     entry = order, change, scope
@@ -108,7 +108,7 @@ def insert(module: nn.Module, where: str, change: Change, order: float | int, sc
 def is_changed(module: nn.Module | None, where: str) -> bool:
     """Whether an edit of this scope, not its bookkeeping, changes a module's input or output."""
     found = _inserted.get((id(module), where))
-    return found is not None and any(order in (1, 2) and scope.here() for order, _, scope in found[1])
+    return found is not None and any(order in (1, 3) and scope.here() for order, _, scope in found[1])
 
 
 def other_hooks(model: nn.Module) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ def other_hooks(model: nn.Module) -> tuple[int, ...]:
 
 
 def has_other_hooks(model: nn.Module) -> bool:
-    """Whether there are any."""
+    """Whether modules have forward hooks that are not inserted here."""
     return len(other_hooks(model)) > 0
 
 
