@@ -176,8 +176,8 @@ def require_own_dtype() -> None:
     """Refuse to prove where torch may round products to fewer bits than the dtype of the weights has."""
     narrows = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     require(not narrows, "torch.autocast, which rounds products to fewer bits", "the dtype of the weights", "Leave it.")
-    got, fix = f"the matmul precision {torch.get_float32_matmul_precision()!r}", "Set it to 'highest'."
-    require("'highest'" in got, got, "'highest', which keeps all bits of float32", fix)
+    precision, fix = torch.get_float32_matmul_precision(), "Call torch.set_float32_matmul_precision('highest')."
+    require(precision == "highest", f"the matmul precision {precision!r}", "'highest', all bits of float32", fix)
 
 
 def _settings(module: nn.Module) -> dict[str, str]:

@@ -176,8 +176,8 @@ def _sizes(module: Any) -> dict[str, Any]:
 
 
 _proved: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
-"""Blocks, and attentions of no block, whose hook points were found where their structure says; and what they were
-then."""
+"""Blocks, and attentions of no block, whose hook points were found where their structure says; with their :func:`_form`
+at that time."""
 
 
 def _form(block: nn.Module) -> list[Any]:

@@ -284,7 +284,10 @@ def network_of(model: CompiledProgram) -> Network:
 
 
 def _affine(linear: nn.Linear) -> Affine:
-    return Affine(_array(linear.weight), np.zeros(linear.out_features) if linear.bias is None else _array(linear.bias))
+    require(
+        linear.bias is not None, "a linear layer without a bias", "one, which may be zero", "Set its bias to zeros."
+    )
+    return Affine(_array(linear.weight), _array(linear.bias))
 
 
 def _array(tensor: Tensor) -> np.ndarray:
