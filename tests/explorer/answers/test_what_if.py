@@ -203,7 +203,8 @@ def test_a_click_is_answered_within_a_step_of_a_sweep(
     asking: list[threading.Thread] = []
 
     def click() -> None:
-        whatif(small_backend, removed=[m.RemovedHead(part="self", layer=0, head=1)])
+        with loaded.lock:  # once for all, so that the sweep cannot go on between two of its parts
+            whatif(small_backend, removed=[m.RemovedHead(part="self", layer=0, head=1)])
 
     def block(*_: Any) -> None:
         order.append("click" if threading.current_thread() in asking else "sweep")
