@@ -267,7 +267,6 @@ def test_a_piped_conversation_reads_only_what_is_new(
         (["--context", "1000000", "--message", "x"], "got --context 1000000; expected at most the"),
         (["--tokenizer", "missing.json"], "missing.json (No such file or directory)"),
         (["--tokenizer", "missing"], "got 'missing', which is no tokenizer here; expected a tokenizer.json"),
-        (["--tokenizer", "numbers"], "Only 'glassformer generate' takes numbers."),
         (["--top-p", "2"], "top_p = 2.0"),
         (["--effort", "extreme"], "--effort"),
         (["--context", "0"], "context = 0"),

@@ -7,7 +7,7 @@ import torch
 from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.cli.main import main
@@ -130,12 +130,13 @@ def test_windows_on_some_layers_need_gpt_oss(tmp_path: Path, output: Output, ref
 
 
 def test_a_run_of_the_command(tmp_path: Path) -> None:
-    config = DecoderConfig(vocab_size=96, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8)
+    config = DecoderConfig(vocab_size=256, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8)
     model = Decoder(config).eval()
     write_run(tmp_path, model, model=asdict(config), data={"kind": "text"})
     assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--to", "mixtral"]) == 0
     with torch.no_grad():
         assert torch.allclose(logits(tmp_path / "out"), model(TOKENS), atol=1e-5)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("Hé\x00")["input_ids"] == [72, 195, 169, 0]
 
 
 def test_what_has_no_equivalent_is_refused(released: Path, tmp_path: Path, output: Output) -> None:

@@ -171,7 +171,7 @@ HELP = {
     "lab": (*get_args(flags.LabName), "--quick", "--out DIR", "--seed", "--resume", "under two"),
     "train": ("Width of the residual stream. (default: 128)",),
     "generate": (
-        *("--run", "--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--stream"),
+        *("MODEL", "TEXT", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--stream"),
         *("--no-stream", "--compile"),
     ),
     "design": (*get_args(flags.TaskName), ".json", ".npz", "--largest-error", "--overwrite"),

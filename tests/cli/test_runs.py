@@ -1,11 +1,15 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from glassformer.cli.runs import find_run, read_run
+from glassformer import load
+from glassformer.checkpoints.decoders import load_decoder
+from glassformer.cli.runs import read_run
+from glassformer.errors import CheckpointError
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
@@ -40,24 +44,38 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_the_best_model_is_loaded_and_before_it_the_last_checkpoint(tmp_path: Path) -> None:
     models = [Decoder(MODEL) for _ in range(3)]
-    run = read_run(begun(tmp_path, DESCRIBED))
+    begun(tmp_path, DESCRIBED)
     with refused("without weights yet", fix=r"glassformer train --run .* --resume"):
-        run.load()
+        load(tmp_path)
     for model, place in zip(models, ("best", "checkpoints/step-00000010", "checkpoints/step-00000020"), strict=True):
         kept(model, tmp_path / place)
-    assert run.model == models[0].config
     tokens = torch.randint(20, (2, 12))
-    assert torch.equal(run.load().eval()(tokens), models[0].eval()(tokens))
-    shutil.rmtree(tmp_path / "best")
-    assert run.weights.name == "step-00000020"
+    for expected in (models[0], models[2]):
+        for found in (load_decoder(tmp_path).eval(), load(tmp_path).model):
+            assert (found.config, found(tokens).tolist()) == (MODEL, expected.eval()(tokens).tolist())
+        shutil.rmtree(tmp_path / "best", ignore_errors=True)
+
+
+@pytest.mark.parametrize(("kind", "text", "tokens"), [("text", "Hé", [72, 195, 169]), ("recurrence", " 7  8", [7, 8])])
+def test_a_run_reads_texts_as_it_was_trained(kind: str, text: str, tokens: list[int], tmp_path: Path) -> None:
+    model = replace(MODEL, vocab_size=256)
+    begun(tmp_path, {"model": json.loads(model.to_json()), "data": {"kind": kind}})
+    kept(Decoder(model), tmp_path / "best")
+    lm = load(tmp_path)
+    assert lm.tokens(text).tolist() == [tokens]
+    assert lm.text(tokens) == ("Hé" if kind == "text" else " 7 8")
+    assert (lm.name, lm.stop_tokens) == (tmp_path.name, ())
 
 
 def test_other_directories_are_no_runs(tmp_path: Path) -> None:
-    assert find_run(tmp_path) is None
-    (tmp_path / "config.json").write_text('{"model_type": "gpt_oss"}')
-    assert find_run(tmp_path) is None
-    with refused("holds no run", fix="glassformer train --data FILE --run DIR"):
-        read_run(tmp_path)
+    for text in (None, '{"model_type": "gpt_oss"}'):
+        if text is not None:
+            (tmp_path / "config.json").write_text(text)
+        with refused("holds no run", fix="glassformer train --data FILE --run DIR"):
+            read_run(tmp_path)
+    begun(tmp_path, {"model": {"num_encoder_layers": 1}})
+    with refused("a run of no decoder", error=CheckpointError):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli.commands import train as command
 from glassformer.cli.main import main
 from glassformer.cli.runs import read_run
@@ -79,14 +80,14 @@ def test_a_text_is_learned_the_outcome_told_and_the_run_not_begun_again(
     weights = sum(tensor.numel() for tensor in load_file(run / "best" / "model.safetensors").values())
     assert f"model: {weights:,} parameters" in said
     assert "540 bytes to learn from" in said
-    assert f"--run '{run}' --prompt" in said, "the path is quoted for a shell"
+    assert f"generate '{run}' \"Once\"" in said, "the path is quoted for a shell"
     assert "best possible" not in said
     stored = read_run(run)
     assert (stored.model.vocab_size, stored.model.hidden_dim, stored.model.num_experts) == (256, 8, 3)
     assert stored.training.betas == (0.8, 0.9)
     assert stored.data["path"] == str(text)
     assert stored.options == {"seed": 4, "balance_weight": 0.01}
-    stored.load()
+    load_decoder(run)
     before = (run / "metrics.jsonl").read_bytes()
     refuses(begin, "--resume")
     assert (run / "metrics.jsonl").read_bytes() == before
@@ -118,7 +119,7 @@ def test_the_recurrence_is_shown_beside_its_optimum(tmp_path: Path, output: Outp
     said = output(["train", "--data", "recurrence", "--run", tmp_path / "run", "--seq-len", "16", *TINY]).out
     optimum = open_data("recurrence", 16, 0).optimal_accuracy
     assert f"accuracy that the best possible model expects on these sequences: {optimum:.4f}" in said
-    assert '--prompt "1 2 3"' in said
+    assert f'generate {tmp_path / "run"} "1 2 3"' in said
     stored = read_run(tmp_path / "run")
     assert (stored.model.vocab_size, stored.data["kind"], stored.data["seq_len"]) == (7, "recurrence", 16)
 

@@ -182,7 +182,7 @@ def test_the_config_beside_a_tokenizer_is_read(
     fallback_engine().save(str(tmp_path / "tokenizer.json"))
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    tokenizer = named_tokenizer(str(tmp_path))
+    tokenizer = named_tokenizer(str(tmp_path), 410)
     assert (tokenizer.begin, tokenizer.ends) == (begin, ends)
     transformers = pytest.importorskip("transformers")
     other = transformers.AutoTokenizer.from_pretrained(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
@@ -195,10 +195,10 @@ def test_a_config_with_other_tokens_is_refused(token: str, name: str, tmp_path: 
     tokens = {"1": {"content": "<s>", "special": True}, "262": {"content": "▁▁"}, "263": {"content": "<|user|>"}}
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps({"added_tokens_decoder": tokens}))
-    named_tokenizer(str(tmp_path))
+    named_tokenizer(str(tmp_path), 410)
     config.write_text(json.dumps({"added_tokens_decoder": tokens | {token: {"content": name}}}))
     with refused(f"without the token '{name}' = '{token}' of tokenizer_config.json"):
-        named_tokenizer(str(tmp_path))
+        named_tokenizer(str(tmp_path), 410)
 
 
 def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:
@@ -275,7 +275,7 @@ def test_a_link_to_elsewhere_is_refused(directory: Path, tmp_path_factory: pytes
     for place in (other, other / "original"):
         with refused(r"tokenizer\.json, a link to", expected="files in the directory itself"):
             module.tokenizer_beside(place)
-    assert named_tokenizer(str(other / "tokenizer.json")).vocab_size == 410  # the user named it
+    assert named_tokenizer(str(other / "tokenizer.json"), 410).vocab_size == 410  # the user named it
 
 
 def test_a_directory_of_another_name_does_not_look_above(directory: Path) -> None:
@@ -291,7 +291,7 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
         return str(directory / file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert named_tokenizer("openai/gpt-oss-20b").vocab_size == 410
+    assert named_tokenizer("openai/gpt-oss-20b", 410).vocab_size == 410
     assert asked == [("openai/gpt-oss-20b", "tokenizer.json")]
 
     def fail(name: str, file: str) -> str:
@@ -299,7 +299,7 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     with refused(r"tokenizer\.json of openai/gpt-oss-20b, which .*hub \(no connection\)"):
-        named_tokenizer("openai/gpt-oss-20b")
+        named_tokenizer("openai/gpt-oss-20b", 410)
 
 
 @pytest.mark.parametrize(
@@ -315,4 +315,4 @@ def test_wrong_names_are_told(name: str, message: str, tmp_path: Path, monkeypat
     (tmp_path / "original").mkdir()
     got, _, other = message.partition("; expected ")
     with refused(got, anywhere=other):
-        named_tokenizer(name)
+        named_tokenizer(name, 410)

@@ -20,7 +20,7 @@ TEXT = "When Mary and John went to the store, John gave a drink to"
     [
         (["info", "smollm2"], ["Llama in GGUF", "30, 576 wide", "134.52 M", "as in the file"]),
         (
-            ["generate", "--model", "smollm2", "--prompt", "The capital of France is", "--max-new-tokens", "1"],
+            ["generate", "smollm2", "The capital of France is", "--max-new-tokens", "1"],
             [" Paris"],
         ),
         (["chat", "smollm2", "--message", "What is the capital of France?"], ["The capital of France is Paris."]),

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from training_toys import ToyModel, ToyTask
 
+from glassformer.checkpoints.tensor_files import run_weights
 from glassformer.training import TrainingConfig, load_weights, run_directory, train
 from glassformer.training.optim import build_optimizers
 from glassformer.training.run_directory import Best, RunDirectory, RunState
@@ -109,12 +110,12 @@ def test_weights_are_the_best_ones_or_else_the_latest(tmp_path: Path) -> None:
     run, model = RunDirectory(tmp_path), ToyModel()
     run.begin(CONFIG, {})
     with refused("a run without weights yet", fix=r"glassformer train --run .* --resume"):
-        run.weights()
+        run_weights(tmp_path)
     run.save(model, build_optimizers(model, CONFIG), RunState(5), 2)
     latest = run.save(model, build_optimizers(model, CONFIG), RunState(10), 2)
-    assert run.weights() == latest
+    assert run_weights(tmp_path) == latest
     run.save_best(model, RunState(5))
-    assert run.weights() == run.best
+    assert run_weights(tmp_path) == run.best
 
 
 def test_beginning_clears_what_a_killed_process_left(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Loading and saving decoders: every family, gpt-oss in two layouts, Mixtral, and our own format.
+"""Loading and saving decoders: every family, gpt-oss in two layouts, Mixtral, our own format, and training runs.
 
-A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index.
+A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index; that of a run holds
+directories of weights.
 """
 
 import dataclasses
@@ -45,6 +46,7 @@ from glassformer.checkpoints.tensor_files import (
     nonfinite_weights,
     open_tensors,
     read_json,
+    run_weights,
     stored_tensors,
 )
 from glassformer.errors import CheckpointError, InputError, require
@@ -83,7 +85,8 @@ def load_decoder(
     Args:
         source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its ``config.json``, one of
             :data:`~glassformer.checkpoints.families.FAMILIES`, gpt-oss in Hugging Face's layout or OpenAI's, Mixtral,
-            or what :func:`save_decoder` wrote.
+            what :func:`save_decoder` wrote, or the run of a decoder: its best weights, or before the first evaluation
+            its latest.
         dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
         experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds); ``"dense"`` keeps
             or expands them;
@@ -119,7 +122,7 @@ def open_decoder(
     device: torch.device = _CPU,
 ) -> Iterator[StoredDecoder]:
     """The decoder of a directory, checked; its tensors are read when they are made, within the context."""
-    content = read_json(directory / CONFIG_FILE) if content is None else content
+    directory, content = within_run(directory, read_json(directory / CONFIG_FILE) if content is None else content)
     kind = require_kind(content, directory)
     opened = _open_own if kind is None else partial(open_family, kind)
     with opened(directory, content, dtype, device) as stored:
@@ -133,10 +136,25 @@ def read_decoder_config(directory: Path, content: Mapping[str, Any] | None = Non
     Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it depends on the files
     of weights.
     """
-    content = read_json(directory / CONFIG_FILE) if content is None else content
+    directory, content = within_run(directory, read_json(directory / CONFIG_FILE) if content is None else content)
     kind = require_kind(content, directory)
     with config_errors(directory / CONFIG_FILE):
         return _own_config(content) if kind is None else kind.read_config(content)
+
+
+def within_run(directory: Path, content: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
+    """Of a run, the directory of its weights and their ``config.json`` in our own layout; of others, what was given."""
+    if not {"training", "description"} <= content.keys():
+        return directory, content
+    described = content["description"]
+    model = described.get("model") if isinstance(described, dict) else None
+    known = {field.name for field in dataclasses.fields(DecoderConfig)}
+    if not (isinstance(model, dict) and model.keys() <= known):
+        fix = "Load other runs with glassformer.training.load_weights, and classifiers with 'glassformer classify'."
+        raise CheckpointError(f"{directory / CONFIG_FILE}, a run of no decoder", "the run of a decoder", fix)
+    with config_errors(directory / CONFIG_FILE):
+        _own_config(model)
+    return run_weights(directory), {"model_type": OWN, **model}
 
 
 def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:

@@ -121,7 +121,7 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
 
     ``stored`` are the tensors of its files; None: their headers are read.
     """
-    content = read_json(directory / CONFIG_FILE)
+    directory, content = decoders.within_run(directory, read_json(directory / CONFIG_FILE))
     stored = stored_tensors(directory) if stored is None else stored
     family, layout, config = _read_config(directory, content, stored)
     row = family_in(content)
@@ -131,13 +131,6 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
         ours[f"{row.names['output']}.weight"] = "output.weight"
         names = {tensor.name: ours[name] for name, tensor in files.named(row, stored).items()}
     return _described(family, layout, config, [(names.get(name, _NO_WEIGHT), each) for name, each in stored.items()])
-
-
-def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
-    """Describe a directory of weights whose configuration is elsewhere, as in a run."""
-    stored = stored_tensors(directory)
-    decoders.own_tensors(config, stored, directory)
-    return _described("glassformer", "glassformer", config, stored.items())
 
 
 def describe_gguf(file: GgufFile) -> Description:

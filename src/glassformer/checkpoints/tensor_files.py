@@ -7,6 +7,7 @@ instead of 10 to read 759 MiB of experts one by one).
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import CheckpointError, InputError, require
 from glassformer.kernels.blocks import KINDS as BLOCKS
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.untrusted import json_value, read_text, require_regular
@@ -100,6 +101,19 @@ def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
         places = _places(directory / INDEX_FILE)
         return sorted(set(places.values())), places
     return sorted(path.name for path in directory.glob("*.safetensors")) or [WEIGHTS_FILE], {}
+
+
+def run_places(run: Path) -> list[Path]:
+    """Where a training run may have weights: the best ones, and those of its checkpoints, the latest first."""
+    return [run / "best", *sorted(run.glob("checkpoints/step-*"), reverse=True)]
+
+
+def run_weights(run: Path) -> Path:
+    """The directory of the weights of a training run: its best ones, or before its first evaluation its latest."""
+    found = [place for place in run_places(run) if place.is_dir()]
+    fix = f"Train it first: glassformer train --run {shlex.quote(str(run))} --resume."
+    require(len(found) > 0, f"{run}, a run without weights yet", "a run with a checkpoint", fix)
+    return found[0]
 
 
 def joined(

@@ -33,8 +33,8 @@ GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
 
 _MODEL = arg(
     metavar="MODEL",
-    help="A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short "
-    "name: smollm2, gemma-3-270m, gpt-oss-20b.",
+    help="A GGUF file, the directory of a model or of a run, owner/name or owner/name:file.gguf on the Hugging Face "
+    "hub, or a short name: smollm2, gemma-3-270m, gpt-oss-20b.",
 )
 Device = Annotated[str, arg(help="cpu, cuda, or auto (a GPU if there is one).")]
 Dense = Annotated[
@@ -90,18 +90,14 @@ class LabFlags:
 
 @config
 class GenerateFlags:
-    """Continue a prompt; prints the prompt and its continuation. Use --run for the best model of a run of 'glassformer
-    train' or of the gpt-oss lab, --model for a downloaded or converted model: of a known family, or glassformer's own.
-    """
+    """Continue a text; prints the text and its continuation."""
 
-    prompt: Annotated[str, arg(metavar="TEXT")]
-    """What to continue: a text, or numbers as in "1 2 3" for a run on the recurrence."""
-    run: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Directory of a run."""
-    model: Annotated[str | None, _MODEL] = None
+    model: Annotated[Positional[str], _MODEL]
+    prompt: Annotated[Positional[str], arg(metavar="TEXT")]
+    """What to continue: a text, or numbers as in "1 2 3" for a model of the recurrence."""
     tokenizer: Annotated[str | None, arg(metavar="PATH|NAME|bytes|numbers")] = None
-    """For --model: a tokenizer.json, a directory with one, or a model on the hub; 'bytes' or
-    'numbers' for a model whose tokens are bytes or numbers. None: the one next to the weights."""
+    """A tokenizer.json, a directory with one, or a model on the hub; 'bytes' or 'numbers' for a model whose tokens are
+    bytes or numbers. None: the model's own."""
     max_new_tokens: Size = 200
     """Maximum number of new tokens."""
     temperature: Temperature = 0.8
@@ -125,15 +121,6 @@ class GenerateFlags:
     device: Device = "auto"
 
     def __post_init__(self) -> None:
-        require(
-            (self.run is None) != (self.model is None),
-            "neither --run nor --model" if self.run is None else "--run and --model",
-            "one of the two",
-            "Pass --run DIR for a run of 'glassformer train', --model DIR for a model's directory.",
-        )
-        for name in ("dense", "tokenizer"):
-            got, fix = f"--{name} with --run", "Leave it out: a run records its tokens and weights."
-            require(self.run is None or getattr(self, name) is None, got, f"--{name} with --model", fix)
         got, fix = f"--compile with --speculate {self.speculate}", "Leave one out: compiled steps read one token."
         require(not (self.compile and self.speculate), got, "one of the two", fix)
 

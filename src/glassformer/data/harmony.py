@@ -88,7 +88,7 @@ def require_harmony(tokenizer: ReleasedTokenizer) -> None:
         not missing,
         f"{tokenizer.source} without {', '.join(missing)}",
         "o200k_harmony, gpt-oss's tokenizer",
-        "Other models use other formats; 'glassformer generate --model' continues a plain text.",
+        "Other models use other formats; 'glassformer generate' continues a plain text.",
     )
 
 

@@ -207,6 +207,19 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     return released(source, engine, highest + 1, names, piece, begin, end_tokens(names))
 
 
+def number_tokenizer(vocab_size: int) -> ReleasedTokenizer:
+    """Of a model of ``vocab_size`` numbers, such as the recurrence's: texts are numbers between spaces."""
+    expected, fix = f"whole numbers from 0 to {vocab_size - 1} between spaces", 'Separate them by spaces: "1 2 3".'
+
+    def encode(text: str) -> list[int]:
+        words = text.split()
+        fits = [word.isascii() and word.isdecimal() and len(word) < 20 and int(word) < vocab_size for word in words]
+        require(bool(words) and all(fits), f"the text {short(text)}", expected, fix)
+        return [int(word) for word in words]
+
+    return ReleasedTokenizer("numbers", vocab_size, {}, encode, encode, lambda token: f" {token}".encode())
+
+
 def tokenizer_places(directory: Path) -> list[Path]:
     """The directories to search for a model's tokenizer: its own, and for one named ``original`` also its parent.
 

@@ -20,16 +20,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
+from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device, within_run
 from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, weight_files
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
-from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
+from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
 from glassformer.data.harmony import Message, Role, Setting, render
-from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, read_tokenizer, tokenizer_beside
+from glassformer.data.released_tokenizer import (
+    TOKENIZER_FILE,
+    ReleasedTokenizer,
+    number_tokenizer,
+    read_tokenizer,
+    tokenizer_beside,
+)
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.generation.decoding import stream
 from glassformer.generation.sampling import SamplingRule
@@ -45,6 +51,8 @@ from glassformer.text import known_name
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: ``[{"role": "user", "content": "Hello"}]``."""
+# The tokens of a run, by its data.
+_TOKENS_OF = {"text": "bytes", "recurrence": "numbers"}
 # Of released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
 
@@ -315,13 +323,15 @@ def load(
     """Open a language model.
 
     Args:
-        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of glassformer; a name on
-            the Hugging Face hub, ``"owner/name"`` or ``"owner/name:file.gguf"``; or a short name of :data:`KNOWN`:
-            "smollm2", "gemma-3-270m", "gpt-oss-20b".
+        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of glassformer; a run of
+            ``glassformer train``, of which the best weights are taken; a name on the Hugging Face hub,
+            ``"owner/name"`` or ``"owner/name:file.gguf"``; or a short name of :data:`KNOWN`: "smollm2",
+            "gemma-3-270m", "gpt-oss-20b".
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them.
         dtype: Of expanded weights; None: as they are stored, or float32 for packed ones.
-        tokenizer: A tokenizer's file, or a directory or a model on the hub with one; None: the model's own.
+        tokenizer: A tokenizer's file, or a directory or a model on the hub with one; ``"bytes"`` or ``"numbers"`` for
+            a model whose tokens these are; None: the model's own.
         dense: How a directory's linear layers are held; see :meth:`FoundModel.load`.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
@@ -350,17 +360,21 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
         tokenizer: As for :func:`named_tokenizer`; None: the model's own.
     """
     place = find_place(source)
-    own = named_tokenizer(tokenizer) if tokenizer is not None else None
     if isinstance(place, GgufFile):
-        return _in_file(place, own)
-    config = read_json(place / CONFIG_FILE)
-    is_run = {"training", "description"} <= config.keys()
-    fix = "Use 'glassformer generate --run', or convert the run with 'glassformer convert'."
-    require(not is_run, f"{source}, the directory of a run", "a model's directory", fix)
-    decoder = read_decoder_config(place, config)
-    found = own or tokenizer_beside(place)
-    template = template_from_directory(place)
+        return _in_file(place, tokenizer)
+    if (place / "trainings").is_dir():
+        names = ", ".join(sorted(each.name for each in (place / "trainings").iterdir() if each.is_dir()))
+        fix = f"Use {place / 'trainings'}/NAME: {names}."
+        raise InputError(f"{source}, a lab of several runs", "one of its runs", fix)
     name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
+    content = read_json(place / CONFIG_FILE)
+    place, config = within_run(place, content)
+    decoder = read_decoder_config(place, config)
+    if tokenizer is None and config is not content:
+        data = content["description"].get("data")
+        tokenizer = _TOKENS_OF.get(str(data.get("kind"))) if isinstance(data, dict) else None
+    found = named_tokenizer(tokenizer, decoder.vocab_size) if tokenizer is not None else tokenizer_beside(place)
+    template = template_from_directory(place)
     files = [place / file for file in weight_files(place)[0]]
     size = sum(each.stat().st_size for each in files if each.is_file())
     ends = _declared_ends(place, config, decoder)
@@ -386,8 +400,14 @@ def find_place(source: str | Path) -> Path | GgufFile:
     return find_directory(name)
 
 
-def named_tokenizer(name: str) -> ReleasedTokenizer:
-    """The tokenizer that a user names: a file, a directory with one, or a model on the hub."""
+def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
+    """The tokenizer that a user names for a model: a file, a directory with one, a model on the hub, ``"bytes"`` or
+    ``"numbers"``.
+    """
+    if name == "bytes":
+        return tokenizer_from_gguf(byte_vocabulary(), "bytes")
+    if name == "numbers":
+        return number_tokenizer(vocab_size)
     path = Path(name).expanduser()
     if path.is_dir():
         found = tokenizer_beside(path)
@@ -396,9 +416,8 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
         return found
     if path.exists() or path.suffix == ".json":
         return read_tokenizer(path)
-    fix = f"Only 'glassformer generate' takes {name}." if name in ("bytes", "numbers") else "Check the path."
-    ways = f"a {TOKENIZER_FILE}, a directory with one, or owner/name on the hub"
-    require("/" in name, f"{name!r}, which is no tokenizer here", ways, fix)
+    ways = f"a {TOKENIZER_FILE}, a directory with one, owner/name on the hub, 'bytes' or 'numbers'"
+    require("/" in name, f"{name!r}, which is no tokenizer here", ways, "Check the path.")
     return read_tokenizer(find_file(name, TOKENIZER_FILE))
 
 
@@ -412,8 +431,8 @@ def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
         advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
         if found.config.vocab_size == _HARMONY_VOCAB:
             advice += " (openai/gpt-oss-20b)"
-        numbers = "'glassformer generate' works without one: --tokenizer numbers --prompt \"1 2 3\""
-        raise InputError(f"{found.path} without a tokenizer", "one with the weights", f"{advice}. {numbers}.")
+        fix = f"{advice}. With 'numbers' a text is token ids: \"1 2 3\"."
+        raise InputError(f"{found.path} without a tokenizer", "one with the weights", fix)
     return found.tokenizer
 
 
@@ -425,10 +444,11 @@ def chosen_device(name: str) -> torch.device:
     return require_device(name)
 
 
-def _in_file(file: GgufFile, tokenizer: ReleasedTokenizer | None) -> FoundModel:
+def _in_file(file: GgufFile, tokenizer: str | None) -> FoundModel:
     _, config = gguf_config(file)
     metadata, label = file.metadata, file.path.name
-    own = tokenizer or tokenizer_from_gguf(metadata, label)
+    named = None if tokenizer is None else named_tokenizer(tokenizer, config.vocab_size)
+    own = named or tokenizer_from_gguf(metadata, label)
     ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
     # Files are renamed less often than their metadata is wrong.
     name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", label)
@@ -466,7 +486,7 @@ def _known(name: str, known: Known) -> Path | GgufFile:
     return read_gguf(path)
 
 
-def _declared_ends(directory: Path, config: dict[str, Any], decoder: DecoderConfig) -> tuple[int, ...]:
+def _declared_ends(directory: Path, config: Mapping[str, Any], decoder: DecoderConfig) -> tuple[int, ...]:
     path = directory / "generation_config.json"
     ends: list[Any] = []
     for settings in (config, read_json(path) if path.is_file() else {}):

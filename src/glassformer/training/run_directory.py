@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from contextlib import nullcontext
 from dataclasses import asdict, field
 from pathlib import Path
@@ -101,13 +100,6 @@ class RunDirectory:
     def checkpoints(self) -> list[Path]:
         """The complete checkpoints, oldest first."""
         return sorted(self._checkpoints.glob("step-*"))
-
-    def weights(self) -> Path:
-        """The directory of the best model; before the first evaluation, of the latest checkpoint."""
-        found = [*self.checkpoints(), *([self.best] if self.best.is_dir() else [])]
-        fix = f"Train it first: glassformer train --run {shlex.quote(str(self.path))} --resume."
-        require(len(found) > 0, f"{self.path}, a run without weights yet", "a run with a checkpoint", fix)
-        return found[-1]
 
     def require_new(self) -> None:
         """Check that the directory holds no run."""

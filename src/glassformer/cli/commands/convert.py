@@ -18,9 +18,7 @@ from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
-from glassformer.cli import TEXT
 from glassformer.cli.flags import ConvertFlags
-from glassformer.cli.runs import StoredRun, find_run
 from glassformer.cli.terminal import on_disk, say
 from glassformer.data.chat_template import ChatTemplate, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, tokenizer_from_gguf
@@ -44,22 +42,23 @@ _KEPT_SETTINGS = (
 def convert(flags: ConvertFlags) -> list[str]:
     """Convert; return lines that describe the result."""
     require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new one", "Pass --replace.")
-    run = find_run(Path(flags.source))
     if flags.out.suffix == ".gguf":
-        return _convert_to_gguf(flags, run)
-    if run is not None:
-        return _write(decoder_in_memory(run.load()), flags)
+        return _convert_to_gguf(flags)
     place = find_place(flags.source)
     if isinstance(place, GgufFile):
-        return _write(decoder_in_memory(load_gguf(place, hold="dense")), flags, beside=partial(_write_tokenizer, place))
+        beside = partial(_write_tokenizer, place.metadata, place.path.name)
+        return _write(decoder_in_memory(load_gguf(place, hold="dense")), flags, beside=beside)
     config = read_json(place / CONFIG_FILE)
 
-    def beside(draft: Path) -> None:
+    def files(draft: Path) -> None:
+        tokenizer = find_model(place).tokenizer if "description" in config else None  # of a run
+        if tokenizer is not None and tokenizer.json is not None:
+            _write_tokenizer(byte_vocabulary(), tokenizer.source, draft)
         for file in _kept_files(place):
             shutil.copyfile(file, draft / file.name)
 
     with open_decoder(place) as stored:
-        return _write(stored, flags, {name: config[name] for name in _KEPT_SETTINGS if name in config}, beside)
+        return _write(stored, flags, {name: config[name] for name in _KEPT_SETTINGS if name in config}, files)
 
 
 def _write(
@@ -87,30 +86,27 @@ def _write(
     return [f"{flags.out}: {name}{where}, {on_disk(size)}", *(str(each.message) for each in caught)]
 
 
-def _convert_to_gguf(flags: ConvertFlags, run: StoredRun | None) -> list[str]:
-    """Write one file, with the tokenizer and the chat template of the source, or the tokenizer of a run on bytes."""
+def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
+    """Write one file, with the tokenizer and the chat template of the source."""
     vocabulary: dict[str, Any] | None = None
     template, notes = None, []
-    if run is not None:
-        decoder, vocabulary = run.load(), byte_vocabulary() if run.data["kind"] == TEXT else None
+    place = find_place(flags.source)
+    if isinstance(place, GgufFile):
+        decoder, vocabulary = load_gguf(place), dict(place.metadata)
     else:
-        place = find_place(flags.source)
-        if isinstance(place, GgufFile):
-            decoder, vocabulary = load_gguf(place), dict(place.metadata)
-        else:
-            found = find_model(flags.source)
-            if found.tokenizer is not None:
-                # The template's bos_token and eos_token are known by their ids there.
-                named = found.chat_template or ChatTemplate("")
-                bos, eos = (found.tokenizer.specials.get(name or "") for name in (named.bos, named.eos))
-                ends = [each for each in (eos, *found.declared_ends, *found.stop_tokens) if each is not None]
-                vocabulary = gguf_vocabulary(found.tokenizer, found.config.vocab_size, ends)
-                if bos is not None:
-                    vocabulary.setdefault("tokenizer.ggml.bos_token_id", bos)
-                if found.tokenizer.encode(_DECOMPOSED) != tokenizer_from_gguf(vocabulary).encode(_DECOMPOSED):
-                    notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
-            template = None if found.chat_template is None else found.chat_template.text
-            decoder = load_decoder(place)
+        found = find_model(flags.source)
+        if found.tokenizer is not None and found.tokenizer.json is not None:
+            # The template's bos_token and eos_token are known by their ids there.
+            named = found.chat_template or ChatTemplate("")
+            bos, eos = (found.tokenizer.specials.get(name or "") for name in (named.bos, named.eos))
+            ends = [each for each in (eos, *found.declared_ends, *found.stop_tokens) if each is not None]
+            vocabulary = gguf_vocabulary(found.tokenizer, found.config.vocab_size, ends)
+            if bos is not None:
+                vocabulary.setdefault("tokenizer.ggml.bos_token_id", bos)
+            if found.tokenizer.encode(_DECOMPOSED) != tokenizer_from_gguf(vocabulary).encode(_DECOMPOSED):
+                notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
+        template = None if found.chat_template is None else found.chat_template.text
+        decoder = load_decoder(place)
     write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary, chat_template=template)
     if vocabulary is None:
         notes.append("It has no tokenizer: llama.cpp takes token ids.")
@@ -119,15 +115,15 @@ def _convert_to_gguf(flags: ConvertFlags, run: StoredRun | None) -> list[str]:
     return [f"{flags.out}: GGUF in {flags.kind}, {on_disk(flags.out.stat().st_size)}", *notes]
 
 
-def _write_tokenizer(file: GgufFile, directory: Path) -> None:
+def _write_tokenizer(metadata: Mapping[str, Any], source: str, directory: Path) -> None:
     """Tokenizer, ends and chat template of a GGUF file beside the weights, as Hugging Face has them."""
-    tokenizer = tokenizer_from_gguf(file.metadata, file.path.name)
-    template = template_from_gguf(file.metadata, file.path.name)
+    tokenizer = tokenizer_from_gguf(metadata, source)
+    template = template_from_gguf(metadata, source)
     assert tokenizer.json is not None
     # Of another class transformers takes the vocabulary only, and splits texts as the class does.
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": bool(tokenizer.begin)}
     for name in ("bos", "eos"):
-        token = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        token = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if isinstance(token, int):
             settings[f"{name}_token"] = tokenizer.token_bytes(token).decode(errors="replace")
     write_text(directory / "generation_config.json", json.dumps({"eos_token_id": tokenizer.ends or None}))

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from glassformer.checkpoints.assembly import machine_memory
-from glassformer.checkpoints.description import Description, describe, describe_decoder, describe_gguf
+from glassformer.checkpoints.description import Description, describe, describe_gguf
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.flags import InfoFlags
-from glassformer.cli.runs import find_run
 from glassformer.cli.terminal import count, in_memory, on_disk, say
 from glassformer.generation.language_model import KNOWN, find_place
 from glassformer.kernels import native
@@ -110,9 +109,6 @@ def _described(source: str) -> tuple[Path, Description]:
         if isinstance(place, GgufFile):
             return place.path, describe_gguf(place)
     directory = find_directory(source, weights=False)
-    run = find_run(directory)
-    if run is not None:
-        return directory, describe_decoder(run.weights, run.model)
     return directory, describe(directory, hub_tensors(source, directory))
 
 

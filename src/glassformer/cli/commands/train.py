@@ -118,4 +118,4 @@ def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> l
     if result.ending == "patience":
         lines.append(f"ended after {flags.training.patience} evaluations in a row without a better {data.metric}")
     prompt = '"1 2 3"' if data.description["kind"] == RECURRENCE else '"Once"'
-    return [*lines, f"generate: glassformer generate --run {directory} --prompt {prompt}"]
+    return [*lines, f"generate: glassformer generate {directory} {prompt}"]

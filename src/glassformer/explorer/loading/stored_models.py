@@ -4,7 +4,6 @@ The kind of a directory follows from its files and its ``config.json``, which ar
 weights are read when the model is opened. Nothing is allocated before the stored tensors are known to fit the model.
 """
 
-import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,9 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.families import family_in
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, run_places, run_weights, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data import lookup
 from glassformer.data.in_context_lookup import LookupConfig
@@ -27,8 +28,6 @@ from glassformer.explorer.loading.task_models import Model, course_model, facts_
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.generation.language_model import KNOWN, find_model, require_tokenizer
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 _T = TypeVar("_T")
@@ -63,7 +62,7 @@ def stored_entry(place: Place) -> ModelEntry | None:
         found = (reader(place, config["description"]) for reader in (_in_context, _lookup_course, _trained_decoder))
         entry = next((each for each in found if each is not None), None)
         if entry is not None:
-            run_weights(path)
+            stored_tensors(run_weights(path))
     else:
         entry = _checkpoint(place, config)
     return None if entry is None else replace(entry, stamp=lambda: stamp_of(path))
@@ -117,21 +116,20 @@ def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry
     model, data = description.get("model"), description.get("data")
     if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
         return None
-    config = DecoderConfig.from_json(json.dumps(model))
+    config, load = (
+        decoders.read_decoder_config(place.path),
+        partial(decoders.load_decoder, place.path, dtype=torch.float32),
+    )
     longest, experts = min(config.max_seq_len, MOST_TOKENS), config.num_experts is not None
-
-    def model_of_run() -> Decoder:
-        return filled(place.path, lambda: Decoder(config), config.num_layers)
-
     if data["kind"] == "recurrence":
         about = "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden rule."
         help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
         rule = _described(place.path, RecurrenceConfig, {name: each for name, each in data.items() if name != "kind"})
         card = _decoder_card(place, experts, about, _NUMBERS, help_text)
-        return ModelEntry(card, lambda: recurrence_model(card, model_of_run(), rule, longest))
+        return ModelEntry(card, lambda: recurrence_model(card, load(), rule, longest))
     about = f"Trained by 'glassformer train' on the bytes of {Path(str(data.get('path', 'a text'))).name}."
     card = _decoder_card(place, experts, about, _BYTES_OF, f"any text of up to {longest:,} bytes")
-    return ModelEntry(card, lambda: replace(wrap_model(model_of_run()), card=card))
+    return ModelEntry(card, lambda: replace(wrap_model(load()), card=card))
 
 
 def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
@@ -238,25 +236,12 @@ def _described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
         raise InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix) from error
 
 
-def run_weights(run: Path) -> Path:
-    """The directory of a run's best weights; before its first evaluation, of its latest ones."""
-    # Imported here because training loads accelerate, which the bundled models do not need.
-    from glassformer.training.run_directory import RunDirectory
-
-    weights = RunDirectory(run).weights()
-    stored_tensors(weights)
-    return weights
-
-
 def stamp_of(directory: Path) -> Hashable:
     """A value that changes when the weights in a directory, or the best ones of the run in it, are overwritten.
 
     None: there are no weights at the moment.
     """
-    from glassformer.training.run_directory import RunDirectory
-
-    run = RunDirectory(directory)
-    for place in (directory, run.best, *reversed(run.checkpoints())):
+    for place in (directory, *run_places(directory)):
         try:
             found = [(file, file.stat()) for file in sorted(place.glob("*.safetensors"))]
         except OSError:
