@@ -108,24 +108,6 @@ def test_dropout_acts_in_training_only() -> None:
     assert torch.equal(attention(x), attention(x))
 
 
-@pytest.mark.parametrize("window", [None, 4])
-@pytest.mark.parametrize("chunks", [[12], [1] * 12, [5, 1, 1, 3, 2]])
-def test_with_a_cache_and_rotation(chunks: list[int], window: int | None) -> None:
-    attention = GroupedQueryAttention(16, 4, 8, 2, window=window, sinks=True, key_weights=True)
-    rotary = RotaryEmbedding(8)
-    x = torch.randn(2, 12, 16)
-    real = torch.arange(12) >= torch.tensor([[3], [0]])
-    with torch.no_grad():
-        whole = attention(x, rotation=rotary.rotation(12), key_padding=real)
-        cache, parts, start = LayerCache(2, 2, 8, 12, window), [], 0
-        for new in chunks:
-            stop = start + new
-            rotation = rotary.rotation(new, start)
-            parts.append(attention(x[:, start:stop], rotation=rotation, key_padding=real[:, :stop], cache=cache))
-            start = stop
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-6)
-
-
 def test_the_layout_is_that_of_the_rotation() -> None:
     """The same layer in both layouts differs: the option reaches the rotation."""
     half, inter = (GroupedQueryAttention(16, 2, 8, layout=layout) for layout in ("half-split", "interleaved"))
@@ -143,10 +125,7 @@ def test_the_layout_is_that_of_the_rotation() -> None:
         ({"num_heads": 0}, "num_heads = 0"),
         ({"head_dim": -2}, "head_dim = -2"),
         ({"hidden_dim": 0}, "hidden_dim = 0"),
-        ({"window": 0}, "window = 0"),
-        ({"window": 3, "causal": False}, "without causal"),
         ({"dropout": 1.5}, "dropout = 1.5"),
-        ({"layout": "spiral"}, "layout = 'spiral'"),
     ],
 )
 def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -307,7 +307,12 @@ def test_bad_calls_are_refused() -> None:
     bert, plain = make(**BERT), make()
     for call, message in [
         (lambda: plain(tokens[0]), r"tokens of shape \[3\]"),
+        (lambda: plain(tokens[None]), r"tokens of shape \[1, 2, 3\]"),
+        (lambda: plain(tokens[:0]), r"tokens of shape \[0, 3\]"),
+        (lambda: plain(tokens[:, :0]), r"tokens of shape \[2, 0\]"),
         (lambda: plain.hidden(torch.ones(2, 3)), r"tokens of dtype torch\.float32"),
+        (lambda: plain.hidden(ones), r"tokens of dtype torch\.bool"),
+        (lambda: plain.hidden(tokens.to(torch.uint8)), r"tokens of dtype torch\.uint8"),
         (lambda: plain(torch.tensor([[1, 40]])), "tokens from 1 to 40"),
         (lambda: plain.hidden(torch.ones(1, 65, dtype=torch.long)), "65 positions"),
         (lambda: plain(tokens, ones[:, :2]), r"real of shape \[2, 2\]"),
