@@ -76,8 +76,3 @@ def test_key_padding_must_fit_the_keys(shape: tuple[int, int]) -> None:
     with refused("key_padding of shape", expected=r"\[batch, key\] = \[2, 5\]"):
         Pattern(key_padding=torch.ones(shape, dtype=torch.bool)).check(2, 5, 5)
     Pattern(key_padding=torch.ones(1, 5, dtype=torch.bool)).check(2, 5, 5)
-
-
-def test_more_queries_than_keys_cannot_be_causal() -> None:
-    with refused("6 queries and 5 keys in a causal pattern"):
-        CAUSAL.check(1, 6, 5)

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -7,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.kernels.attention import weights_of_scores
 from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.layers.attention import Attended, attend
 from glassformer.observe import exact_attention
@@ -95,17 +93,6 @@ def test_rows_are_those_of_a_plain_loop(data: st.DataObject) -> None:
                     assert abs(float(rows.sinks[b, h, i]) - sink) <= 1e-6
 
 
-@given(case=attentions())
-@settings(max_examples=30, deadline=None)
-def test_weights_without_a_mask_are_these_rows(case: Attended) -> None:
-    case = replace(case, mask=None)
-    options = {"scale": case.scale, "key_weights": case.key_weights, "sinks": case.sinks}
-    found = attention_weights(case.q, case.k, case.pattern, **options)
-    rows = exact_rows(case, range(case.q.shape[1]), range(case.q.shape[2]), ("weights",))
-    torch.testing.assert_close(found[..., rows.first : rows.first + rows.weights.shape[3]], rows.weights)
-    torch.testing.assert_close(found.sum(-1), rows.weights.sum(-1))
-
-
 @pytest.mark.parametrize("window", [None, 3, 40])
 def test_blocks_make_no_difference(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = torch.randn(2, 4, 70, 8), torch.randn(2, 2, 70, 8), torch.randn(2, 2, 70, 8)
@@ -180,24 +167,10 @@ def test_half_precision_is_widened() -> None:
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_sizes_that_do_not_fit_are_refused_as_by_the_attention() -> None:
     q = torch.randn(1, 4, 3, 8)
     with refused(expected="head_dim"):
         attention_weights(q, torch.randn(1, 4, 3, 6))
-    with refused(fix="Split heads"):
-        attention_weights(q[0], q[0])
-    with refused(expected="divide the query heads"):
-        attention_weights(q, torch.randn(1, 3, 3, 8))
     for name in ("key_weights", "sinks"):
         with refused(rf"{name} of shape \[3\]", expected=r"one number per query head, \[4\]"):
             attention_weights(q, q, **{name: torch.ones(3)})
-    with refused("key_padding of shape"):
-        attention_weights(q, q, Pattern(key_padding=torch.ones(1, 5, dtype=torch.bool)))
-
-
-def test_the_softmax_of_scores_is_over_what_is_allowed() -> None:
-    scores = torch.tensor([[0.0, 1.0, 5.0], [2.0, 2.0, 2.0]], dtype=torch.float64)
-    allowed = torch.tensor([[True, True, False], [False, False, False]])
-    share = 1 / (1 + math.e)
-    expected = torch.tensor([[share, 1 - share, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(weights_of_scores(scores, allowed), expected, atol=1e-15, rtol=0)
