@@ -94,10 +94,11 @@ def test_tokens_are_characters_or_words() -> None:
 
 
 def test_programs_are_read_from_files_on_request(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(MINE)
+    path, trace = tmp_path / "mine.py", tmp_path / "trace"
+    path.write_text(f"{MINE}\nopen({str(trace)!r}, 'w')")
     with refused("can do anything on this computer"):
         read_program(path)
+    assert not trace.exists()
     example = read_program(path, run_python=True)
     assert (example.vocabulary, example.max_len, example.causal) == (("a", "b"), 3, False)
     assert example.program("aba") == [2, 1, 2]
@@ -125,14 +126,6 @@ def test_files_that_define_no_program_are_refused_in_one_line(text: str, named: 
     assert named in caught.value.got
     assert "mine.py" in caught.value.got
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_is_run_only_when_asked_for(tmp_path: Path) -> None:
-    path, trace = tmp_path / "mine.py", tmp_path / "trace"
-    path.write_text(f"open({str(trace)!r}, 'w')")
-    with refused("can do anything on this computer"):
-        read_program(path)
-    assert not trace.exists()
 
 
 def test_unknown_programs_are_refused() -> None:

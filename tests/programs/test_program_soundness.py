@@ -659,6 +659,14 @@ def test_aggregates_that_are_none_of_the_program_are_not_believed() -> None:
 def test_every_broken_weight_has_a_bound_that_covers_it(each: bool) -> None:
     changes = (1e-6, -1.0, 30.0)
     model = compile_program(lib.detect(tokens, "ab"), "ab", 4)
+    texts = [torch.tensor(list(itertools.product(range(2), repeat=length))) for length in range(1, 5)]
+    codes = torch.tensor([number for number, _ in model.codes or ()])
+
+    def read() -> list[int]:
+        """The place of the nearest code, at every position of every text."""
+        return (torch.cat([model(each).ravel() for each in texts])[:, None] - codes).abs().argmin(1).tolist()
+
+    right = read()
     entries = [entry for weight in model.parameters() for entry in weight.view(-1).split(1)]
     verdicts = set()
     for place, entry in enumerate(entries):
@@ -667,8 +675,10 @@ def test_every_broken_weight_has_a_bound_that_covers_it(each: bool) -> None:
                 kept = entry.clone()
                 entry += change
                 exact, bounded = verify_program(model), verify_program(model, limit=1)
+                wrong = read() != right
                 entry.copy_(kept)
             assert exact.largest_error <= exact.bound == bounded.bound
+            assert (exact.verdict == "fails") == wrong
             verdicts.add((exact.verdict, bounded.verdict))
     assert ("fails", "holds") not in verdicts
     assert ("holds", "fails") not in verdicts

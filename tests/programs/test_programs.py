@@ -2,7 +2,6 @@
 
 import itertools
 import operator
-import random
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from glassformer.errors import InputError
 from glassformer.programs import (
-    CompiledProgram,
     Variable,
     aggregate,
     compile_program,
@@ -66,67 +63,9 @@ def test_many_sequences_at_once_are_each_interpreted(seed: int, causal: bool) ->
                 program(sequence, causal=causal)
 
 
-BREAKABLE = {
-    "histogram": 4,
-    "count": 4,
-    "detect": 5,
-    "reverse": 4,
-    "sort": 3,
-    "induction": 5,
-    "parity": 6,
-    "shuffle-dyck-2": 3,
-    "lookup": 3,
-    "share": 6,
-}
-"""Programs, with the length up to which every sequence is run."""
-
-
-def read(model: CompiledProgram) -> NDArray[np.float64]:
-    """What is read at every position of every sequence: the index of the nearest value, or the number."""
-    vocabulary, most = len(model.domains.vocabulary), model.domains.max_len
-    lengths = (torch.tensor(list(itertools.product(range(vocabulary), repeat=n))) for n in range(1, most + 1))
-    with torch.inference_mode():
-        numbers = np.concatenate([model(each).double().numpy().ravel() for each in lengths])
-    if model.codes is None:
-        return numbers
-    codes = np.array([number for number, _ in model.codes])
-    return np.abs(numbers[:, None] - codes).argmin(1).astype(np.float64)
-
-
-@pytest.mark.parametrize(
-    ("names", "per_program"),
-    [
-        (("histogram", "detect", "reverse", "parity"), 8),
-        pytest.param(tuple(BREAKABLE), 100, marks=pytest.mark.slow),
-    ],
-)
-def test_changed_weights_are_found(names: tuple[str, ...], per_program: int) -> None:
-    draw, changed, found = random.Random(0), 0, 0
-    for name in names:
-        share = lib.Example(lib.share_so_far(tokens == "a"), tuple("ab"), 6, "")
-        example = lib.PROGRAMS.get(name, share)
-        model = compile_program(example.program, example.vocabulary, BREAKABLE[name], causal=example.causal)
-        before, weights = read(model), [each for each in model.parameters() if each.numel()]
-        for _ in range(per_program):
-            entries = draw.choice(weights).view(-1)
-            place = draw.randrange(len(entries))
-            with torch.no_grad():
-                kept = entries[place].clone()
-                entries[place] += draw.choice([-7.0, -1.0, -0.1, 0.1, 1.0, 7.0])
-                differs = np.abs(read(model) - before) >= 1e-3
-                verdict = verify_program(model).verdict
-                entries[place] = kept
-            changed += bool(differs.any())
-            found += bool(differs.any()) and verdict == "fails"
-    assert changed > 0.2 * per_program * len(names)
-    assert found >= 0.99 * changed
-
-
 def test_coordinates_and_heads_are_described() -> None:
     model = compile_program(lib.histogram(), tuple("ab"), 4)
-    assert [each.name for each in model.coordinates if each.born == 0] == ["tokens"] * len(
-        [each for each in model.coordinates if each.born == 0]
-    )
+    assert {each.name for each in model.coordinates if each.born == 0} == {"tokens"}
     assert len(model.heads) == len(model.layers) == 1
     assert {each.index for each in model.coordinates} == set(range(model.embedding.weight.shape[1]))
 
@@ -206,7 +145,6 @@ SAME = select(tokens, tokens, operator.eq)
         (lambda: compile_program(tokens, ("a", "b"), 2).run("c"), "c"),
         (lambda: tokens("", causal=False), "empty sequence"),
         (lambda: verify_program(compile_program(tokens, ("a", "b"), 2), limit=0), "limit"),
-        (lambda: verify_program(compile_program(tokens, ("a", "b"), 2), tolerance=float("nan")), "tolerance"),
         # types
         (lambda: compile_program(3, ("a",), 2), "program"),  # type: ignore[arg-type]
         (lambda: bool(tokens == "a"), "truth"),
