@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GptOssForCausalLM, LlamaForCausalLM, MixtralForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
 from glassformer.errors import CheckpointError
 from glassformer.kernels.options import Clamp
-from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
@@ -107,6 +106,50 @@ def test_mixtral_is_read_tensor_by_tensor(tmp_path: Path) -> None:
     assert dataclasses.replace(read.config, windowed_layers=FORM.windowed_layers) == FORM
     assert all(torch.equal(weight, decoder.state_dict()[name]) for name, weight in read.state_dict().items())
     assert load_decoder(tmp_path / "there", dtype=torch.bfloat16).output.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("windowed", [(), (0,), (1, 2), (0, 3)])
+def test_layer_types_of_mixtral_are_ignored_as_by_hugging_face(windowed: tuple[int, ...], tmp_path: Path) -> None:
+    """Its MixtralForCausalLM gives every layer the window, whatever ``layer_types`` says."""
+    decoder = Decoder(dataclasses.replace(FORM, num_layers=4, window=4, windowed_layers="all")).eval()
+    save_decoder(decoder, tmp_path / "there", layout="mixtral")
+    edit(
+        tmp_path / "there", layer_types=[f"{'sliding' if each in windowed else 'full'}_attention" for each in range(4)]
+    )
+    read, peer = load_decoder(tmp_path / "there").eval(), MixtralForCausalLM.from_pretrained(tmp_path / "there").eval()
+    with torch.no_grad():
+        for logits in (read(TOKENS), peer(TOKENS).logits):
+            assert (logits - decoder(TOKENS)).abs().max() <= 1e-5
+    assert (read.config.window, read.config.windowed_layers) == (4, "all")
+
+
+def test_defaults_of_mixtral_are_hugging_faces(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    short = sizes | {"num_attention_heads": 4, "num_key_value_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral", **short}))
+    read, theirs = read_decoder_config(tmp_path), MixtralConfig(**short)
+    assert read.max_seq_len == theirs.max_position_embeddings
+    assert read.norm_eps == theirs.rms_norm_eps
+    assert read.rope_base == theirs.rope_parameters["rope_theta"]
+    assert (read.num_experts, read.top_k) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+    assert (read.window, read.dropout, read.tied_output) == (None, theirs.attention_dropout, theirs.tie_word_embeddings)
+    assert read.head_dim == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"expert_format": "mxfp4"}, "expert_format = 'mxfp4'"),
+        ({"attention_bias": True}, "attention_bias = True"),
+        ({"rope_scaling": Yarn()}, "rope_type = 'yarn'"),
+        ({"window": 4, "windowed_layers": "odd"}, "windowed_layers = 'odd'"),
+        ({"ff_dim": 0, "num_experts": None}, "num_local_experts = None"),
+        ({"sinks": True, "ff_bias": True, "clamp": Clamp()}, "sinks = True, ff_bias = True, clamp = Clamp"),
+    ],
+)
+def test_decoders_that_mixtral_cannot_express_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with refused(message):
+        save_decoder(Decoder(dataclasses.replace(FORM, **change)), tmp_path / "there", layout="mixtral")
 
 
 @pytest.mark.parametrize("layout", ["gpt_oss", "mixtral", "glassformer"])
@@ -235,14 +278,3 @@ def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkey
         save_decoder(Decoder(GPT_OSS), tmp_path / "there", replace=True)
     assert (tmp_path / "there" / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-
-@pytest.mark.parametrize(("windows", "peer"), [(False, LlamaForCausalLM), (True, GptOssForCausalLM)])
-@pytest.mark.filterwarnings("ignore:.*other logits")
-def test_a_model_of_the_lab_is_read_by_hugging_face(tmp_path: Path, windows: bool, peer: Any) -> None:
-    model = Transformer(40, 4, 32, 64, 4, 8, windows, window_size=6, use_moe=windows, num_kv_heads=2).eval()
-    for block in model.layers:
-        torch.nn.init.normal_(block.attention.key_weights)
-    model.decoder().save_pretrained(tmp_path / "there")
-    with torch.no_grad():
-        assert (peer.from_pretrained(tmp_path / "there").eval()(TOKENS).logits - model(TOKENS)).abs().max() <= 1e-5
