@@ -141,15 +141,6 @@ def test_what_is_stored_stays_as_it_is(openai_files: Files) -> None:
     assert decoder.training
 
 
-def test_packing_dense_experts_rounds_them_and_keeps_what_was_packed(tmp_path: Path, openai_files: Files) -> None:
-    directory = openai_files()
-    packed = Decoder.from_pretrained(directory)
-    Decoder.from_pretrained(directory, experts="dense").save_pretrained(tmp_path / "dense")
-    again = Decoder.from_pretrained(tmp_path / "dense", experts="mxfp4")
-    tokens = torch.randint(48, (1, 30))
-    assert torch.equal(packed(tokens), again(tokens))  # other codes and exponents may stand for the same numbers
-
-
 def test_no_more_is_held_than_the_decoder_and_one_tensor(openai_files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor of bytes and every bfloat16 matrix is the one that was read: nothing is copied again."""
     import glassformer.checkpoints.families.files as module
