@@ -180,29 +180,6 @@ def test_odd_texts_get_the_same_harmless_line_from_every_source(
     assert json.loads(printed[1])["text"] == text
 
 
-def test_damaged_checkpoints_are_refused(run: Path, tmp_path: Path, refuses: Refuses) -> None:
-    def truncate(directory: Path) -> None:
-        weights = directory / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-9])
-
-    def rename(directory: Path) -> None:
-        (directory / "config.json").write_text('{"model_type": "gpt2"}')
-
-    def spoil(directory: Path) -> None:
-        judge = load_classifier(directory)
-        nn.init.constant_(judge.encoder.embedding.weight, float("nan"))
-        save_classifier(judge, directory)
-
-    for damage, message in (
-        (truncate, "expected a complete safetensors file"),
-        (rename, "config.json with model_type = 'gpt2'"),
-        (spoil, "infinite or NaN"),
-    ):
-        shutil.copytree(run, tmp_path / damage.__name__)
-        damage(tmp_path / damage.__name__)
-        refuses(["classify", "--run", tmp_path / damage.__name__, "a film"], message)
-
-
 def test_names_of_classes_do_not_steer_the_terminal(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,57 +66,44 @@ def test_a_python_file_is_run_on_request_alone(mine: Path, refuses: Refuses) -> 
         refuses(command, "can do anything on this computer")
 
 
-def test_weights_of_a_file_are_verified(
-    broken: Path, output: Output, refuses: Refuses, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
+def test_weights_of_a_file_are_verified(broken: Path, output: Output, refuses: Refuses) -> None:
     shown = output(["compile", "histogram", "--verify", "--weights", broken], 1).out
     assert "FAILS (float64; based on every sequence)" in shown
     assert "counterexample  ['a'], position 0: 1.75, wanted 1" in shown
     refuses(["compile", "parity", "--verify", "--weights", broken], "weights for 5 tokens")
 
 
-def test_beyond_the_limit_it_may_be_undecided(broken: Path, output: Output, capsys: pytest.CaptureFixture[str]) -> None:
+def test_beyond_the_limit_it_may_be_undecided(broken: Path, output: Output) -> None:
     content = json.loads(broken.read_text())
     content["weights"]["output.bias"][0] -= 0.75
     for row in content["weights"]["layers.0.ffn.down.weight"]:
         row[-1] = 0.0  # a count of 5 becomes 5.5
     broken.write_text(json.dumps(content))
-    capsys.readouterr()
-    assert (
-        "pass --limit 1364 or more"
-        in output(["compile", "histogram", "--verify", "--weights", broken, "--limit", "100"], 1).out
-    )
+    shown = output(["compile", "histogram", "--verify", "--weights", broken, "--limit", "100"], 1).out
+    assert "pass --limit 1364 or more" in shown
     shown = output(["compile", "histogram", "--verify", "--seconds", "0.000001"], 1).out
     assert "UNDECIDED" in shown
     assert "the time was over" in shown
 
 
-def test_names_in_a_file_are_marked(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    main(["compile", "histogram", "--weights", str(broken)])
-    assert capsys.readouterr().out.count("as the file says; nothing checks these names") == 2
-    main(["compile", "histogram"])
-    assert "as the file says" not in capsys.readouterr().out
+def test_names_in_a_file_are_marked(broken: Path, output: Output) -> None:
+    shown = output(["compile", "histogram", "--weights", broken]).out
+    assert shown.count("as the file says; nothing checks these names") == 2
+    assert "as the file says" not in output(["compile", "histogram"]).out
 
 
-def test_outputs_stand_beside_the_definitions(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run-program", "histogram", "abac"]) == 0
+def test_outputs_stand_beside_the_definitions(output: Output) -> None:
     wanted = "token  transformer  definition\na      2            2\nb      1            1\na      2            2\n"
-    assert capsys.readouterr().out == wanted + "c      1            1\n"
-    assert [line.split()[1] for line in output(["run-program", "sort", "2", "4", "1"]).out.splitlines()[1:]] == [
-        "1",
-        "2",
-        "4",
-    ]
+    assert output(["run-program", "histogram", "abac"]).out == wanted + "c      1            1\n"
+    lines = output(["run-program", "sort", "2", "4", "1"]).out.splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["1", "2", "4"]
 
 
-def test_a_file_is_run_without_its_definition(broken: Path, output: Output, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
+def test_a_file_is_run_without_its_definition(broken: Path, output: Output) -> None:
     assert output(["run-program", broken, "ab", "a"]).out == "token  transformer\na      3\nb      2\na      3\n"
 
 
-def test_differences_are_status_1(mine: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_are_status_1(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     from glassformer.cli.commands import run_program
 
     def broken(*args: object, **options: object) -> object:

@@ -49,27 +49,23 @@ def recurrence_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def continuation(run: Path, prompt: list[int], count: int, rule: SamplingRule) -> list[int]:
-    """The tokens that Python gets for the best model of ``run``."""
-    return generate(load_decoder(run).eval(), [prompt], count, rule=rule)[0]
-
-
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 def test_a_text_goes_on_as_it_was_learned(text_run: Path, stream: str, output: Output) -> None:
     arguments = [str(text_run), "naïve", "--max-new-tokens", "20", "--temperature", "0", stream]
     assert output(["generate", *arguments]).out == "naïve café! naïve café\n"
 
 
-def test_numbers_go_on_as_numbers(recurrence_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_go_on_as_numbers(recurrence_run: Path, output: Output) -> None:
     arguments = ["1 2 3", "--max-new-tokens", "30", "--temperature", "1.3", "--top-k", "4", "--seed", "5"]
-    assert main(["generate", str(recurrence_run), *arguments]) == 0
-    expected = continuation(recurrence_run, [1, 2, 3], 30, SamplingRule(temperature=1.3, top_k=4, seed=5))
-    assert capsys.readouterr().out == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
+    rule = SamplingRule(temperature=1.3, top_k=4, seed=5)
+    expected = generate(load_decoder(recurrence_run).eval(), [[1, 2, 3]], 30, rule=rule)[0]
+    shown = output(["generate", recurrence_run, *arguments]).out
+    assert shown == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
 
 
 def test_a_run_takes_a_device_and_any_length_of_drafts(recurrence_run: Path) -> None:
-    flags = ["--max-new-tokens", "3", "--device", "cpu", "--speculate", "999999999"]
-    assert main(["generate", str(recurrence_run), "1 2 3", *flags]) == 0
+    flags = ["1 2 3", "--max-new-tokens", "3", "--device", "cpu", "--speculate", "999999999"]
+    assert main(["generate", str(recurrence_run), *flags]) == 0
 
 
 def test_seeds_repeat_and_differ(recurrence_run: Path, output: Output) -> None:
@@ -103,8 +99,6 @@ def test_pieces_come_as_soon_as_their_tokens(recurrence_run: Path, monkeypatch: 
         ("text", ["x", "--max-new-tokens", "65"], "max_seq_len = 64"),
         ("nowhere", ["x"], "which is no model here"),
         ("nowhere", ["x", "--top-p", "2"], "top_p = 2"),
-        ("nowhere", ["x", "--top-k", "0"], "top_k = 0"),
-        ("nowhere", ["x", "--temperature", "-1"], "temperature = -1"),
         ("nowhere", [], "TEXT"),
         ("nowhere", ["x", "--temprature", "1"], "--temperature"),
         ("nowhere", ["x", "--tokens", "1"], "--max-new-tokens"),
@@ -157,21 +151,18 @@ def test_a_compiled_step_is_asked_for(recurrence_run: Path, monkeypatch: pytest.
     assert torch.is_grad_enabled()
 
 
-def released_continuation(directory: Path, prompt: list[int], count: int, stops: list[int]) -> list[int]:
+def released_continuation(directory: Path, prompt: list[int], count: int) -> list[int]:
     """The greedy tokens that Python gets for the model of ``directory``."""
-    return generate(load_decoder(directory).eval(), [prompt], count, stop_tokens=stops)[0]
+    return generate(load_decoder(directory).eval(), [prompt], count)[0]
 
 
-def test_a_released_model_goes_on_as_in_python(
-    tiny_gpt_oss: Path, output: Output, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = [str(tiny_gpt_oss), "Hé <|end|>", "--max-new-tokens", "12", "--temperature", "0"]
-    assert main(["generate", *flags, "--device", "cpu"]) == 0
+def test_a_released_model_goes_on_as_in_python(tiny_gpt_oss: Path, output: Output) -> None:
+    flags = [tiny_gpt_oss, "Hé <|end|>", "--max-new-tokens", "12", "--temperature", "0"]
+    said = output(["generate", *flags, "--device", "cpu"])
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     prompt = tokenizer.encode("Hé <|end|>")
     assert len(prompt) == 11
-    expected = released_continuation(tiny_gpt_oss, prompt, 12, [])
-    said = capsys.readouterr()
+    expected = released_continuation(tiny_gpt_oss, prompt, 12)
     assert said.out == tokenizer.decode([*prompt, *expected]) + "\n"
     assert said.err.startswith("11 tokens read in ")
     assert output(["generate", *flags, "--no-speed"]) == (said.out, "")
@@ -183,7 +174,7 @@ def test_stop_tokens_end_the_text_and_are_not_shown(
 ) -> None:
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     prompt = tokenizer.encode("Hi")
-    free = released_continuation(tiny_gpt_oss, prompt, 12, [])
+    free = released_continuation(tiny_gpt_oss, prompt, 12)
     stop = next(token for token in free if token < 256)  # no special token, which has a name already
     named = tmp_path / "tokenizer.json"
     content = json.loads((tiny_gpt_oss / "tokenizer.json").read_text())
@@ -206,7 +197,7 @@ def test_a_model_without_a_tokenizer_reads_bytes_or_numbers(
 ) -> None:
     write_random_gpt_oss(tmp_path / "model", replace(GPT_OSS_TINY, vocab_size=256, num_layers=1))
     flags = [str(tmp_path / "model"), prompt, "--tokenizer", kind, "--temperature", "0"]
-    expected = released_continuation(tmp_path / "model", tokens, 6, [])
+    expected = released_continuation(tmp_path / "model", tokens, 6)
     out = output(["generate", *flags, "--max-new-tokens", "6"]).out.removesuffix("\n")
     if kind == "numbers":
         assert [int(number) for number in out.split()] == [*tokens, *expected]
@@ -214,21 +205,17 @@ def test_a_model_without_a_tokenizer_reads_bytes_or_numbers(
         assert out == bytes([*tokens, *expected]).decode(errors="replace")
 
 
-def test_a_run_of_the_lab_speaks(
-    tmp_path: Path, output: Output, refuses: Refuses, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_the_lab_speaks(tmp_path: Path, output: Output, refuses: Refuses) -> None:
     recipes = {"Muon": TrainingConfig(steps=2, batch_size=8, warmup_steps=0)}
     settings = replace(LAB.settings, num_train=64, num_test=8, recipes=recipes)
     model, _ = train_model(Run(tmp_path / "lab", settings, 0, SimpleNamespace()), "base")
     run = tmp_path / "lab" / "trainings" / "base"
     load_weights(model, run / "best")
     expected = generate(model, [[1, 2]], 5)[0]
-    capsys.readouterr()
-    assert (
-        output(["generate", run, "1 2", "--max-new-tokens", "5", "--temperature", "0"]).out
-        == " ".join(map(str, [1, 2, *expected])) + "\n"
-    )
-    refuses(["generate", tmp_path / "lab", "1 2"], "a lab of several runs; expected one of its runs")
+    shown = output(["generate", run, "1 2", "--max-new-tokens", "5", "--temperature", "0"]).out
+    assert shown == " ".join(map(str, [1, 2, *expected])) + "\n"
+    whole = ["generate", tmp_path / "lab", "1 2"]
+    refuses(whole, "a lab of several runs; expected one of its runs")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.tensor_files import stored_tensors
 from glassformer.cli.commands import info
 from glassformer.cli.commands.info import Machine
-from glassformer.cli.main import main
 from glassformer.kernels import native
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import Output, Refuses
@@ -18,16 +17,15 @@ from small_models import write_run
 DENSE = DecoderConfig(vocab_size=50, num_layers=6, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, window=9)
 
 
-def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What was printed, each run of spaces as one."""
-    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+def lines(output: Output, directory: Path) -> list[str]:
+    """What is printed of a model, each run of spaces as one."""
+    return [" ".join(line.split()) for line in output(["info", directory]).out.splitlines()]
 
 
 @pytest.mark.parametrize(("layout", "whose"), [("huggingface", "Hugging Face"), ("openai", "OpenAI")])
-def test_gpt_oss(layout: str, whose: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpt_oss(layout: str, whose: str, tmp_path: Path, output: Output) -> None:
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY, layout=layout)  # type: ignore[arg-type]
-    assert main(["info", str(tmp_path / "model")]) == 0
-    shown = lines(capsys)
+    shown = lines(output, tmp_path / "model")
     assert shown[0] == f"{tmp_path / 'model'}: gpt-oss in {whose}'s layout"
     for expected in (
         "layers 4, 64 wide",
@@ -57,28 +55,24 @@ def test_json_has_it_all_in_numbers(tmp_path: Path, output: Output) -> None:
     assert told["machine"]["memory"] >= told["machine"]["free"] > 0
 
 
-def test_a_mixtral_and_an_own_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixtral_and_an_own_decoder(tmp_path: Path, output: Output) -> None:
     config = replace(DENSE, num_experts=4, windowed_layers="all")
     Decoder(config).save_pretrained(tmp_path / "mixtral", layout="mixtral")
-    assert main(["info", str(tmp_path / "mixtral")]) == 0
-    shown = lines(capsys)
+    shown = lines(output, tmp_path / "mixtral")
     assert shown[0].endswith("Mixtral in Hugging Face's layout")
     assert "windows 9 tokens in all layers" in shown
     assert "experts 4 of width 64, 2 for each token, as numbers" in shown
     Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
-    assert main(["info", str(tmp_path / "own")]) == 0
-    shown = lines(capsys)
+    shown = lines(output, tmp_path / "own")
     assert "feed-forward 64 wide" in shown
     assert "windows 9 tokens in layers 1, 3, 5" in shown
     assert not any(line.startswith(("experts", "MXFP4")) for line in shown)
 
 
-def test_an_encoder_has_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_encoder(
-        Encoder(EncoderConfig(vocab_size=30, num_layers=2, hidden_dim=16, ff_dim=8, num_heads=2)), tmp_path / "e"
-    )
-    assert main(["info", str(tmp_path / "e")]) == 0
-    shown = lines(capsys)
+def test_an_encoder_has_no_cache(tmp_path: Path, output: Output) -> None:
+    config = EncoderConfig(vocab_size=30, num_layers=2, hidden_dim=16, ff_dim=8, num_heads=2)
+    save_encoder(Encoder(config), tmp_path / "e")
+    shown = lines(output, tmp_path / "e")
     assert "layers 2, 16 wide, 8 inside" in shown
     assert "heads 2 of width 8" in shown
     assert not any(line.startswith("cache") for line in shown)
@@ -132,7 +126,7 @@ def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_packed_experts_ask_for_the_kernel(
-    tmp_path: Path, output: Output, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[None] = []
 
@@ -145,16 +139,14 @@ def test_only_packed_experts_ask_for_the_kernel(
     assert json.loads(output(["info", tmp_path / "own", "--json"]).out)["machine"]["without_kernel"] is None
     assert asked == []
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
-    assert main(["info", str(tmp_path / "model")]) == 0
-    assert "MXFP4 kernel: There is none." in lines(capsys)
+    assert "MXFP4 kernel: There is none." in lines(output, tmp_path / "model")
     assert asked == [None]
 
 
-def test_layers_of_the_released_size_are_listed_shortly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_of_the_released_size_are_listed_shortly(tmp_path: Path, output: Output) -> None:
     form = replace(GPT_OSS_20B, hidden_dim=32, ff_dim=32, vocab_size=50, num_heads=8, head_dim=4, num_experts=4)
     write_random_gpt_oss(tmp_path / "model", form)
-    assert main(["info", str(tmp_path / "model")]) == 0
-    assert "windows 128 tokens in layers 0, 2, ..., 22" in lines(capsys)
+    assert "windows 128 tokens in layers 0, 2, ..., 22" in lines(output, tmp_path / "model")
 
 
 def test_what_is_no_model(tmp_path: Path, refuses: Refuses) -> None:

@@ -11,7 +11,6 @@ from typing import get_args
 
 import pytest
 
-from glassformer import __version__
 from glassformer.cli import flags
 from glassformer.cli import main as cli
 from glassformer.cli.commands import lab
@@ -49,11 +48,6 @@ def test_no_arguments_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == cli.help_text()
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"glassformer {__version__}\n"
 
 
 @pytest.mark.parametrize(
