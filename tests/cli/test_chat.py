@@ -159,16 +159,10 @@ def test_on_a_terminal_what_is_nearly_a_command_is_not_sent(
     ],
 )
 def test_a_message_without_an_answer_is_told(
-    reply: str,
-    answered: bool,
-    conversation: Talk,
-    tiny_gpt_oss: Path,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
+    reply: str, answered: bool, conversation: Talk, tiny_gpt_oss: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(reply))
-    assert main(["chat", str(tiny_gpt_oss), "--message", "2 + 2?", "--no-speed"]) == (0 if answered else 1)
-    said = capsys.readouterr()
+    said = output(["chat", tiny_gpt_oss, "--message", "2 + 2?", "--no-speed"], 0 if answered else 1)
     assert ("the reply holds no answer" in said.err) is not answered
     assert said.out.strip() == ("Four." if answered else "")
 
@@ -274,7 +268,7 @@ def test_what_cannot_be_done(flags: list[str], message: str, tiny_gpt_oss: Path,
 
 
 def test_a_signal_amid_a_step_stops_the_reply(
-    tiny_gpt_oss: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tiny_gpt_oss: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed(monkeypatch, "a\nc\n/quit\n")
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
@@ -290,9 +284,8 @@ def test_a_signal_amid_a_step_stops_the_reply(
 
     monkeypatch.setattr(Block, "forward", interrupted)
     flags = ["--context", "500", "--max-new-tokens", "7", "--temperature", "0", "--no-speed", "--device", "cpu"]
-    assert main(["chat", str(tiny_gpt_oss), *flags]) == 0
+    said = output(["chat", tiny_gpt_oss, *flags])
     signal.signal(signal.SIGINT, handler)
-    said = capsys.readouterr()
     assert said.err.count("[the reply is cut: it was interrupted]") == 1
     assert said.err.count("[the reply is cut: --max-new-tokens 7 is reached]") == 1
     assert calls.count(1) == 6 + 2 * 6

@@ -12,7 +12,6 @@ from torch import nn
 
 from glassformer.classifier import Classifier, load_classifier, save_classifier, token_effects
 from glassformer.cli.commands import classify as command
-from glassformer.cli.main import run as run_command
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.models.encoder import Encoder, EncoderConfig
 from refusals import Output, Refuses
@@ -55,13 +54,8 @@ def standard_input(text: str, encoding: str = "utf-8") -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(text.encode(encoding)), encoding="ascii")
 
 
-def classify(*arguments: str) -> int:
-    return run_command(["classify", *arguments])
-
-
-def test_texts_get_class_probability_and_tokens(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert classify("--run", str(run), *TEXTS) == 0
-    printed = capsys.readouterr().out.splitlines()
+def test_texts_get_class_probability_and_tokens(run: Path, output: Output) -> None:
+    printed = output(["classify", "--run", run, *TEXTS]).out.splitlines()
     judge = load_classifier(run)
     positive = judge.probabilities(TEXTS)[:, 1].tolist()
     assert positive[0] > 0.9
@@ -73,21 +67,17 @@ def test_texts_get_class_probability_and_tokens(run: Path, capsys: pytest.Captur
     assert printed[4:] == ["negative  50.0 %  (empty)"]
 
 
-def test_the_number_of_tokens_is_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counts = {"0": 1, "1": 2, "9": 2}
-    for tokens, lines in counts.items():
-        assert classify("--run", str(run), "--tokens", tokens, TEXTS[0]) == 0
-        printed = capsys.readouterr().out.splitlines()
+def test_the_number_of_tokens_is_chosen(run: Path, output: Output) -> None:
+    for tokens, lines in (("0", 1), ("1", 2), ("9", 2)):
+        printed = output(["classify", "--run", run, "--tokens", tokens, TEXTS[0]]).out.splitlines()
         assert len(printed) == lines
         assert printed[-1].count(",") == (2 if tokens == "9" else 0)
 
 
-def test_json_holds_everything(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert classify("--run", str(run), "--json", *TEXTS) == 0
+def test_json_holds_everything(run: Path, output: Output) -> None:
+    printed = output(["classify", "--run", run, "--json", *TEXTS]).out.splitlines()
     judge = load_classifier(run)
-    for line, text, row in zip(
-        capsys.readouterr().out.splitlines(), TEXTS, judge.probabilities(TEXTS).tolist(), strict=True
-    ):
+    for line, text, row in zip(printed, TEXTS, judge.probabilities(TEXTS).tolist(), strict=True):
         found = json.loads(line)
         best = max(range(2), key=row.__getitem__)
         effects = token_effects(judge, text, best)
@@ -98,16 +88,13 @@ def test_json_holds_everything(run: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_files_and_standard_input_are_read_line_by_line(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert classify("--run", str(run), *TEXTS) == 0
-    expected = capsys.readouterr().out
+    expected = output(["classify", "--run", run, *TEXTS])
     (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(TEXTS) + "\r\n").encode())
-    assert classify("--run", str(run), "--file", str(tmp_path / "texts.txt")) == 0
-    assert capsys.readouterr().out == expected
+    assert output(["classify", "--run", run, "--file", tmp_path / "texts.txt"]) == expected
     monkeypatch.setattr(sys, "stdin", standard_input("\n".join(TEXTS) + "\n"))
-    assert classify("--run", str(run)) == 0
-    assert capsys.readouterr().out == expected
+    assert output(["classify", "--run", run]) == expected
 
 
 def test_standard_input_is_answered_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,13 +167,10 @@ def test_odd_texts_get_the_same_harmless_line_from_every_source(
     assert json.loads(printed[1])["text"] == text
 
 
-def test_names_of_classes_do_not_steer_the_terminal(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_classes_do_not_steer_the_terminal(run: Path, tmp_path: Path, output: Output) -> None:
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "classes.json").write_text(json.dumps(["no", "\x1b[31myes"]))
-    assert classify("--run", str(tmp_path / "run"), "great\n\x1b[31m\tfilm \ud83d") == 0
-    line = capsys.readouterr().out.splitlines()[0]
+    line = output(["classify", "--run", tmp_path / "run", "great\n\x1b[31m\tfilm \ud83d"]).out.splitlines()[0]
     assert line.startswith("\\x1b[31myes  ")
     assert line.endswith("great \\x1b[31m film \\ud83d")
 

@@ -56,12 +56,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     return seen
 
 
-def test_without_arguments_it_serves_what_comes_along(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explore", "--port", "0"]) == 0
+def test_without_arguments_it_serves_what_comes_along(served: Served, output: Output) -> None:
+    said = output(["explore", "--port", "0"]).out
     assert served.names == [offer.card.name for offer in [*bundled(), *installed_models()]]
     assert served.browser
     assert served.address == f"http://127.0.0.1:{served.port}/"
-    assert capsys.readouterr().out.splitlines()[0] == served.address
+    assert said.splitlines()[0] == served.address
 
 
 def test_what_is_named_is_shown_first(served: Served, tmp_path: Path) -> None:
@@ -92,30 +92,24 @@ def test_without_a_name_the_first_model_that_fits_is_shown(arguments: list[str],
     assert parse_qs(urlsplit(served.address).fragment)["model"] == [model]
 
 
-def test_names_of_files_do_not_steer_the_terminal(
-    served: Served, output: Output, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_files_do_not_steer_the_terminal(served: Served, output: Output, tmp_path: Path) -> None:
     evil = tmp_path / "runs" / "ev\x1b[31mil\nx"
     evil.mkdir(parents=True)
     (evil / "config.json").write_text("{", encoding="utf-8")
     (evil / "head.json").write_text("{", encoding="utf-8")
-    assert main(["explore", "--no-browser", "--port", "0"]) == 0
-    said = capsys.readouterr().err + output(["explore", evil / "head.json"], 2).err
+    said = output(["explore", "--no-browser", "--port", "0"]).err + output(["explore", evil / "head.json"], 2).err
     assert "\x1b" not in said
     assert said.count("\n") >= 2
     assert all(line.startswith("glassformer: ") for line in said.splitlines())
 
 
-def test_runs_that_lie_about_are_offered_and_broken_ones_told(
-    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_lie_about_are_offered_and_broken_ones_told(served: Served, tmp_path: Path, output: Output) -> None:
     write_head(design(TASKS["identity"]()).weights, tmp_path / "elsewhere" / "head.json")
     broken = tmp_path / "elsewhere" / "broken"
     broken.mkdir()
     (broken / "head.json").write_text("1,x", encoding="utf-8")
-    assert main(["explore", "--runs", "elsewhere", "--no-browser", "--port", "0"]) == 0
+    said = output(["explore", "--runs", "elsewhere", "--no-browser", "--port", "0"]).err
     assert len(served.names) == len(bundled()) + len(installed_models()) + 1
-    said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.startswith("glassformer: warning: skipped elsewhere/broken")
 

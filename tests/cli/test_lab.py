@@ -8,8 +8,7 @@ from types import ModuleType
 import pytest
 
 from glassformer.cli.commands import lab
-from glassformer.cli.main import main
-from refusals import Refuses
+from refusals import Output, Refuses
 
 
 @pytest.fixture
@@ -40,14 +39,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     ],
 )
 def test_flags_reach_the_lab_and_the_report_is_named(
-    flags: list[str],
-    expected: dict[str, object],
-    calls: list[dict[str, object]],
-    capsys: pytest.CaptureFixture[str],
+    flags: list[str], expected: dict[str, object], calls: list[dict[str, object]], output: Output
 ) -> None:
-    assert main(["lab", "gpt-oss", *flags]) == 0
+    assert output(["lab", "gpt-oss", *flags]).out == f"report: {expected['out']}/report.md\n"
     assert calls == [expected]
-    assert capsys.readouterr().out == f"report: {expected['out']}/report.md\n"
 
 
 @pytest.mark.parametrize(

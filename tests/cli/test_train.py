@@ -235,13 +235,9 @@ def test_missing_flags_are_named(refuses: Refuses) -> None:
     refuses(["train", "--run"], "--run")
 
 
-def test_help_tells_every_field_but_the_vocabulary(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit) as stopped:
+def test_help_tells_every_field_but_the_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
         main(["train", "--help"])
-    assert stopped.value.code == 0
     shown = capsys.readouterr().out
     simple = {"clamp", "rope_scaling", "vocab_size", "expert_format"}
     for prefix, kind in (("model", ModelFlags), ("training", TrainingConfig)):
