@@ -19,6 +19,7 @@ from glassformer.errors import InputError
 from glassformer.explorer import messages
 from glassformer.handcraft.tasks import TASKS
 from processes import printed
+from refusals import Refuses
 
 
 @pytest.fixture
@@ -139,6 +140,12 @@ def test_what_steers_a_terminal_is_written_as_numbers(
     assert r"unknown \x1b]0;owned\x07\x1b[2J in é.safetensors" in shown
     assert shown.endswith("\n")
     assert shown[:-1].isprintable()
+
+
+def test_too_little_memory_is_one_line(command: Callable[..., None], refuses: Refuses) -> None:
+    for error in (MemoryError("rows_int8"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
+        command(failing(error))
+        refuses(["probe"], "not enough memory", status=1)
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

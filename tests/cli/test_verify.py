@@ -125,6 +125,15 @@ def test_the_certificate_as_json(blunt: Path, good: Path, tmp_path: Path, output
     assert json.loads(written.read_text())["verdict"] == "holds"
 
 
+def test_a_certificate_replaces_nothing_unless_told(good: Path, tmp_path: Path, refuses: Refuses) -> None:
+    there, link = tmp_path / "there.json", tmp_path / "link.json"
+    there.write_text("mine")
+    link.symlink_to(there)
+    for flags in ([there], [link], ["/dev/null", "--overwrite"]):
+        refuses(["verify", good, "--task", "unique", "--json", *flags], "which is there already")
+    assert there.read_text() == "mine"
+
+
 def test_a_place_that_cannot_be_written_to_is_one_line_and_status_2(good: Path, tmp_path: Path, output: Output) -> None:
     (tmp_path / "file").write_text("")
     inside = tmp_path / "file" / "new"  # in what is no directory
@@ -159,6 +168,13 @@ def test_weights_that_cannot_be_used(content: str, words: str, tmp_path: Path, r
     path = tmp_path / "head.json"
     path.write_text(content)
     refuses(["verify", path, "--task", "unique"], words, str(path))
+
+
+def test_links_that_lead_in_a_circle(tmp_path: Path, refuses: Refuses) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for command in (["explore", loop, "--no-browser"], ["verify", loop, "--task", "identity"]):
+        refuses(command, "loop")
 
 
 @pytest.mark.parametrize(
