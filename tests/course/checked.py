@@ -1,13 +1,14 @@
 """What the tests of all labs share: the exercises there are, and what a check says of an answer."""
 
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from glassformer.course import WrongAnswer, lesson
 from glassformer.course.checking import Exercise, Verdict, exercises
-from glassformer.course.lessons import LABS
+from glassformer.course.lessons import LABS, read_lesson
 
 EXERCISES: list[tuple[str, Exercise | Verdict]] = [(lab, each) for lab in LABS for each in exercises(lab).values()]
 NAMES = [f"{lab}-{each.name}" for lab, each in EXERCISES]
@@ -32,3 +33,12 @@ def right_answers(lab: str) -> dict[str, list[str]]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.RIGHT
+
+
+def filled(lab: str, name: str, *bodies: str) -> str:
+    """The cell of an exercise with these bodies, one for each region, in the place of its solution."""
+    source = next(cell.source for cell in read_lesson(lab) if cell.exercise == name)
+    regions = re.compile(r" *### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
+    assert len(regions.findall(source)) == len(bodies)
+    left = iter(bodies)
+    return regions.sub(lambda _: next(left).strip("\n"), source)

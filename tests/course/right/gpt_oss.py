@@ -1,29 +1,11 @@
 """Right answers to the exercises of the GPT-OSS lesson, written differently from its solutions."""
 
-SLIDING_CLASS = """
+from functools import partial
 
-class SWAttention(GroupedQueryAttention):
-    def __init__(self, hidden_dim, num_heads, head_dim, window_size, num_kv_heads=None):
-        super().__init__(hidden_dim, num_heads, head_dim, num_kv_heads)
-        self.window_size = window_size
+from course.checked import filled
 
-    def mask(self, length):
-        return causal_mask(length, self.window_size)
-"""
-TRAIN = """
-def train(model, optimizer, dataloader, eval_fn, num_epochs):
-    means = []
-    eval_fn(0, model)
-    for epoch in range(num_epochs):
-        model.train()
-        total_loss, num_batches = 0.0, 0
-        for x, y in dataloader:
-            {body}
-            num_batches += 1
-        means.append(total_loss / num_batches)
-        eval_fn(epoch, model)
-    return means
-"""
+with_body = partial(filled, "gpt_oss")
+
 GENERATE = """
 @torch.no_grad()
 def token_choice_greedy(model_logits):
@@ -36,12 +18,6 @@ def generate(model, input, gen_length, token_choice=token_choice_greedy):
     {body}
 """
 BLOCK = """
-class TransformerBlock(nn.Module):
-    def __init__(
-        self, hidden_dim, ff_dim, num_heads, head_dim, use_sliding_window=False, window_size=128, use_moe=False,
-        num_experts=8, top_k=2, num_kv_heads=None,
-    ):
-        super().__init__()
         attention = (hidden_dim, num_heads, head_dim)
         self.attention = (
             SWAttention(*attention, window_size, num_kv_heads=num_kv_heads)
@@ -54,59 +30,23 @@ class TransformerBlock(nn.Module):
             else SwiGLUFeedForward(hidden_dim, ff_dim)
         )
         self.attention_norm, self.ffn_norm = nn.RMSNorm(hidden_dim, 1e-5), nn.RMSNorm(hidden_dim, 1e-5)
-
-    def forward(self, x):
-        {body}
 """
+
 TRANSFORMER = """
-class Transformer(nn.Module):
-    def __init__(
-        self, vocab_size, n_layers, hidden_dim, ff_dim, num_heads, head_dim, use_sliding_window_alternating=False,
-        window_size=128, use_moe=False, num_experts=8, top_k=2, num_kv_heads=None,
-    ):
-        super().__init__()
         self.embedding = nn.Embedding(vocab_size, hidden_dim)
         self.layers = {layers}
         for layer in range(n_layers):
-            self.layers.append(
-                TransformerBlock(
-                    hidden_dim, ff_dim, num_heads, head_dim, use_sliding_window_alternating and bool(layer % 2),
-                    window_size, use_moe, num_experts, top_k, num_kv_heads,
-                )
-            )
+            windowed = use_sliding_window_alternating and bool(layer % 2)
+            self.layers.append(TransformerBlock(hidden_dim, ff_dim, num_heads, head_dim, windowed, *options))
         self.final_norm = nn.RMSNorm(hidden_dim, eps=1e-5)
         self.output_proj = nn.Linear(hidden_dim, vocab_size, bias=False)
-
-    def forward(self, tokens):
-        {body}
 """
-MIXTURE = """
-class MixtureOfExperts(nn.Module):
-    def __init__(self, hidden_dim, inner_dim, num_experts=8, top_k=2):
-        super().__init__()
-        self.router = Router(hidden_dim, num_experts, top_k)
-        self.experts = nn.ModuleList([SwiGLUFeedForward(hidden_dim, inner_dim) for _ in range(num_experts)])
 
-    def forward(self, x):
-        {body}
-"""
-ATTENTION_LAYER = """
-class GroupedQueryAttention(nn.Module):
-    def __init__(self, hidden_dim, num_heads, head_dim, num_kv_heads=None):
-        super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads or num_heads, head_dim
-        self.scale = head_dim**-0.5
-        self.rope = RotaryPositionalEmbedding(head_dim)
+ATTENTION = """
         self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=False)
         self.output = nn.Linear(num_heads * head_dim, hidden_dim, bias=False)
         self.key, self.value = (nn.Linear(hidden_dim, self.num_kv_heads * head_dim, bias=False) for _ in range(2))
         self.key_weights = nn.Parameter(torch.ones(num_heads))
-
-    def mask(self, length):
-        return causal_mask(length)
-
-    def forward(self, x):
-        {body}
 """
 
 RIGHT = {
@@ -245,16 +185,20 @@ def calculate_attention(q, k, v, key_weights, rope, scale, device, mask=None):
 """,
     ],
     "grouped-attention": [
-        ATTENTION_LAYER.format(
-            body="""
+        with_body(
+            "grouped-attention",
+            ATTENTION,
+            """
         split = lambda y: y.unflatten(-1, (-1, self.head_dim)).permute(0, 2, 1, 3)
         q, k, v = split(self.query(x)), split(self.key(x)), split(self.value(x))
         heads = calculate_attention(q, k, v, self.key_weights, self.rope, self.scale, x.device, self.mask(x.shape[1]))
         return self.output(torch.cat(list(heads.unbind(1)), dim=-1))
-"""
+""",
         ),
-        ATTENTION_LAYER.format(
-            body="""
+        with_body(
+            "grouped-attention",
+            ATTENTION,
+            """
         batch, length, _ = x.shape
         q = self.query(x).reshape(batch, length, self.num_heads, self.head_dim).swapaxes(1, 2)
         k = self.key(x).reshape(batch, length, self.num_kv_heads, self.head_dim).swapaxes(1, 2)
@@ -265,19 +209,21 @@ def calculate_attention(q, k, v, key_weights, rope, scale, device, mask=None):
         weights = scores.masked_fill(~self.mask(length), -1e30).softmax(-1)
         matrix = self.output.weight.view(-1, self.num_heads, self.head_dim)
         return torch.einsum("bhld,ohd->blo", weights @ v, matrix)
-"""
+""",
         ),
     ],
     "sliding-attention": [
-        """
-def calculate_sliding_attention(q, k, v, key_weights, rope, scale, device, window_size):
+        with_body(
+            "sliding-attention",
+            """
     at = torch.arange(q.size(-2), device=device)
     mask = (at[None] <= at[:, None]) & (at[None] >= at[:, None] - window_size)
     return calculate_attention(q, k, v, key_weights, rope, scale, device, mask=mask)
-"""
-        + SLIDING_CLASS,
-        """
-def calculate_sliding_attention(q, k, v, key_weights, rope, scale, device, window_size):
+""",
+        ),
+        with_body(
+            "sliding-attention",
+            """
     group = q.shape[1] // k.shape[1]
     q, k = rope(q), rope(k).repeat_interleave(group, 1) * key_weights[:, None, None]
     v = v.repeat_interleave(group, 1)
@@ -287,8 +233,8 @@ def calculate_sliding_attention(q, k, v, key_weights, rope, scale, device, windo
         weights = (scale * q[:, :, at : at + 1] @ k[:, :, seen].mT).softmax(-1)
         rows.append(weights @ v[:, :, seen])
     return torch.cat(rows, 2)
-"""
-        + SLIDING_CLASS,
+""",
+        ),
     ],
     "sink": [
         """
@@ -305,103 +251,105 @@ def softmax_with_sink(scores, sinks):
 """,
     ],
     "router": [
-        """
-class Router(nn.Module):
-    def __init__(self, hidden_dim, num_experts, top_k=2):
-        super().__init__()
-        self.num_experts, self.top_k = num_experts, top_k
-        self.score = nn.Linear(hidden_dim, num_experts, bias=False)
-
-    def forward(self, x):
+        with_body(
+            "router",
+            """
         shares = self.score(x).softmax(-1)
         order = shares.argsort(-1, descending=True)[..., : self.top_k].flip(-1)
         best = shares.gather(-1, order)
         return best / best.sum(-1, keepdim=True), order
 """,
-        """
-class Router(nn.Module):
-    def __init__(self, hidden_dim, num_experts, top_k=2):
-        super().__init__()
-        self.num_experts, self.top_k = num_experts, top_k
-        self.score = nn.Linear(hidden_dim, num_experts, bias=False)
-
-    def forward(self, x):
+        ),
+        with_body(
+            "router",
+            """
         scores = x @ self.score.weight.T
         values, indices = torch.sort(scores, dim=2, descending=True)
         values, indices = values[:, :, : self.top_k], indices[:, :, : self.top_k]
         powers = torch.exp(values - values[:, :, :1])
         return powers / powers.sum(2, keepdim=True), indices
 """,
+        ),
     ],
     "mixture": [
-        MIXTURE.format(
-            body="""
+        with_body(
+            "mixture",
+            """
         weights, indices = self.router(x)
         every = torch.stack([expert(x) for expert in self.experts], dim=2)
         chosen = every.gather(2, indices[..., None].expand(-1, -1, -1, x.shape[-1]))
         return (weights[..., None] * chosen).sum(2)
-"""
+""",
         ),
-        MIXTURE.format(
-            body="""
+        with_body(
+            "mixture",
+            """
         weights, indices = self.router(x)
         rows = []
         for token, shares, experts in zip(x.flatten(0, 1), weights.flatten(0, 1), indices.flatten(0, 1)):
             rows.append(sum(share * self.experts[int(expert)](token) for share, expert in zip(shares, experts)))
         return torch.stack(rows).view(x.shape)
-"""
+""",
         ),
     ],
     "block": [
-        BLOCK.format(
-            body="""
+        with_body(
+            "block",
+            BLOCK,
+            """
         attended = x + self.attention(self.attention_norm(x))
         return attended + self.ffn(self.ffn_norm(attended))
-"""
+""",
         ),
-        BLOCK.format(
-            body="""
+        with_body(
+            "block",
+            BLOCK,
+            """
         for norm, part in ((self.attention_norm, self.attention), (self.ffn_norm, self.ffn)):
             x = part(rms_norm(x, norm.weight)) + x
         return x
-"""
+""",
         ),
     ],
     "transformer": [
-        TRANSFORMER.format(
-            layers="nn.ModuleList()",
-            body="""
+        with_body(
+            "transformer",
+            TRANSFORMER.format(layers="nn.ModuleList()"),
+            """
         hidden = functools.reduce(lambda x, layer: layer(x), self.layers, self.embedding(tokens))
         return self.output_proj(self.final_norm(hidden))
 """,
         ),
-        TRANSFORMER.format(
-            layers="nn.Sequential()",
-            body="""
+        with_body(
+            "transformer",
+            TRANSFORMER.format(layers="nn.Sequential()"),
+            """
         hidden = self.layers(self.embedding.weight[tokens])
         return self.final_norm(hidden) @ self.output_proj.weight.T
 """,
         ),
     ],
     "training-step": [
-        TRAIN.format(
-            body="""
+        with_body(
+            "training-step",
+            """
             optimizer.zero_grad(set_to_none=False)
             loss = F.cross_entropy(model(x).transpose(1, 2), y)
             total_loss += float(loss.detach())
             loss.backward()
             optimizer.step()
-"""
+""",
         ),
-        TRAIN.format(
-            body="""
+        with_body(
+            "training-step",
+            """
             model.zero_grad()
             chances = model(x).log_softmax(-1).gather(-1, y[..., None])
             loss = -chances.sum() / y.numel()
             loss.backward()
             optimizer.step()
             total_loss = total_loss + loss.item()
-"""
+""",
         ),
     ],
     "generation": [

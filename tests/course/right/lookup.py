@@ -1,14 +1,10 @@
 """Right answers of the lookup lesson that are written differently."""
 
-from glassformer.course.lessons import read_lesson
+from functools import partial
 
+from course.checked import filled
 
-def with_body(name: str, body: str) -> str:
-    """The cell of an exercise with another body in the place of its solution."""
-    (source,) = (cell.source for cell in read_lesson("lookup") if cell.exercise == name)
-    before, rest = source.split("        ### BEGIN SOLUTION")
-    return before + body.strip("\n") + rest.split("### END SOLUTION")[1]
-
+with_body = partial(filled, "lookup")
 
 RIGHT: dict[str, list[str]] = {
     "dataset": [
@@ -109,16 +105,7 @@ class MultiHeadAttention(nn.Module):
 """,
     ],
     "feed_forward": [
-        """
-class PositionWiseFeedForward(nn.Module):
-    def __init__(self, d_model, d_ff, dropout=0.1):
-        super().__init__()
-        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x):
-        return self.down(self.dropout(self.up(x).clamp(min=0)))
-""",
+        with_body("feed_forward", "        return self.down(self.dropout(self.up(x).clamp(min=0)))"),
         """
 class PositionWiseFeedForward(nn.Module):
     def __init__(self, d_model, d_ff, dropout=0.1):

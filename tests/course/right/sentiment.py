@@ -1,57 +1,15 @@
 """Right answers of the sentiment lesson, written differently: cells in place of the solutions'."""
 
-EMBEDDINGS = """
-class TokenEmbedding(nn.Module):
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        self.embedding, self.d_model = nn.Embedding(vocab_size, d_model), d_model
-        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
+from functools import partial
 
-    def forward(self, ids):
-        {tokens}
+from course.checked import filled
 
+with_body = partial(filled, "sentiment")
 
-class TransformerEmbeddings(nn.Module):
-    def __init__(self, vocab_size, d_model, max_length=512, dropout=0.1):
-        super().__init__()
-        self.token_embedding = TokenEmbedding(vocab_size, d_model)
-        self.register_buffer("pe", sinusoidal_positions(max_length, d_model))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, input_ids):
-        {both}
-"""
-
-MULTI_HEAD = """
-class MultiHeadAttention(nn.Module):
-    def __init__(self, d_model, num_heads, dropout=0.1):
-        super().__init__()
-        assert d_model % num_heads == 0
-        self.num_heads, self.d_k = num_heads, d_model // num_heads
+LINEAR = """
         for name in ("W_q", "W_k", "W_v", "W_o"):
             setattr(self, name, nn.Linear(d_model, d_model))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x, mask=None):
-        {forward}
 """
-
-CLASSIFIER = """
-class MiniTransformer(nn.Module):
-    def __init__(self, vocab_size, d_model, num_heads, num_layers, d_ff, max_length, num_classes, dropout=0.1):
-        super().__init__()
-        self.embeddings = TransformerEmbeddings(vocab_size, d_model, max_length, dropout)
-        self.transformer_blocks = nn.ModuleList(
-            TransformerBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)
-        )
-        self.ln_f, self.classifier = nn.LayerNorm(d_model), nn.Linear(d_model, num_classes)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, input_ids, attention_mask=None):
-        real = input_ids != PAD if attention_mask is None else attention_mask.bool()
-        {forward}
-"""
-
 SPECIAL = "PAD, UNK, CLS = 0, 1, 2\n"
 
 RIGHT = {
@@ -112,14 +70,18 @@ def sinusoidal_positions(max_length, d_model):
 """,
     ],
     "embeddings": [
-        EMBEDDINGS.format(
-            tokens="return self.d_model**0.5 * F.embedding(ids, self.embedding.weight)",
-            both="return self.dropout(self.token_embedding(input_ids) + self.pe[None, : input_ids.size(1), :])",
+        with_body(
+            "embeddings",
+            "        return self.d_model**0.5 * F.embedding(ids, self.embedding.weight)",
+            "        return self.dropout(self.token_embedding(input_ids) + self.pe[None, : input_ids.size(1), :])",
         ),
-        EMBEDDINGS.format(
-            tokens="return self.embedding.weight[ids] * self.embedding.embedding_dim**0.5",
-            both="""places = torch.arange(input_ids.shape[-1])
-        return self.dropout(self.pe[places] + self.token_embedding(input_ids))""",
+        with_body(
+            "embeddings",
+            "        return self.embedding.weight[ids] * self.embedding.embedding_dim**0.5",
+            """
+        places = torch.arange(input_ids.shape[-1])
+        return self.dropout(self.pe[places] + self.token_embedding(input_ids))
+""",
         ),
     ],
     "attention": [
@@ -144,16 +106,23 @@ def scaled_dot_product_attention(Q, K, V, mask=None, dropout=None):
 """,
     ],
     "multi-head": [
-        MULTI_HEAD.format(
-            forward="""batch, length, width = x.shape
+        with_body(
+            "multi-head",
+            LINEAR,
+            """
+        batch, length, width = x.shape
         Q = self.W_q(x).view(batch, length, self.num_heads, self.d_k).transpose(1, 2)
         K = self.W_k(x).view(batch, length, self.num_heads, self.d_k).transpose(1, 2)
         V = self.W_v(x).view(batch, length, self.num_heads, self.d_k).transpose(1, 2)
         output, weights = scaled_dot_product_attention(Q, K, V, mask, dropout=self.dropout)
-        return self.W_o(output.transpose(1, 2).contiguous().view(batch, length, width)), weights"""
+        return self.W_o(output.transpose(1, 2).contiguous().view(batch, length, width)), weights
+""",
         ),
-        MULTI_HEAD.format(
-            forward="""outputs, weights = [], []
+        with_body(
+            "multi-head",
+            LINEAR,
+            """
+        outputs, weights = [], []
         for head in range(self.num_heads):
             part = slice(head * self.d_k, (head + 1) * self.d_k)
             Q, K, V = (layer(x)[..., part] for layer in (self.W_q, self.W_k, self.W_v))
@@ -161,7 +130,8 @@ def scaled_dot_product_attention(Q, K, V, mask=None, dropout=None):
             output, weight = scaled_dot_product_attention(Q, K, V, allowed, self.dropout)
             outputs.append(output)
             weights.append(weight)
-        return self.W_o(torch.cat(outputs, dim=-1)), torch.stack(weights, dim=1)"""
+        return self.W_o(torch.cat(outputs, dim=-1)), torch.stack(weights, dim=1)
+""",
         ),
     ],
     "layer-norm": [
@@ -267,17 +237,22 @@ def mean_over_real(x, real):
 """,
     ],
     "classifier": [
-        CLASSIFIER.format(
-            forward="""x = self.embeddings(input_ids)
+        with_body(
+            "classifier",
+            """
+        x = self.embeddings(input_ids)
         mask = real.unsqueeze(1).unsqueeze(2)
         attention_weights = []
         for block in self.transformer_blocks:
             x, weights = block(x, mask)
             attention_weights += [weights]
-        return self.classifier(self.dropout(mean_over_real(self.ln_f(x), real))), attention_weights"""
+        return self.classifier(self.dropout(mean_over_real(self.ln_f(x), real))), attention_weights
+""",
         ),
-        CLASSIFIER.format(
-            forward="""x = self.embeddings(input_ids)
+        with_body(
+            "classifier",
+            """
+        x = self.embeddings(input_ids)
         mask = (real[:, None, :] & torch.ones_like(real)[:, :, None])[:, None]
         outputs = []
         for block in self.transformer_blocks:
@@ -285,7 +260,8 @@ def mean_over_real(x, real):
             x = outputs[-1][0]
         x = self.ln_f(x)
         pooled = torch.stack([rows[chosen].mean(0) for rows, chosen in zip(x, real)])
-        return self.classifier(self.dropout(pooled)), [weights for _, weights in outputs]"""
+        return self.classifier(self.dropout(pooled)), [weights for _, weights in outputs]
+""",
         ),
     ],
     "training-step": [
