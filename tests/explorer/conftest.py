@@ -18,13 +18,12 @@ from glassformer.explorer.loading.loaded_model import (
 from glassformer.explorer.messages import ModelCard
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Positions
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.programs import compile_program
 from glassformer.programs.library import PROGRAMS
 from serving import serving
+from small_models import decoder
 
 WORDS = 11
 LONGEST = 96
@@ -71,21 +70,10 @@ def program_model(name: str) -> LoadedProgram:
 
 def decoder_model() -> LoadedDecoder:
     torch.manual_seed(1)
-    config = DecoderConfig(
-        vocab_size=WORDS,
-        num_layers=2,
-        hidden_dim=16,
-        ff_dim=16,
-        num_heads=2,
-        head_dim=8,
-        window=4,
-        num_experts=3,
-        sinks=True,
-        max_seq_len=LONGEST,
-    )
+    sizes = {"vocab_size": WORDS, "num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "head_dim": 8}
     return LoadedDecoder(
         card("decoder", "decoder", ["attention", "sampling", "whatif", "patch"], "1 2 3"),
-        Decoder(config).eval(),
+        decoder(**sizes, window=4, num_experts=3, sinks=True, max_seq_len=LONGEST).eval(),
         encode=numbers,
         word=str,
         join=lambda tokens: " ".join(map(str, tokens)),

@@ -33,11 +33,6 @@ def test_a_call_that_there_is_not_is_refused(small_backend: Backend, call: str) 
         parse(call, {})
 
 
-def test_a_model_that_there_is_not_is_refused(small_backend: Backend) -> None:
-    with refused("the model 'gpt-9'", error=UnknownName):
-        _run(small_backend, "gpt-9", "1")
-
-
 def test_a_request_of_another_call_is_refused(small_backend: Backend) -> None:
     with refused("a Nothing for the call 'run'"):
         small_backend.answer("run", m.Nothing())

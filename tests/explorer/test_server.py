@@ -290,12 +290,6 @@ def test_a_taken_port_gives_way_to_the_next(small_backend: Backend) -> None:
     second.close()
 
 
-def test_a_port_that_there_is_not() -> None:
-    for port in (-1, 1 << 16):
-        with refused(expected="0 to 65535"):
-            listen(port)
-
-
 @pytest.mark.parametrize(
     ("port", "numbers", "said"),
     [

@@ -2,7 +2,6 @@
 
 import json
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,6 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
 from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES, bundled
 from glassformer.explorer.loading.loaded_model import LoadedModel
-from glassformer.explorer.loading.task_models import load_exact
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
@@ -187,12 +183,3 @@ def test_what_a_model_cannot_read_is_refused(name: str, ask: dict[str, Any], mes
 def test_blanks_around_a_fact_do_not_matter() -> None:
     loaded = _opened("lookup-facts")
     assert torch.equal(loaded.source_tokens([" ada = 5 "]), loaded.source_tokens(["ada=5"]))
-
-
-def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
-    config = DecoderConfig.from_json((BUNDLED / "recurrence" / "config.json").read_text())
-    other = DecoderConfig(**{**config.__dict__, "ff_dim": 32})
-    with refused("instead of"):
-        load_exact(lambda: Decoder(other), BUNDLED / "recurrence")
-    with refused("no file"):
-        load_exact(lambda: Decoder(other), tmp_path)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, final_logits, last_logits, of_kind
-from refusals import refused
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, final_logits, last_logits
 
 
 def test_the_last_logits_are_those_of_the_whole_text(by_name: dict[str, LoadedModel]) -> None:
@@ -30,9 +29,3 @@ def test_a_model_without_logits_has_none(by_name: dict[str, LoadedModel], output
     assert final_logits(Bare(), torch.tensor([[1, 2]])) is None
     bare = LoadedDecoder(decoder.card, Bare(), decoder.encode, decoder.word, decoder.join)
     assert last_logits(bare, [1]) is None
-
-
-def test_asking_the_wrong_kind_says_which_it_is(by_name: dict[str, LoadedModel]) -> None:
-    with refused("steps of 'identity', whose kind is head", expected="a decoder"):
-        of_kind(LoadedDecoder, by_name["identity"], "steps", "a decoder")
-    assert of_kind(LoadedDecoder, by_name["decoder"], "steps", "a decoder") is by_name["decoder"]

@@ -6,12 +6,10 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.api import UnknownName
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.explorer.saving.recorded_answers import PageState, edited, number, page_state, recorded_answers
 from glassformer.explorer.state import State, changed
-from refusals import refused
 
 
 def shown(backend: Backend, **values: object) -> PageState:
@@ -79,13 +77,6 @@ def test_the_run_is_of_the_edited_head(small_backend: Backend) -> None:
     assert ask.weights is None
 
 
-def test_a_text_that_the_model_refuses(small_backend: Backend) -> None:
-    with refused("a larger number"):
-        calls(small_backend, model="decoder", text="99")
-    with refused(got="Z"):
-        calls(small_backend, model="identity", text="Z", cells={"Km.0.0": "2"})
-
-
 def test_a_changed_model_is_recorded_as_it_is_shown(small_backend: Backend) -> None:
     head = m.RemovedHead(part="self", layer=1, head=0)
     values = {"removed": [head.model_dump()], "place": 70, "target": 3, "other": 4}
@@ -133,16 +124,6 @@ def test_an_order_that_does_not_fit_the_source_is_ignored(
 ) -> None:
     assert shown(small_backend, model="lookup", order=json.loads(order)).order == expected
     assert shown(small_backend, order=json.loads(order)).order is None
-
-
-def test_an_unknown_model(small_backend: Backend) -> None:
-    with refused(got="'absent'", error=UnknownName):
-        shown(small_backend, model="absent")
-
-
-def test_a_text_that_is_too_long(small_backend: Backend) -> None:
-    with refused(got="65,537 characters"):
-        shown(small_backend, text="a" * 65_537)
 
 
 DESIGN = m.HeadWeightsMessage(
