@@ -66,14 +66,7 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} on the PATH: apt-get install chromium")
     quiet = ["disable-quic", "no-first-run", "disable-background-networking", "disable-component-update"]
-    flags = [
-        "no-sandbox",
-        "disable-gpu",
-        "disable-sync",
-        "force-color-profile=srgb",
-        "font-render-hinting=none",
-        *quiet,
-    ]
+    flags = ["no-sandbox", "disable-gpu", "disable-sync", "force-color-profile=srgb", "font-render-hinting=none", *quiet]
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=[f"--{flag}" for flag in flags])
@@ -188,6 +181,15 @@ def eventually(page: Page, happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"
         page.wait_for_timeout(20)
+
+
+def drag_finger(page: Page, x: float, y: float, across: float, down: float) -> None:
+    """Put a finger on a place of the page, and take it so many pixels further."""
+    finger = page.context.new_cdp_session(page)
+    for step in range(11):
+        place = {"x": x + across * step / 10, "y": y + down * step / 10}
+        finger.send("Input.dispatchTouchEvent", {"type": "touchMove" if step else "touchStart", "touchPoints": [place]})
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
 def check_fits(page: Page) -> None:

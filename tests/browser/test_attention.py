@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("playwright", reason="no playwright: pip install 'glassformer[dev]'")
 
 from playwright.sync_api import Locator, Page, Position, expect
 

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 import pytest
 import torch
 
-pytest.importorskip("playwright", reason="no playwright: pip install 'glassformer[dev]'")
 
 from playwright.sync_api import Page, Request, Route, expect
 

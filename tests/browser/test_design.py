@@ -45,6 +45,15 @@ def press(page: Page, *keys: str) -> None:
         page.keyboard.press(key)
 
 
+def paste(cell: Locator, text: str) -> None:
+    cell.focus()
+    cell.evaluate(
+        "(cell, text) => { const clipboardData = new DataTransfer(); clipboardData.setData('text/plain', text);"
+        " cell.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true })); }",
+        text,
+    )
+
+
 def focused(page: Page) -> str:
     label: str = page.evaluate("document.activeElement.ariaLabel ?? ''")
     return label.removesuffix(", edited")
@@ -167,14 +176,7 @@ def test_the_grid_is_used_by_keyboard_as_a_spreadsheet(page: Page, show: Go) -> 
 
 def test_a_block_from_a_spreadsheet_is_pasted(page: Page, show: Go) -> None:
     show(page)
-    cell(page, "pos", "@1", "@1").focus()
-    page.evaluate(
-        """() => {
-          const data = new DataTransfer();
-          data.setData('text/plain', '2\\t3\\t4\\r\\n5\\t6\\t7\\r\\n');
-          document.activeElement.dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, bubbles: true}));
-        }"""
-    )
+    paste(cell(page, "pos", "@1", "@1"), "2\t3\t4\r\n5\t6\t7\r\n")
     block = page.locator('.sheet[data-matrix="pos"] td[data-edited="true"] input')
     expect(block).to_have_count(6)
     assert [each.input_value() for each in block.all()] == ["2", "3", "4", "5", "6", "7"]
@@ -372,13 +374,7 @@ def test_long_numbers_and_wrong_texts_do_not_widen_the_page(open_page: Callable[
     show(page)
     for name in ("Km", "Qm"):
         block = "\n".join("\t".join(["-0.25"] * 10) for _ in range(9))
-        first = cell(page, name, "A", 0)
-        first.focus()
-        first.evaluate(
-            "(cell, text) => { const clipboardData = new DataTransfer(); clipboardData.setData('text/plain', text);"
-            " cell.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true })); }",
-            block,
-        )
+        paste(cell(page, name, "A", 0), block)
         expect(cell(page, name, "@3", 9)).to_have_value("\u22120.25")
     check_fits(page)
     cell(page, "Km", "A", 0).focus()

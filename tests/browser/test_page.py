@@ -191,6 +191,7 @@ def test_back_undoes_what_was_typed(page: Page, go: Go) -> None:
     [
         {"model": "recurrence", "text": "9", "view": "experts"},
         {"model": "recurrence", "text": "9 9"},
+        {"model": "program-sort", "text": "29"},
         {"model": "unique", "text": "ZZZ", "view": "attention"},
     ],
 )

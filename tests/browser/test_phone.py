@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from .attention_page import state, window
-from .conftest import Go, check_fits
+from .conftest import Go, check_fits, drag_finger
 from .test_page import VIEWS
 
 pytestmark = pytest.mark.slow
@@ -70,15 +70,7 @@ def test_a_finger_moves_a_matrix_that_is_enlarged(phone: Page, go: Go) -> None:
         phone.get_by_role("button", name="Zoom in").or_(phone.locator(".zoom button").first).first.tap()
     before = window(state(phone, lambda words: "window" in words))
     box = cells.bounding_box()
-    x, y = box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"]
-    finger = phone.context.new_cdp_session(phone)
-    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
-    for step in range(1, 9):
-        finger.send(
-            "Input.dispatchTouchEvent",
-            {"type": "touchMove", "touchPoints": [{"x": x + 8 * step, "y": y + 8 * step}]},
-        )
-    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    drag_finger(phone, box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"], across=64, down=64)
     moved = window(state(phone, lambda words: window(words) != before))
     assert (moved["query"], moved["key"]) != (before["query"], before["key"])
     assert moved["size"] == before["size"]

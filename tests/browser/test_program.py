@@ -107,16 +107,6 @@ def test_every_program_of_the_library_can_be_chosen(page: Page, go: Go) -> None:
         assert page.locator('.positions i[data-right="false"]').count() == 0
 
 
-def test_a_text_of_another_program_is_refused_once(page: Page, sorted_page: str, watch: Any) -> None:
-    watch.forgive("422")
-    page.goto(sorted_page)
-    page.get_by_label("Text").fill("29")
-    expect(page.locator(".fault")).to_have_count(1)
-    expect(page.locator(".fault")).to_contain_text("'9'")
-    page.get_by_label("Text").fill("21")
-    expect(page.locator(".fault")).to_have_count(0)
-
-
 def test_broken_weights_show_their_counterexample(page: Page, serve: Callable[[Any], Any]) -> None:
     example = PROGRAMS["histogram"]
     model = compile_program(example.program, example.vocabulary, example.max_len)

@@ -13,7 +13,7 @@ from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.wrapping import wrap_model
 from small_models import encoder_decoder
 
-from .conftest import Go, check_look, screenshot, settled
+from .conftest import Go, check_look, drag_finger, screenshot, settled
 
 COURSE = {"model": "lookup-course", "view": "scramble"}
 FACTS = {"model": "lookup-facts", "view": "scramble", "text": "emma"}
@@ -264,12 +264,7 @@ def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
     grip.scroll_into_view_if_needed()
     box = grip.bounding_box()
     assert min(box["width"], box["height"]) >= 24
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    finger = phone.context.new_cdp_session(phone)
-    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
-    for step in range(1, 11):
-        finger.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x, "y": y + 10 * step}]})
-    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    drag_finger(phone, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, across=0, down=100)
     expect(title(phone)).to_have_text("Nothing moved")
     assert order(phone) == ["COLOR", "ALICE", "NAME", "ITEM", "GREEN"]
 
