@@ -43,14 +43,6 @@ def test_a_directory_of_parts(tmp_path: Path) -> None:
     assert data.test[0] == Example("good number 18", 1)
 
 
-def test_one_file_is_split(tmp_path: Path) -> None:
-    write(tmp_path / "mine.tsv", ROWS)
-    name, data = find_data(str(tmp_path / "mine.tsv"))
-    assert name == "mine"
-    assert len(data.train) + len(data.validation) + len(data.test) == 40
-    assert leaked(data.train, data.test) == ()
-
-
 def test_other_data_is_looked_at_through_the_reviews() -> None:
     some = reviews()
     plain = tuple(Example(f"text {number}", number % 2) for number in range(9))

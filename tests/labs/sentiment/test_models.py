@@ -99,6 +99,7 @@ def test_comparisons_know_the_noise() -> None:
     assert found.compared("counts") == {"better": ["better"], "alike": ["same", "wide"], "worse": ["worse"]}
     assert found.beats_chance("worse")
     assert not models(num_test=30, one=[0.6]).beats_chance("one")
+    assert not models(num_test=3, one=[1.0]).beats_chance("one")
 
 
 def test_the_best_encoder_is_chosen_by_validation() -> None:

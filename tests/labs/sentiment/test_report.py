@@ -8,6 +8,7 @@ import pytest
 from glassformer.labs.run import render
 from glassformer.labs.sentiment import LAB
 from glassformer.labs.sentiment.experiments import Results
+from glassformer.labs.sentiment.experiments.ranking import COURSE
 from glassformer.labs.sentiment.published import published
 
 
@@ -48,6 +49,7 @@ def test_near_accuracies_are_not_ranked(results: Results) -> None:
     counts = results.models.counts.test_accuracy
     near = render(LAB, with_accuracies(results, scratch=counts + 0.005))
     assert "Not clearly different: encoder from scratch." in near
+    assert "all words, right on 100 % (99 % to 100 %) of" in render(LAB, with_accuracies(results, words=1.0))
     far = render(LAB, with_accuracies(results, scratch=counts - 0.2))
     assert "Clearly worse: encoder from scratch." in far
     assert "Not clearly different" not in far
@@ -74,13 +76,15 @@ def test_a_model_at_chance_is_said_to_be_at_chance(results: Results) -> None:
 
 def test_claims_turn_with_their_numbers(results: Results) -> None:
     text = render(LAB, results)
-    claims = "because most verdicts are certain", "recognition of known sentences", "do not show it"
+    claims = "because most verdicts are certain", "recognition of known sentences", "do not show it", "turned 100 %"
     assert all(claim in text for claim in claims)
     rows = [replace(row, test_calibration_error=0.2) for row in results.models.rows]
     leak = replace(results.leak, leaky=results.leak.clean)
-    runs = [replace(run, validation_accuracy=0.5 + 0.4 * (run.way == "seen")) for run in results.padding.runs]
+    claims += ("depending on the training", "test texts; the course")
+    runs = [replace(run, validation_accuracy=0.5 + 0.4 * (run.way == "seen")) for run in results.padding.runs[::3] * 2]
+    ranking = replace(results.ranking, networks={COURSE: results.ranking.networks[COURSE]})
     models, padding = replace(results.models, rows=rows), replace(results.padding, runs=runs)
-    text = render(LAB, replace(results, models=models, leak=leak, padding=padding))
+    text = render(LAB, replace(results, models=models, leak=leak, padding=padding, ranking=ranking))
     assert not any(claim in text for claim in claims)
     other = render(LAB, replace(results, models=replace(results.models, data="mine")))
     assert "C on these, so that column is optimistic for word counts" in other

@@ -47,10 +47,7 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
 
 
 def kind_examples(data: SentimentData) -> tuple[Example, ...]:
-    """Reviews of every kind that are not in the training texts of ``data``: its test part if that has kinds; or else
-    the bundled ones whose text it does not train on; or, if none is left, its test part."""
-    if {example.kind for example in data.test} != {"plain"}:
-        return data.test
+    """The bundled reviews whose text is not in the training texts of ``data``; or, if none is left, its test part."""
     known = {normalized(example.text) for example in data.train}
     return tuple(example for example in reviews() if normalized(example.text) not in known) or data.test
 

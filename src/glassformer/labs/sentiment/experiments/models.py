@@ -31,7 +31,7 @@ from glassformer.labs.sentiment.experiments.recipes import (
 )
 from glassformer.labs.sentiment.sources import find_data, kind_examples
 from glassformer.labs.sentiment.tfidf import TfidfRecipe, fit_counts
-from glassformer.labs.wording import alike, standard_error
+from glassformer.labs.wording import alike
 from glassformer.training.classification import scores, wilson
 
 Recipe: TypeAlias = TfidfRecipe | ScratchRecipe | PretrainedRecipe
@@ -129,9 +129,8 @@ class Models:
         return groups
 
     def beats_chance(self, name: str) -> bool:
-        """Whether the median test accuracy is above that of a constant answer by more than two standard errors."""
-        found = self.median(name).test_accuracy
-        return found > self.majority + 2 * standard_error(found, self.num_test)
+        """Whether the 95 % interval of the median test accuracy lies above the accuracy of a constant answer."""
+        return wilson(self.median(name).test_accuracy, self.num_test)[0] > self.majority
 
     @property
     def best_encoder(self) -> ModelResult:
