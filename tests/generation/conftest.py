@@ -1,9 +1,6 @@
 """What the tests of generation share."""
 
-from collections.abc import Callable, Sequence
-
 import pytest
-import torch
 
 from glassformer.models import Decoder
 
@@ -20,18 +17,3 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Decoder, "hidden", counted)
     return lengths
-
-
-@pytest.fixture
-def uncached() -> Callable[[Decoder, Sequence[Sequence[int]], int], list[list[int]]]:
-    """Greedy texts, one by one, of which every step reads the whole text again."""
-
-    @torch.no_grad()
-    def texts(model, prompts, count):
-        found = [list(prompt) for prompt in prompts]
-        for text in found:
-            for _ in range(count):
-                text.append(int(model.eval()(torch.tensor([text]))[0, -1].argmax()))
-        return [text[-count:] for text in found]
-
-    return texts

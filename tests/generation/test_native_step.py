@@ -549,17 +549,6 @@ def test_nan_and_infinity_spread_as_in_the_forward_pass(place: str) -> None:
         assert torch.equal(got.isfinite(), expected.isfinite())
 
 
-def test_greedy_texts_of_float32_models_are_those_without_a_cache(
-    monkeypatch: pytest.MonkeyPatch, uncached: Callable[..., list[list[int]]]
-) -> None:
-    model = decoder(MIXTURE)
-    prompts = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
-    with counted(monkeypatch) as counts:
-        texts = generate(model, prompts, 30)
-    assert counts == [1] * 29
-    assert texts == uncached(model, prompts, 30)
-
-
 def test_a_model_that_nothing_can_change_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
     is_current = _Plan.is_current

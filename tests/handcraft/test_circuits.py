@@ -15,7 +15,6 @@ from glassformer.handcraft.circuits import (
     place_names,
     possible_pairs,
     qk_between_places,
-    qk_circuit,
     qk_parts,
     random_basis,
     value_circuit,
@@ -84,14 +83,6 @@ def test_places_are_sums_of_parts(space: SequenceSpace, seed: int, positions: bo
         for j, (u, q) in enumerate(zip(*space.places, strict=True)):
             other = [u, size + q] if positions else [u]
             assert scores[i, j] == pytest.approx(parts[np.ix_(own, other)].sum(), abs=1e-12)
-
-
-def test_the_circuit_between_inputs_against_a_loop() -> None:
-    weights = random_head(SequenceSpace(("A", "B"), 2), 0, qk_dim=5)
-    circuit = qk_circuit(weights)
-    for i, query in enumerate(weights.Qm):
-        for j, key in enumerate(weights.Km):
-            assert circuit[i, j] == pytest.approx(sum(a * b for a, b in zip(query, key, strict=True)) / 5**0.5)
 
 
 def test_the_parts_of_unique_say_what_it_is_made_of() -> None:

@@ -82,7 +82,8 @@ def test_scores_are_those_of_the_factors(selector: Selector) -> None:
     np.testing.assert_allclose(table.scores, total, rtol=0, atol=1e-12)
 
 
-def test_a_selector_says_itself_in_words() -> None:
+def test_selectors_and_descriptions_say_themselves_in_words() -> None:
+    assert str(Description(SPACE, same_token())) == "attend to the same token"
     text = same_token().but_not(itself()).otherwise(token(CLS)).text
     assert text == "the same token but not itself, otherwise the token CLS"
 
@@ -146,7 +147,3 @@ def test_positions_can_be_worth_something_too() -> None:
 def test_values_that_are_none_are_refused(arguments: dict[str, Any], message: str) -> None:
     with refused(anywhere=message):
         _ = Description(SPACE, previous(), **arguments).place_values
-
-
-def test_a_description_says_itself() -> None:
-    assert str(Description(SPACE, same_token())) == "attend to the same token"

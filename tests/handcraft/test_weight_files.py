@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -194,15 +193,12 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ('{"Km": [[[1]]], "Qm": [[1]], "Vm": [[1]]}', ["Km[0][0]"]),
         ('{"Km": [[1, 2], [3]], "Qm": [[1]], "Vm": [[1]]}', ["Km with rows of [1, 2] numbers"]),
         ('{"Km": [], "Qm": [[1]], "Vm": [[1]]}', ["Km with rows of [] numbers"]),
-        ('{"Km": [[]], "Qm": [[1]], "Vm": [[1]]}', ["Km of shape [1, 0]"]),
         ('{"Km": 7, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
         ('{"Km": {"a": 1}, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
         (
             '{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}',
             ["Km of shape [2, 1], Qm", "input_dim + pos_dim"],
         ),
-        ('{"Km": [[1, 2]], "Qm": [[1]], "Vm": [[1]]}', ["Km of shape [1, 2], Qm of shape [1, 1]"]),
-        ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "pos": [[1]]}', ["pos of 1 columns"]),
         ('{"Km": [[1]], "Qm"', ["invalid JSON", "line 1, column"]),
         ('{"Km": [[1]], \n"Qm": [[0x10]]}', ["invalid JSON", "line 2, column"]),
         ("{'Km': [[1]]}", ["invalid JSON"]),
@@ -298,13 +294,6 @@ def test_places_that_are_not_written_to(tmp_path: Path) -> None:
             write_head(weights, tmp_path / name)
 
 
-@pytest.mark.parametrize("dtype", [np.longdouble, np.complex128, bool, "U3", "datetime64[s]"])
-def test_arrays_of_other_types_than_numbers_are_refused(dtype: Any, tmp_path: Path) -> None:
-    np.savez(tmp_path / "head.npz", Km=np.zeros((3, 2), dtype), Qm=np.zeros((3, 2)), Vm=np.zeros((3, 2)))
-    with refused("Km.npy of type", expected="an array of numbers"):
-        read_head(tmp_path / "head.npz")
-
-
 # Hostile archives: forged sizes, bombs, objects, other names
 
 
@@ -352,6 +341,7 @@ def shaped(shape: str, descr: str = "'<f8'") -> str:
         (header(shaped("(2, 2)", "[('a', '|O')]")) + bytes(32), ["of type"]),
         (header(shaped("(2, 2)", "[('a', '<f8')]")) + bytes(32), ["Km.npy of"]),
         (header(shaped("(2, 2)", "'(1000000, 1000000)f8'")) + bytes(32), ["damaged"]),
+        (header(shaped("(2, 2)", "'<f16'")) + bytes(64), ["of type", "an array of numbers"]),
         (header(shaped("(2, 2)", "'<c16'")) + bytes(64), ["complex128"]),
         (header(shaped("(2, 2)", "'|b1'")) + bytes(4), ["bool"]),
         (header(shaped("(2, 2)", "'<U8'")) + bytes(128), ["<U8"]),
@@ -368,8 +358,6 @@ def shaped(shape: str, descr: str = "'<f8'") -> str:
         (b"not an array at all", ["damaged"]),
         (b"", ["damaged"]),
         (npy(np.array([[np.nan, 0], [0, 1]])), ["Km[0, 0] = nan", "finite"]),
-        (npy(np.array([[0, 1], [-np.inf, 1]])), ["Km[1, 0] = -inf", "finite"]),
-        (npy(np.eye(3)), ["Km of shape [3, 3]"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )

@@ -22,6 +22,7 @@ from glassformer.kernels.mxfp4 import expand_definition, expand_natively
 from glassformer.kernels.native import Library
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.quantized import mxfp4
+from processes import printed
 
 SOURCE_ROOT = Path(native.__file__).parents[3]
 
@@ -261,8 +262,7 @@ def test_a_damaged_library_is_compiled_again(size: int, quick: Path) -> None:
 def test_a_library_that_is_cut_short_ends_no_process(quick: Path) -> None:
     library = cut_short(quick, 20_000)
     code = f"from glassformer.kernels import native; native.COMPILED = {native.COMPILED}; native.library().level"
-    environment = os.environ | {"PYTHONPATH": str(SOURCE_ROOT)}
-    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=120)
+    printed(code, "-W", "error", timeout=120)
     assert native._cached(quick, native._stem()) == library
 
 
@@ -342,10 +342,8 @@ def test_where_libraries_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_torchs_limit_of_instructions(capability: str, level: int) -> None:
     """``ATEN_CPU_CAPABILITY`` limits our kernels as it limits torch's."""
     code = "from glassformer.kernels import linear, native; print(native.best_level(), linear.slow_mkl())"
-    environment = os.environ | {"ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": str(SOURCE_ROOT)}
-    command = [sys.executable, "-W", "error", "-c", code]
-    told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
-    assert told == f"{level} False\n"
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": capability}
+    assert printed(code, "-W", "error", env=environment, timeout=120) == f"{level} False\n"
 
 
 @pytest.mark.slow
@@ -357,7 +355,7 @@ def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Pat
     running = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
     ]
-    printed = [each.communicate(timeout=120)[0] for each in running]
+    said = [each.communicate(timeout=120)[0] for each in running]
     assert [each.returncode for each in running] == [0] * 3
-    assert all(re.fullmatch(rb"(glassformer: compiling .* s\n)?", each) for each in printed)
+    assert all(re.fullmatch(rb"(glassformer: compiling .* s\n)?", each) for each in said)
     assert [path.suffix for path in (tmp_path / "glassformer").iterdir()] == [".so"]

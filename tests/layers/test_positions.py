@@ -132,12 +132,6 @@ def test_rows_that_are_no_heads_cannot_be_converted() -> None:
             convert_rows(torch.zeros(rows, 3), heads, "half-split")
 
 
-@pytest.mark.usefixtures("without_type_checks")
-def test_rows_cannot_be_converted_to_an_unknown_layout() -> None:
-    with refused("layout = 'spiral'"):
-        convert_rows(torch.zeros(8, 3), 2, "spiral")
-
-
 @pytest.mark.parametrize(
     "rope",
     [

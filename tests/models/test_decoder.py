@@ -155,11 +155,6 @@ def test_windows_limit_how_far_a_token_reaches(windowed_layers: str, reach: int 
     assert changed.tolist() == [5 <= position <= last for position in range(20)]
 
 
-def test_a_windowed_layer_keeps_its_window() -> None:
-    caches = Decoder(dataclasses.replace(BASE, window=7)).new_cache(2, 20).layers
-    assert [cache.keys.shape[2] for cache in caches] == [20, 7, 20, 7]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_every_parameter_gets_a_gradient(form: str) -> None:
     model = make(**FORMS[form]).train()
