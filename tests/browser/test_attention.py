@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-
 from playwright.sync_api import Locator, Page, Position, expect
 
 from glassformer.explorer import messages as m

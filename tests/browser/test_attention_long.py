@@ -7,8 +7,6 @@ from urllib.parse import urlencode
 
 import pytest
 import torch
-
-
 from playwright.sync_api import Page, Request, Route, expect
 
 from glassformer.explorer.backend import Backend

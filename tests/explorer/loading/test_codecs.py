@@ -26,6 +26,7 @@ from glassformer.explorer.loading.codecs import (
     units_of,
 )
 from glassformer.explorer.loading.wrapping import wrap_model
+from glassformer.generation.language_model import named_tokenizer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from refusals import refused
@@ -72,6 +73,13 @@ def test_every_byte_has_a_name_of_its_own_that_can_be_seen() -> None:
     assert all(word.isprintable() and word.strip() for word in words)
     assert [words[byte] for byte in b"a \n"] == ["a", "␣", "⏎"]
     assert words[0xC3] == "\\xc3"
+
+
+def test_of_a_run_on_bytes_or_numbers_a_text_is_what_it_was_trained_on() -> None:
+    for name, text, tokens in (("bytes", "12", [49, 50]), ("numbers", "12 3", [12, 3])):
+        codec = codec_of(named_tokenizer(name, 256), 256, 9, text)
+        assert (codec.encode(text), codec.joins[0](tokens)) == (tokens, text)
+        assert (codec.data or {})["kind"] == name, "a saved page computes other texts"
 
 
 def test_without_a_tokenizer_a_text_is_numbers_or_bytes() -> None:

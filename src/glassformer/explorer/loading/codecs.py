@@ -108,8 +108,11 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
         longest: Largest number of tokens that the model reads.
         text: The initial text or tokens, if any.
     """
-    if tokenizer is None:
-        if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
+    kind = tokenizer.source if isinstance(tokenizer, ReleasedTokenizer) else None
+    if tokenizer is None and vocab_size == 256:
+        kind = "bytes" if text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text)) else "numbers"
+    if tokenizer is None or kind in ("bytes", "numbers"):
+        if kind == "bytes":
             read, data = partial(text_bytes, longest=longest), {"kind": "bytes", "longest": longest}
             return Codec(read, byte_word, (text_of_bytes,), _SAMPLE[:longest], data)
         sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
