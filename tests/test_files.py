@@ -55,9 +55,14 @@ def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path) -> No
     with refused("exists already"):
         fill(target, "new")
     assert content(target) == "old"
-    fill(target, "new", replace=True)
-    assert content(target) == "new"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
+    (tmp_path / "file").touch()
+    with refused("exists already"):
+        fill(tmp_path / "file", "new", replace=True)
+    (tmp_path / "link").symlink_to(target)
+    for name in ("target", "link", "link"):
+        fill(tmp_path / name, name, replace=True)
+        assert content(target) == name
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "link", "target"]
 
 
 @pytest.mark.parametrize("renames_before_death", [0, 1, 2])

@@ -26,18 +26,15 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     the disk and ``draft`` becomes ``path``. When the block raises, ``draft`` is removed and ``path`` stays as it was.
 
     Args:
-        path: The directory to make. Its parents are made where missing.
-        replace: Whether ``path`` may exist already; it is then replaced as a whole.
+        path: The directory to make, or a link to it. Its parents are made where missing.
+        replace: Whether the directory may exist already; it is then replaced as a whole.
 
     Raises:
-        InputError: If ``path`` exists and ``replace`` is false.
+        InputError: If ``path`` exists and ``replace`` is false, or it is a file.
     """
-    require(
-        replace or not path.exists(),
-        f"{path}, which exists already",
-        "a directory that is not there yet",
-        "Choose another path or remove the old directory.",
-    )
+    free, fix = not path.exists() or (replace and path.is_dir()), "Choose another path, or remove the old one."
+    require(free, f"{path}, which exists already", "a directory that is not there yet", fix)
+    path = path.resolve()
     recover(path)
     draft = _beside(path, _PARTIAL)
     shutil.rmtree(draft, ignore_errors=True)
