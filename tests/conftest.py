@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 _jaxtyped = jaxtyping.jaxtyped
 
@@ -112,6 +112,14 @@ def byte_engine() -> Tokenizer:
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.decoder = decoders.ByteLevel()
     engine.add_special_tokens(list(HARMONY_SPECIALS))
+    return engine
+
+
+@pytest.fixture(scope="session")
+def spaced_engine(byte_engine: Tokenizer) -> Tokenizer:
+    """The same, with a space before every text, as SentencePiece has it."""
+    engine = Tokenizer.from_str(byte_engine.to_str())
+    engine.normalizer = normalizers.Prepend(" ")
     return engine
 
 

@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import glassformer
 from glassformer.checkpoints.assembly import count_parameters
 from glassformer.checkpoints.decoders import load_decoder
+from glassformer.cli.conversation import Conversation
 from glassformer.cli.terminal import Stopwatch, write
+from glassformer.data.chat_template import ChatTemplate
+from glassformer.data.harmony import Setting
+from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.generation import language_model as module
 from glassformer.kernels import plain
@@ -26,7 +31,8 @@ from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
-from refusals import refused
+from refusals import Output, refused
+from scripted import Script
 
 
 @pytest.fixture
@@ -84,6 +90,20 @@ def test_every_weight_is_counted_however_it_is_held(dense: Any, directory: Path)
     assert isinstance(lm.model.layers[0].ffn, PackedMixture)
     assert module.count_weights(lm.model) == count_parameters(replace(lm.model.config, expert_format="dense"))
     assert lm.size == (directory / "model.safetensors").stat().st_size
+
+
+def test_a_reply_begins_without_the_space_of_sentence_piece(
+    tiny_gpt_oss: Path, spaced_engine: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output
+) -> None:
+    spaced_engine.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
+    options = ["--tokenizer", str(tmp_path), "--max-new-tokens", "1"]
+    assert output(["generate", tiny_gpt_oss, "2 + 2", *options]).out.startswith("2 + 2")
+    talk = Conversation(Script(spaced_engine, ["4 "]), tokenizer, Setting(), template=ChatTemplate("{{ messages }}"))
+    assert "".join(piece.text for piece in talk.say("2 + 2")) == "4 "
+    lm = replace(glassformer.load(tiny_gpt_oss, device="cpu"), tokenizer=tokenizer)
+    monkeypatch.setattr(module, "stream", lambda *_, **__: [[token] for token in tokenizer.encode("4")])
+    assert [lm.generate(asked) for asked in ([{"role": "user", "content": "2 + 2"}], "2 + 2 =")] == ["4", " 4"]
 
 
 def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:

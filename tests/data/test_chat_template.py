@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +197,7 @@ def test_a_name_that_would_be_found_late_is_refused() -> None:
 def test_the_beginning_is_not_doubled(harmony_engine: Tokenizer) -> None:
     plain = from_json(harmony_engine.to_str())
     bos = plain.special("<|startoftext|>")
-    tokenizer = ReleasedTokenizer(
-        "", plain.vocab_size, plain.specials, plain.ordinary, plain.prompt, plain.piece, begin=(bos,)
-    )
+    tokenizer = replace(plain, begin=(bos,))
     every = "{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}"
     for text, count in (("{{ bos_token }}" + HARMONY_LIKE, 1), (HARMONY_LIKE, 1), (every, 2)):
         template = ChatTemplate(text, "<|startoftext|>")

@@ -25,9 +25,11 @@ def real() -> ReleasedTokenizer:
     plain = tiktoken.get_encoding("o200k_base")
     pattern, ranks = plain._pat_str, plain._mergeable_ranks
     engine = tiktoken.Encoding("harmony", pat_str=pattern, mergeable_ranks=ranks, special_tokens=HARMONY_SPECIALS)
-    return ReleasedTokenizer(
-        "o200k", 200019, HARMONY_SPECIALS, engine.encode_ordinary, engine.encode, engine.decode_single_token_bytes
-    )
+
+    def encode(text: str, *, named: bool) -> list[int]:
+        return engine.encode(text, allowed_special="all") if named else engine.encode_ordinary(text)
+
+    return ReleasedTokenizer("o200k", 200019, HARMONY_SPECIALS, encode, engine.decode_single_token_bytes)
 
 
 def rendered_by(package: Any, encoding: Any, setting: Setting, messages: list[Message]) -> list[int]:

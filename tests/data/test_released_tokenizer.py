@@ -84,8 +84,9 @@ def test_bytes_to_fall_back_on_as_mixtral_has_them() -> None:
     for text in ("ab ab", "aé€ b", "b</s>"):
         tokens = tokenizer.encode(text)
         assert 2 not in tokens
-        # Mixtral writes a space before every text.
+        # Mixtral reads a space before every text.
         assert tokenizer.decode(tokens) == f" {text}"
+        assert "".join(tokenizer.stream(tokens, tokenizer.prefix)) == engine.decode(tokens) == text
     assert tokenizer.decode([vocab["▁ab"], vocab["<0x0A>"], vocab["</s>"]]) == " ab\n</s>"
 
 

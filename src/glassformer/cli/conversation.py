@@ -124,11 +124,12 @@ class _TextReader:
 
     def __init__(self, tokenizer: ReleasedTokenizer) -> None:
         self.messages: list[Message] = []
-        self._tokenizer, self._content = tokenizer, ""
+        self._tokenizer, self._content, self._prefix = tokenizer, "", tokenizer.prefix
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read(self, token: int) -> Piece:
-        return self._piece(self._decoder.decode(self._tokenizer.token_bytes(token)))
+        spelt, self._prefix = self._tokenizer.token_bytes(token).removeprefix(self._prefix), b""
+        return self._piece(self._decoder.decode(spelt))
 
     def finish(self) -> Piece | None:
         if self.messages:

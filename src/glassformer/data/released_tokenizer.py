@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -67,9 +66,8 @@ class ReleasedTokenizer:
         source: Its origin, for messages.
         vocab_size: One more than its highest id. A model's may be larger.
         specials: Ids of the special tokens by name; no text encodes to them.
-        ordinary: Encodes a text.
-        prompt: Encodes a text in which the names of special tokens stand for these tokens. A character given after it
-            is left out once they are found.
+        prompt: Encodes a text in which the names of special tokens stand for these tokens, unless ``named`` is false. A
+            character given after it is left out once they are found.
         piece: The bytes of an id; None for an unused one.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
         ends: Tokens that end a text or a turn.
@@ -79,7 +77,6 @@ class ReleasedTokenizer:
     source: str
     vocab_size: int
     specials: Mapping[str, int]
-    ordinary: Callable[[str], list[int]] = field(repr=False)
     prompt: Callable[..., list[int]] = field(repr=False)
     piece: Callable[[int], bytes | None] = field(repr=False)
     begin: tuple[int, ...] = ()
@@ -92,7 +89,7 @@ class ReleasedTokenizer:
         An unpaired surrogate is read as U+FFFD, the replacement character.
         """
         require_text(text)
-        return self.ordinary(whole_text(text))
+        return self.prompt(whole_text(text), named=False)
 
     def encode_prompt(self, text: str) -> list[int]:
         """The tokens of a prompt that a chat template wrote: ``begin``, and in ``text`` special tokens by name.
@@ -116,6 +113,11 @@ class ReleasedTokenizer:
         )
         return self.specials[name]
 
+    @property
+    def prefix(self) -> bytes:
+        """The space before every text that is no part of it: SentencePiece's, or that of numbers."""
+        return b" " if self.decode(self.encode("0")) == " 0" else b""
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes of ``token``: part of a text, or a special token's name.
 
@@ -129,10 +131,15 @@ class ReleasedTokenizer:
         """The text of ``tokens``, special ones by name; bytes that are not UTF-8 become U+FFFD."""
         return "".join(self.stream(tokens))
 
-    def stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of ``tokens``, piece by piece: each character as soon as it is complete."""
+    def stream(self, tokens: Iterable[int], prefix: bytes = b"") -> Iterator[str]:
+        """The text of ``tokens``, piece by piece: each character as soon as it is complete.
+
+        A ``prefix`` of the first token is left out: :attr:`prefix` where a text or a reply begins.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        yield from (decoder.decode(self.token_bytes(token)) for token in tokens)
+        for token in tokens:
+            yield decoder.decode(self.token_bytes(token).removeprefix(prefix))
+            prefix = b""
         yield decoder.decode(b"", final=True)
 
     def strings(self, tokens: Iterable[int]) -> list[str]:
@@ -211,13 +218,13 @@ def number_tokenizer(vocab_size: int) -> ReleasedTokenizer:
     """Of a model of ``vocab_size`` numbers, such as the recurrence's: texts are numbers between spaces."""
     expected, fix = f"whole numbers from 0 to {vocab_size - 1} between spaces", 'Separate them by spaces: "1 2 3".'
 
-    def encode(text: str) -> list[int]:
+    def encode(text: str, *, named: bool = True) -> list[int]:
         words = text.split()
         fits = [word.isascii() and word.isdecimal() and len(word) < 20 and int(word) < vocab_size for word in words]
         require(bool(words) and all(fits), f"the text {short(text)}", expected, fix)
         return [int(word) for word in words]
 
-    return ReleasedTokenizer("numbers", vocab_size, {}, encode, encode, lambda token: f" {token}".encode())
+    return ReleasedTokenizer("numbers", vocab_size, {}, encode, lambda token: f" {token}".encode())
 
 
 def tokenizer_places(directory: Path) -> list[Path]:
@@ -329,8 +336,7 @@ def released(
             finally:
                 engine.normalizer = normalizer
 
-    ordinary = partial(encode, named=False)
-    return ReleasedTokenizer(source, vocab_size, specials, ordinary, encode, piece, begin, ends, engine.to_str)
+    return ReleasedTokenizer(source, vocab_size, specials, encode, piece, begin, ends, engine.to_str)
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:

@@ -279,7 +279,8 @@ class LanguageModel:
         rule = SamplingRule(temperature, top_k, top_p, seed)
         steps = stream(self.model, [self.prompt(text)], max_new_tokens, rule=rule, stop_tokens=tuple(ends))
         new = (token for (token,) in steps if token is not None and token not in ends)
-        return (piece for piece in self.tokenizer.stream(new) if piece)
+        prefix = b"" if isinstance(text, str) else self.tokenizer.prefix
+        return filter(None, self.tokenizer.stream(new, prefix))
 
     def generate(self, text: str | Messages, max_new_tokens: int = 200, **options: Any) -> str:
         """What :meth:`stream` gives, as a whole; its arguments and errors are the same."""

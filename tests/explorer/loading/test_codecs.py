@@ -100,7 +100,9 @@ def test_words_of_our_own_tokenizer() -> None:
     assert codec.sample == "a good film"
 
 
-def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Tokenizer) -> None:
+def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(
+    byte_engine: Tokenizer, spaced_engine: Tokenizer
+) -> None:
     tokenizer = replace(from_json(byte_engine.to_str()), begin=(256,))
     codec = codec_of(tokenizer, 280, 4)
     tokens = codec.encode("aé")
@@ -115,6 +117,8 @@ def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engi
         codec.encode("aéa")
     config = DecoderConfig(280, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4)
     assert wrap_model(Decoder(config), tokens, tokenizer).card.text == "aé"
+    spaced = codec_of(from_json(spaced_engine.to_str()), 280, 4)
+    assert text_of(spaced.encode(" a"), spaced.encode, spaced.joins) == " a"
 
 
 def test_a_tokenizer_that_is_too_large_is_refused(byte_engine: Tokenizer) -> None:

@@ -153,14 +153,13 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
 
 def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Codec:
     tokenizer.require_fits(vocab_size)
-    begin = list(tokenizer.begin)
+    begin, prefix = list(tokenizer.begin), tokenizer.prefix
     special = frozenset(tokenizer.specials.values())
 
     def join(tokens: Sequence[int]) -> str:
         # No text encodes to a special token: the next step would read its name as letters.
-        return tokenizer.decode(
-            token for token in tokens if token not in special and tokenizer.piece(token) is not None
-        )
+        shown = (token for token in tokens if token not in special and tokenizer.piece(token) is not None)
+        return "".join(tokenizer.stream(shown, prefix))
 
     return Codec(
         lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
