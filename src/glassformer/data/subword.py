@@ -22,11 +22,11 @@ PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 _PAD_NAMES = (PAD, "<pad>", "<PAD>")
 _CLS_NAMES = (CLS, "<s>", "<CLS>")
 _SETTINGS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
+    "do_lower_case": ("lowercase", True),
+    "strip_accents": ("strip_accents", None),
+    "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
-"""BERT's in ``tokenizer_config.json``, and the names that the library has for them."""
+"""BERT's in ``tokenizer_config.json``: the library's name of each, and the default of BERT's class."""
 
 
 class SubwordTokenizer:
@@ -97,7 +97,8 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
     """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them.
 
     A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not. In a
-    directory, BERT's settings in it count more than those in ``tokenizer.json``, as in transformers.
+    directory, BERT's settings in it, and the defaults of a class that it names, count more than ``tokenizer.json``, as
+    in transformers.
     """
     path = Path(path)
     inside = path.is_dir()
@@ -107,8 +108,9 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
         path = found[0]
     text = read_text(path, inside=inside)
     config = read_tokenizer_config(path.parent) if inside or path.suffix != ".json" else {}
-    known = config.get("tokenizer_class") not in ("PreTrainedTokenizerFast", "TokenizersBackend")
-    settings = {theirs: config[ours] for ours, theirs in _SETTINGS.items() if known and ours in config}
+    kind = config.get("tokenizer_class")
+    named = {} if kind in ("PreTrainedTokenizerFast", "TokenizersBackend") else _SETTINGS
+    settings = {theirs: config.get(ours, usual) for ours, (theirs, usual) in named.items() if kind or ours in config}
     if path.suffix == ".json":
         return SubwordTokenizer(_engine_from(text, str(path), settings))
     return SubwordTokenizer(_bert(path, text, settings))
