@@ -68,14 +68,14 @@ def test_a_state_is_written_read_and_changed(small_backend: Backend) -> None:
     assert seen.state["model"] == "decoder"
 
 
-def test_nothing_of_a_text_that_was_set_counts_as_generated(small_backend: Backend) -> None:
+def test_a_text_that_was_set_was_not_generated_and_another_model_has_its_own(small_backend: Backend) -> None:
     seen = ModelPage(small_backend, {"model": "decoder", "text": "1 2 3", "written": [3]})
     seen.set(head=1)
     assert seen.state["written"] == [3]
-    for change in ({"text": "4 5 6"}, {"model": "decoder"}):
-        seen.set(**change, **{"written": [3]})
-        seen.set(**change)
-        assert "written" not in seen.state
+    seen.set(text="4 5 6")
+    assert seen.state == {"model": "decoder", "view": "attention", "text": "4 5 6", "head": 1}
+    seen.set(model="unique")
+    assert seen.state == {"model": "unique", "view": "design", "text": "CAB"}
 
 
 def test_the_widget_and_python_share_the_state(small_backend: Backend) -> None:

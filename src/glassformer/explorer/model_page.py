@@ -62,9 +62,12 @@ class ModelPage:
         ``set(view="whatif", removed=[{"part": "self", "layer": 2, "head": 1}])``; see
         :class:`~glassformer.explorer.state.State`.
         """
-        if changes.keys() & {"model", "text"}:
-            changes = {"written": [], **changes}  # this model has not generated the text on the page
-        words = self._checked(changed(from_words(self.words), changes))
+        before = from_words(self.words)
+        if changes.get("model", before.model) != before.model:
+            before = State()  # another model begins with a text of its own
+        if "text" in changes:
+            changes = {"written": [], **changes}  # it was not generated on the page
+        words = self._checked(changed(before, changes))
         self._words = words
         if self._widget is not None:
             self._widget.state = words
