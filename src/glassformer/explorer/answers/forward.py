@@ -210,16 +210,16 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
     finite, place = True, target.shape[1] - 1
     room = model.config.max_target_len - target.shape[1] + 1
     while len(written) < min(room, loaded.max_new_tokens) and (not written or written[-1] != loaded.end):
-        logits = model.decode(target, memory, source_real)[0, -1]
-        finite = _is_distribution(logits)
+        scores = model.decode(target, memory, source_real)[0, -1]
+        finite = _is_distribution(scores)
         if not finite:
             break
-        written.append(int(logits.argmax()))
-        first = logits if first is None else first
+        written.append(int(scores.argmax()))
+        first = scores if first is None else first
         target = torch.cat([target, target.new_tensor([[written[-1]]])], dim=1)
     read = target[:, :-1] if finite else target
     with _watched(model) as seen:
-        model(source, read, source_real)
+        logits = model(source, read, source_real)[0, place]
     words = [loaded.word(token) for token in written]
     shown = [word for token, word in zip(written, words, strict=True) if token != loaded.end]
     if first is None:
@@ -230,7 +230,7 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
     tokens = [loaded.word(token) for token in read[0].tolist()]
     kept = _kept(model, ask, tokens, units, seen, said, True)
-    return replace(kept, inputs=(source, read, source_real), logits=first, place=place)
+    return replace(kept, inputs=(source, read, source_real), logits=logits, place=place)
 
 
 def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
