@@ -63,9 +63,14 @@ def test_ranks_within_the_noise_are_not_given(results: Results, report: Callable
     text = report(models={**results.models, **dict.fromkeys(variants, base[:1])})
     assert "Not distinguishable: grouped heads, sliding window, mixture of experts and all three." in text
     assert "Higher by more" not in text
-    better = [replace(base[0], by_position=[1.0] * 64)]
-    text = report(models={**results.models, "grouped-heads": better})
+    better, worse = [replace(base[0], by_position=[1.0] * 64)], [replace(base[0], by_position=[1.0] + [0.5] * 63)]
+    text = report(models={**results.models, "grouped-heads": better, "long-sinks": worse})
     assert "Higher by more than the noise: grouped heads" in text
+    assert "Of the difference of -0.3747, 0.0131 lies at position 0." in text
+    assert "training loss went on falling" in text
+    (fixed,) = results.models["long-fixed"]
+    rising = [replace(fixed, losses=[(step, step / 1000) for step, _ in fixed.losses])]
+    assert "training loss went on" not in report(models={**results.models, "long-fixed": rising})
 
 
 def test_claims_about_sampling_follow_what_was_measured(results: Results, report: Callable[..., str]) -> None:
@@ -78,7 +83,7 @@ def test_claims_about_sampling_follow_what_was_measured(results: Results, report
     )
     text = report(generation=flat)
     assert "does not lower these errors measurably" in text
-    assert "changes the errors no more than chance does" in text
+    assert "does not lower the errors measurably (2.0 % and 2.0 %)" in text
     assert "removes genuine variety" not in text
     assert "A high temperature gives probability" not in text
 
