@@ -76,7 +76,7 @@ def test_a_head_that_solves_the_task_is_left_alone(monkeypatch: pytest.MonkeyPat
 def test_failures_are_reported_by_kind(report: Callable[..., str], stories: list[Story]) -> None:
     text = report(stories=stories)
     assert "Of 4 heads trained by the course's recipe, 3 misread some output" in text
-    assert "3 misread some output (75 % ± 44 %, two standard errors)" in text
+    assert "3 misread some output (95 % interval: 30 % to 95 %)" in text
     assert "1 of them solve the task (*late*), 2 do not (*stuck*)" in text
     assert "1 of the 1 misread an output at the fourth letter, and 0, 0 and 1 at the first" in text
     assert "A quarter of the course's sequences have four letters, of the control's 68 %" in text
@@ -92,6 +92,7 @@ def test_claims_turn_with_the_stories(report: Callable[..., str], stories: list[
         return report(stories=list(stories)).split("### Why training on unique")[1]
 
     assert "All 1 heads" in told(stories[0])
+    assert "misread some output (95 % interval: 34 % to 100 %)" in told(*stories[2:])
     moment = stories[2].moments[0]
     negative = dataclasses.replace(moment, circuit=Circuit([0.1] * 4, [3.0, -1.1, -1.0, -1.0, -1.0]))
     replaced = dataclasses.replace(moment, circuit=Circuit([0.1] * 4, [-1.0, 1.5, -1.0, -1.0, -1.0]))

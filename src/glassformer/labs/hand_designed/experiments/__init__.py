@@ -17,6 +17,7 @@ from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
 from glassformer.labs.hand_designed.experiments.study import Group, Story
 from glassformer.labs.run import Lab, Run
+from glassformer.training.classification import wilson
 
 COURSE_SEED = 227
 """The course trains its first head from this seed."""
@@ -108,5 +109,6 @@ LAB = Lab(
         "contrast": comparisons.contrast,
         "misreading": study.misreading,
         "range_of": study.range_of,
+        "wilson": wilson,
     },
 )

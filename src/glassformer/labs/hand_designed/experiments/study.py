@@ -214,7 +214,7 @@ def draw_failures(stories: Sequence[Story]) -> Figure:
     right.set(
         title="All heads after the recipe",
         xlabel="mean value of the first letter",
-        ylabel="weight of a repeated fourth letter on itself",
+        ylabel="share of a repeated fourth letter's weight on\nitself, against that on one other occurrence",
     )
     kinds = {story.kind for story in stories}
     shown = [look for kind, look in looks.items() if kind in kinds]
