@@ -38,8 +38,9 @@ def main(flags: CompileFlags) -> int:
         certificate = verify_program(model, limit=flags.limit, seconds=flags.seconds or math.inf)
         say(f"\n{certificate}")
         status = 0 if certificate.verdict == "holds" else 1
-        if certificate.verdict == "undecided":
-            say(f"\nTo run them all, pass --limit {certificate.num_different} or more, or choose a smaller max_len.")
+        if certificate.verdict == "undecided" and certificate.num_run < (most := certificate.num_different):
+            flag = f"--limit {most} or more" if flags.limit < most else f"more than --seconds {flags.seconds}"
+            say(f"\nTo run them all, pass {flag}, or choose a smaller max_len.")
     if out is not None:
         with writing(out):
             save_program(model, out)

@@ -92,7 +92,7 @@ def run(flags: VerifyFlags) -> Certificate:
     if certificate.verdict == "undecided" and certificate.rests_on == "samples":
         say(f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences.")
     elif certificate.verdict == "undecided":
-        say("\nThe bound is above the tolerance: sharper scores (Qm times a factor) make it smaller.")
+        say("\nThe bound is above the tolerance: sharper scores (Qm times a factor) lower it, unless it is rounding.")
     if flags.json is not None:
         text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
         with writing(flags.json):
