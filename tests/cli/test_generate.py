@@ -55,12 +55,16 @@ def test_a_text_goes_on_as_it_was_learned(text_run: Path, stream: str, output: O
     assert output(["generate", *arguments]).out == "naïve café! naïve café\n"
 
 
-def test_numbers_go_on_as_numbers(recurrence_run: Path, output: Output) -> None:
+def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: Output) -> None:
     arguments = ["1 2 3", "--max-new-tokens", "30", "--temperature", "1.3", "--top-k", "4", "--seed", "5"]
     rule = SamplingRule(temperature=1.3, top_k=4, seed=5)
     expected = generate(load_decoder(recurrence_run).eval(), [[1, 2, 3]], 30, rule=rule)[0]
     shown = output(["generate", recurrence_run, *arguments]).out
     assert shown == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
+    output(["convert", recurrence_run, tmp_path / "run.gguf", "--kind", "F32"])  # without a tokenizer
+    output(["convert", tmp_path / "run.gguf", tmp_path / "out"])
+    for place in ("run.gguf", "out"):
+        assert output(["generate", tmp_path / place, *arguments, "--tokenizer", "numbers"]).out == shown
 
 
 def test_a_run_takes_a_device_and_any_length_of_drafts(recurrence_run: Path) -> None:
@@ -236,4 +240,4 @@ def test_what_a_released_model_cannot_continue(
 
 
 def test_without_a_tokenizer_the_way_out_is_told(bare_gpt_oss: Path, refuses: Refuses) -> None:
-    refuses(["generate", bare_gpt_oss, "x"], "pass --tokenizer")
+    refuses(["generate", bare_gpt_oss, "x"], "take tokenizer")

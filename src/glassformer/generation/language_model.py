@@ -429,10 +429,8 @@ def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
         InputError: None was found; says how to get one.
     """
     if found.tokenizer is None:
-        advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
-        if found.config.vocab_size == _HARMONY_VOCAB:
-            advice += " (openai/gpt-oss-20b)"
-        fix = f"{advice}. With 'numbers' a text is token ids: \"1 2 3\"."
+        its = "openai/gpt-oss-20b" if found.config.vocab_size == _HARMONY_VOCAB else "its file, its name on the hub"
+        fix = f"'glassformer chat' and 'generate', and load(), take tokenizer: {its}, or 'numbers' for token ids."
         raise InputError(f"{found.path} without a tokenizer", "one with the weights", fix)
     return found.tokenizer
 
@@ -448,8 +446,9 @@ def chosen_device(name: str) -> torch.device:
 def _in_file(file: GgufFile, tokenizer: str | None) -> FoundModel:
     _, config = gguf_config(file)
     metadata, label = file.metadata, file.path.name
-    named = None if tokenizer is None else named_tokenizer(tokenizer, config.vocab_size)
-    own = named or tokenizer_from_gguf(metadata, label)
+    own = named_tokenizer(tokenizer, config.vocab_size) if tokenizer is not None else None
+    if tokenizer is None and metadata.get("tokenizer.ggml.model") != "none":
+        own = tokenizer_from_gguf(metadata, label)
     ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
     # Files are renamed less often than their metadata is wrong.
     name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", label)

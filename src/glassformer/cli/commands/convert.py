@@ -117,6 +117,8 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
 
 def _write_tokenizer(metadata: Mapping[str, Any], source: str, directory: Path) -> None:
     """Tokenizer, ends and chat template of a GGUF file beside the weights, as Hugging Face has them."""
+    if metadata.get("tokenizer.ggml.model") == "none":
+        return
     tokenizer = tokenizer_from_gguf(metadata, source)
     template = template_from_gguf(metadata, source)
     assert tokenizer.json is not None
