@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from glassformer.generation import generate, greedy_decode
 from glassformer.layers import attention
-from glassformer.layers.cache import LayerCache
-from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import Captured, Record
@@ -42,26 +40,6 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 # What is seen
-
-
-@pytest.mark.parametrize("window", [None, 3])
-@torch.no_grad()
-def test_steps_with_a_cache_are_rows_of_the_whole(window: int | None) -> None:
-    """Whatever the slots that a windowed cache keeps its keys in."""
-    module = GroupedQueryAttention(16, 4, 8, 2, window=window, sinks=True)
-    x, cache = torch.randn(2, 10, 16), LayerCache(2, 2, 8, 10, window)
-    model = nn.ModuleDict({"only": module})
-    with capture(model) as seen:
-        module(x)
-        for part in x.split([4, 1, 1, 1, 2, 1], dim=1):
-            module(part, cache=cache)
-    whole, *steps = (record.values for record in seen.of("weights")["only"])
-    stop = 0
-    for step in steps:
-        start, stop = stop, stop + step.shape[2]
-        expected = whole[:, :, start:stop, stop - step.shape[3] : stop]
-        torch.testing.assert_close(step, expected, rtol=0, atol=1e-6)
-        assert step.shape[3] >= min(stop, window or stop)
 
 
 def test_every_call_is_kept_in_order() -> None:

@@ -1,5 +1,6 @@
 """Sweeps, lenses, direct logits and paths of models with adapters, hooks, wrapped projections, and within edits."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from glassformer.observe.edits import add, forbid, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.paths import Receiver, Sender, path_patch, path_sweep
-from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
+from glassformer.observe.sweep import Sweep, ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
 from small_models import decoder, encoder
 from transformers_models import exact, gpt2, llama, logits_of, metric
@@ -43,6 +44,18 @@ def single(model: nn.Module, *edits: Any) -> Tensor:
         return metric(logits_of(model, CORRUPTED))
 
 
+def check_sweep(model: nn.Module, site: Any, *places: tuple[int, int], near: float = 1e-12, batch: int = 128) -> Sweep:
+    """A patch sweep that has, at these layers and heads or positions, what single runs have."""
+    with capture(model, what=site) as seen:
+        model(CLEAN)
+    found = patch_sweep(model, CLEAN, CORRUPTED, metric, site=site, batch_size=batch)
+    axis = "heads" if site in ("heads", "q") else "queries"
+    for layer, place in places:
+        expected = single(model, patch(site, seen, layers=layer, **{axis: place}))
+        torch.testing.assert_close(found.by_text[layer, place], expected, rtol=near, atol=near)
+    return found
+
+
 def carrying(kind: str, what: str, layer: int = 1) -> Any:
     model = small(kind)
     name = projection_of(model, layer)
@@ -64,16 +77,12 @@ def carrying(kind: str, what: str, layer: int = 1) -> Any:
 @pytest.mark.parametrize("kind", ["decoder", "gpt2", "llama"])
 def test_a_projection_is_what_its_module_does(kind: str, what: str) -> None:
     model = carrying(kind, what)
-    with capture(model, what="heads") as seen:
-        model(CLEAN)
-    exact_sweep = patch_sweep(model, CLEAN, CORRUPTED, metric)
+    places = list(product((0, 1), range(4)))
+    last = len(check_sweep(model, "heads", *places, near=1e-10).layers) - 1
     ablated = ablation_sweep(model, CORRUPTED, metric)
-    for layer in (0, 1):
-        for head in range(4):
-            where = {"layers": layer, "heads": head}
-            for sweep, edit in ((exact_sweep, patch("heads", seen, **where)), (ablated, zero("heads", **where))):
-                torch.testing.assert_close(sweep.by_text[layer, head], single(model, edit), rtol=1e-10, atol=1e-10)
-    last = len(exact_sweep.layers) - 1
+    for layer, head in places:
+        expected = single(model, zero("heads", layers=layer, heads=head))
+        torch.testing.assert_close(ablated.by_text[layer, head], expected, rtol=1e-10, atol=1e-10)
     if what == "curved":
         for look in (lambda: direct_logits(model, CLEAN, 5), lambda: ov_circuit(model, 1, 0)):
             with refused("Curved that is no linear map"):
@@ -132,13 +141,7 @@ OUTER = {
 def test_a_sweep_within_edits_is_single_runs_within_them(name: str, batch_size: int) -> None:
     model, (site, outer) = carrying("decoder", "lora") if "adapter" in name else small(), OUTER[name]
     with intervene(model, *outer):
-        with capture(model, what=site) as seen:
-            model(CLEAN)
-        found = patch_sweep(model, CLEAN, CORRUPTED, metric, site=site, batch_size=batch_size)
-        axis = "heads" if site in ("heads", "q") else "queries"
-        for layer, place in ((0, 2), (1, 3), (2, 2)):
-            expected = single(model, patch(site, seen, layers=layer, **{axis: place}))
-            torch.testing.assert_close(found.by_text[layer, place], expected, rtol=1e-12, atol=1e-12)
+        found = check_sweep(model, site, (0, 2), (1, 3), (2, 2), batch=batch_size)
     assert found.effects.abs().max() > 1e-6
 
 
@@ -238,26 +241,16 @@ def test_hooks_that_name_rows_and_positions_are_kept_to_the_texts() -> None:  # 
 
     model.layers[2].attention.output.register_forward_hook(hook)
     model.layers[3].register_forward_hook(hook)
-    for site, axis in (("heads", "heads"), ("residual", "queries"), ("ffn", "queries"), ("residual_before", "queries")):
-        with capture(model, what=site) as seen:
-            model(CLEAN)
-        found = patch_sweep(model, CLEAN, CORRUPTED, metric, site=site)
-        for layer, place in ((0, 3), (2, 2), (3, 3)):
-            expected = single(model, patch(site, seen, layers=layer, **{axis: place}))
-            torch.testing.assert_close(found.by_text[layer, place], expected, rtol=1e-12, atol=1e-12)
+    for site in ("heads", "residual", "ffn", "residual_before"):
+        check_sweep(model, site, (0, 3), (2, 2), (3, 3))
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3", "qwen3", "olmo2", "granite", "cohere", "gpt-neox", "phi"])
 def test_blocks_that_are_found_by_structure_are_swept(kind: str) -> None:
     torch.manual_seed(3)
     model = KINDS[kind]().double().eval()
-    for site, axis in (("heads", "heads"), ("residual", "queries")):
-        with capture(model, what=site) as seen:
-            model(CLEAN)
-        found = patch_sweep(model, CLEAN, CORRUPTED, metric, site=site)
-        for layer, place in ((0, 2), (1, 3)):
-            expected = single(model, patch(site, seen, layers=layer, **{axis: place}))
-            torch.testing.assert_close(found.by_text[layer, place], expected, rtol=1e-5, atol=1e-6)
+    for site in ("heads", "residual"):
+        check_sweep(model, site, (0, 2), (1, 3), near=1e-5)
     logits = logits_of(model, CLEAN)
     if kind in ("gemma2", "granite", "cohere"):  # which cap their logits, or have a factor on them
         with refused("not output.norm.stream"):
