@@ -14,6 +14,7 @@ from glassformer.observe.edits import Edit, forbid, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
 from small_models import decoder, encoder
+from transformers_models import logits_of, metric
 
 
 def test_repeated_tokens() -> None:
@@ -107,14 +108,9 @@ def test_rank_correlation_is_spearmans() -> None:
     assert rank_correlation(torch.ones(4), torch.arange(4.0)).isnan()
 
 
-def difference(logits: Tensor) -> Tensor:
-    return logits[:, -1, 1] - logits[:, -1, 0]
-
-
 def plainly(model: nn.Module, tokens: Tensor, edit: Edit) -> Tensor:
     with intervene(model, edit):
-        logits = model(tokens)
-    return difference(logits if logits.dim() == 3 else logits[:, None])
+        return metric(logits_of(model, tokens))
 
 
 @torch.no_grad()
@@ -124,8 +120,8 @@ def plainly(model: nn.Module, tokens: Tensor, edit: Edit) -> Tensor:
 def test_effects_are_those_of_one_removal_after_the_other(make: Any, removal: Any, query: int | None) -> None:
     model, tokens = make().double().eval(), torch.randint(2, 9, (2, 6))
     places: dict[str, Any] = {"keys": [1, 2, 4], "layers": [0, 2], "batch_size": 4}
-    whole = attention_faithfulness(model, tokens, difference, removal=removal, query=query, **places)
-    alone = attention_faithfulness(model, tokens, difference, removal=removal, query=query, by_head=True, **places)
+    whole = attention_faithfulness(model, tokens, metric, removal=removal, query=query, **places)
+    alone = attention_faithfulness(model, tokens, metric, removal=removal, query=query, by_head=True, **places)
     clean = plainly(model, tokens, scale("ffn", 1))
     with capture(model, layers=[0, 2]) as seen:
         model(tokens)
@@ -157,10 +153,10 @@ def test_effects_are_those_of_one_removal_after_the_other(make: Any, removal: An
 
 def test_gradient_times_input_is_that_of_a_plain_backward_pass() -> None:
     model, tokens = decoder().double().eval(), torch.randint(2, 9, (2, 6))
-    found = attention_faithfulness(model, tokens, difference)
+    found = attention_faithfulness(model, tokens, metric)
     stream = model.embedding(tokens).detach().requires_grad_()
     hook = model.embedding.register_forward_hook(lambda *_: stream)
-    difference(model(tokens)).sum().backward()
+    metric(model(tokens)).sum().backward()
     hook.remove()
     torch.testing.assert_close(found.gradients, (stream.grad * stream.detach()).sum(-1), atol=1e-12, rtol=0)
 
@@ -172,7 +168,7 @@ def test_attention_that_is_the_cause_is_faithful() -> None:
     pattern = torch.tensor([1.0, 2, 4, 8, 16, 32]).double() / 63
     constant = 1e-4 * torch.randn(6, dtype=torch.double)
     with intervene(model, put("weights", pattern), put("v", constant)):
-        found = attention_faithfulness(model, tokens, difference, removal="values", query=-1)
+        found = attention_faithfulness(model, tokens, metric, removal="values", query=-1)
     torch.testing.assert_close(found.of_mean, torch.ones(3, dtype=torch.double))
 
 
@@ -188,9 +184,9 @@ def test_what_has_no_ranks_is_refused() -> None:
     }
     for got, options in wrong.items():
         with refused(got):
-            attention_faithfulness(model, tokens, difference, **options)
+            attention_faithfulness(model, tokens, metric, **options)
     with refused("a metric of shape"):
-        attention_faithfulness(model, tokens, lambda logits: difference(logits).mean())
+        attention_faithfulness(model, tokens, lambda logits: metric(logits).mean())
     padded = {"tokens": tokens, "key_padding": torch.ones_like(tokens).bool().tril()}
     with refused("padding"):
-        attention_faithfulness(model, padded, difference)
+        attention_faithfulness(model, padded, metric)

@@ -12,14 +12,9 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.paths import Receiver, Sender, path_patch
 from refusals import refused
 from small_models import decoder, encoder
-from transformers_models import EXPERTS, FAMILIES, metric, pair
+from transformers_models import EXPERTS, FAMILIES, logits_of, metric, pair
 
 HELD = ("attention", "ffn")
-
-
-def output(model: nn.Module, tokens: Tensor) -> Tensor:
-    out: Any = model(tokens)
-    return metric(out if isinstance(out, Tensor) else out.logits).mean()
 
 
 @torch.no_grad()
@@ -42,11 +37,11 @@ def held(model: nn.Module, sender: Sender, receiver: Any, count: int, clean: Ten
         edits += [patch(site, theirs, layers=layer) for site in HELD]
     with intervene(model, *edits):
         if receiver == "logits":
-            return output(model, corrupted)
+            return metric(logits_of(model, corrupted)).mean()
         with capture(model, what=receiver.reads, layers=at) as seen:
             model(corrupted)
     with intervene(model, patch(receiver.reads, seen, layers=at, heads=receiver.head)):
-        return output(model, corrupted)
+        return metric(logits_of(model, corrupted)).mean()
 
 
 @pytest.mark.parametrize("kind", ["decoder", "experts", "gpt2", "llama"])

@@ -10,7 +10,7 @@ from glassformer.handcraft.single_head import SingleHead
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.capture import capture
-from glassformer.observe.exact_attention import attention_weights, exact_rows
+from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import own_points
 from glassformer.observe.positions import key_order
 from refusals import refused
@@ -25,41 +25,20 @@ def kinds_of(model: nn.Module) -> list[str]:
     return [*EVERYTHING, *experts, *(["sinks"] if any(point.sinks for point in points) else [])]
 
 
-@pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_everything_of_every_family_fits_together(name: str) -> None:
-    """Each kind with another: scores with weights, weights with q and k, what modules return with what they return."""
-    model = MODELS[name]()
-    if isinstance(model, nn.Module) and name == "experts":
-        for layer in model.layers:  # type: ignore[union-attr]
-            layer.attention.sinks.normal_()
-    returned: dict[str, Tensor] = {}
-    for module_name, module in model.named_modules():
-        module.register_forward_hook(lambda _, __, out, name=module_name: returned.update({name: out}))
+def test_sinks_choices_and_shares_fit_the_rest() -> None:
+    """Which test_edits_exact.py compares with the formulas, in every model."""
+    model = decoder(**EXPERTS)
+    for layer in model.layers:
+        layer.attention.sinks.normal_()
     with capture(model, what=kinds_of(model)) as seen:
         run(model, 2, 5)
-    for record in seen.records:
-        if record.what in ("residual", "ffn"):
-            assert torch.equal(record.values, returned[record.name])
-    last = {kind: seen.last(kind) for kind in kinds_of(model)}
-    for where, weights in last["weights"].items():
-        attention: Any = model.get_submodule(where)
-        terms = last["scores"][where].exp()
-        sink = 0 if attention.sinks is None else attention.sinks.exp()[:, None, None]
-        torch.testing.assert_close(weights, terms / (terms.sum(-1, keepdim=True) + sink), rtol=0, atol=1e-6)
-        q, k = last["q"][where], last["k"][where]
-        options = {"key_weights": attention.key_weights, "sinks": attention.sinks}
-        again = attention_weights(q, k, attention.pattern, **options)
-        torch.testing.assert_close(weights, again, rtol=0, atol=1e-6)
-        mixed = weights @ last["v"][where].repeat_interleave(q.shape[1] // k.shape[1], 1)
-        out = attention.output(mixed.transpose(1, 2).flatten(2))
-        torch.testing.assert_close(out, returned[where], rtol=1e-4, atol=1e-5)
-        if attention.sinks is not None:
-            torch.testing.assert_close(last["sinks"][where] + weights.sum(-1), torch.ones(2, 4, 5))
-    for where, experts in last.get("experts", {}).items():
-        mixed = (experts * last["shares"][where][..., None]).sum(2)
-        torch.testing.assert_close(mixed, last["ffn"][where], rtol=1e-5, atol=1e-6)
-        assert torch.equal(last["router"][where].topk(2).indices, last["choices"][where])
+    for where, weights in seen.weights.items():
+        torch.testing.assert_close(seen.last("sinks")[where] + weights.sum(-1), torch.ones(2, 4, 5))
+    for where, experts in seen.last("experts").items():
+        mixed = (experts * seen.last("shares")[where][..., None]).sum(2)
+        torch.testing.assert_close(mixed, seen.last("ffn")[where], rtol=1e-5, atol=1e-6)
+        assert torch.equal(seen.last("router")[where].topk(2).indices, seen.last("choices")[where])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,16 +17,13 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
+from transformers_models import logits_of, metric
 
 TOKENS = torch.tensor([[3, 7, 1, 4, 9, 2, 8, 5], [6, 1, 1, 8, 2, 3, 4, 7]])
 
 
 def decoder(layers: int = 2, **options: Any) -> Decoder:
     return Decoder(DecoderConfig(20, layers, 24, 32, 4, 8, 2, max_seq_len=32, **options)).eval()
-
-
-def difference(logits: Tensor) -> Tensor:
-    return logits[:, -1, 3] - logits[:, -1, 5]
 
 
 def small(kind: str, **options: Any) -> Any:
@@ -40,22 +37,18 @@ def small(kind: str, **options: Any) -> Any:
 def test_a_block_that_ends_before_one_that_began_later_takes_its_own_edit_along(make: Any) -> None:
     model = make()
 
-    def run() -> Tensor:
-        found = model(TOKENS)
-        return found if isinstance(found, Tensor) else found.logits
-
     def held() -> Iterator[None]:
         with intervene(model, zero("heads", layers=0, heads=0)):
             yield
 
     with intervene(model, zero("v", keys=2)):
-        wanted = run()
+        wanted = logits_of(model, TOKENS)
     other = held()
     next(other)
     with intervene(model, zero("v", keys=2)):
-        run()
+        logits_of(model, TOKENS)
         other.close()
-        torch.testing.assert_close(run(), wanted, rtol=0, atol=1e-6)
+        torch.testing.assert_close(logits_of(model, TOKENS), wanted, rtol=0, atol=1e-6)
     assert not is_edited()
 
 
@@ -76,7 +69,7 @@ def test_weights_of_keys_that_a_window_leaves_out_are_zero() -> None:
     for query in (-1, 5):
         with torch.no_grad(), capture(model) as seen:
             model(TOKENS)
-        found = attention_faithfulness(model, TOKENS, difference, query=query, keys=keys, layers=[-1, 0])
+        found = attention_faithfulness(model, TOKENS, metric, query=query, keys=keys, layers=[-1, 0])
         wanted = torch.stack([seen[layer, "weights"][:, :, query][..., keys] for layer in (0, 1)], 1)
         torch.testing.assert_close(found.weights, wanted, rtol=0, atol=1e-6)
         assert found.layers == (0, 1)
@@ -87,7 +80,7 @@ def test_layers_without_attention_are_not_counted_as_others(layers: list[str]) -
     model = small("Lfm2", num_hidden_layers=len(layers), num_key_value_heads=2, layer_types=layers)
     for site in ("residual", "heads"):
         with refused("attention in the layers") if layers[0] == "conv" else _allowed():
-            patch_sweep(model, TOKENS[:1], TOKENS[1:], difference, site=site, layers=0 if layers[0] != "conv" else 1)
+            patch_sweep(model, TOKENS[:1], TOKENS[1:], metric, site=site, layers=0 if layers[0] != "conv" else 1)
     if layers[0] == "conv":
         with refused("attention in the layers"):
             head_scores(model, TOKENS)
@@ -110,11 +103,11 @@ def test_blocks_that_stand_in_several_places_are_refused() -> None:
     model = decoder(3)
     model.layers[2] = model.layers[0]
     with refused("several places"):
-        patch_sweep(model, TOKENS[:1], TOKENS[1:], difference, site="heads", layers=1)
+        patch_sweep(model, TOKENS[:1], TOKENS[1:], metric, site="heads", layers=1)
     model = decoder(2)
     model.layers[1].attention = model.layers[0].attention
     with refused("several places"):
-        ablation_sweep(model, TOKENS, difference)
+        ablation_sweep(model, TOKENS, metric)
     with refused("several places"):
         head_scores(model, TOKENS)
 
@@ -145,7 +138,7 @@ def test_the_share_of_a_sink_is_that_of_the_softmax() -> None:
 def test_gradients_of_weights_are_those_of_an_edited_head(factor: float) -> None:
     model = decoder(1)
     with intervene(model, scale("heads", factor, heads=0)), capture(model, retain_grad=True) as seen:
-        difference(model(TOKENS)).sum().backward()
+        metric(model(TOKENS)).sum().backward()
     (record,) = seen.of("weights")["layers.0.attention"]
     assert bool((record.grad[:, 0] == 0).all()) == (factor == 0)
     step = 1e-3 * torch.randn(record.values.shape[-2:]).tril()
@@ -153,7 +146,7 @@ def test_gradients_of_weights_are_those_of_an_edited_head(factor: float) -> None
     def moved(sign: int) -> Tensor:
         edits = change("weights", lambda values: values + sign * step, heads=0), scale("heads", factor, heads=0)
         with torch.no_grad(), intervene(model, *edits):
-            return difference(model(TOKENS)).sum()
+            return metric(model(TOKENS)).sum()
 
     found = (moved(1) - moved(-1)) / 2
     torch.testing.assert_close(found, (record.grad[:, 0] * step).sum(), rtol=2e-2, atol=1e-6)
@@ -190,7 +183,7 @@ def test_probabilities_of_a_lens_in_bfloat16_are_those_of_its_logits() -> None:
 def test_effects_that_are_estimated_in_bfloat16_are_not_rounded_to_the_metrics_size() -> None:
     model, other = decoder().bfloat16(), TOKENS.roll(1, 0)
     near, far = (
-        attribution_sweep(model, TOKENS, other, lambda x, more=more: difference(x).float() + more).effects  # type: ignore[misc]
+        attribution_sweep(model, TOKENS, other, lambda x, more=more: metric(x).float() + more).effects  # type: ignore[misc]
         for more in (0, 999)
     )
     torch.testing.assert_close(near, far, rtol=0, atol=1e-3)
@@ -214,13 +207,13 @@ def test_a_sweep_in_bfloat16_gives_a_place_its_clean_value(site: Any) -> None:
     model, clean, corrupted = decoder(), TOKENS[:1], TOKENS[:1].clone()
     corrupted[0, 3] = 19
     model.embedding.weight[19] *= 300  # next to which the clean value vanishes
-    found = patch_sweep(model.bfloat16(), clean, corrupted, lambda logits: difference(logits).float(), site=site)
+    found = patch_sweep(model.bfloat16(), clean, corrupted, lambda logits: metric(logits).float(), site=site)
     with capture(model, what=site) as seen:
         model(clean)
     for layer, place in ((0, 1), (1, 0)) if site == "v" else ((0, 3), (1, 3)):
         where = {"heads": place} if site == "v" else {"queries": place}
         with intervene(model, patch(site, seen, layers=layer, **where)):
-            assert found.values[layer, place] == difference(model(corrupted)).float()
+            assert found.values[layer, place] == metric(model(corrupted)).float()
 
 
 @torch.no_grad()
@@ -253,14 +246,14 @@ def test_blocks_of_t5_give_biases_beside_their_stream(site: Any, part: Any) -> N
     sizes = {"vocab_size": 20, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
     model = tf.T5ForConditionalGeneration(tf.T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0)).eval()
     texts = {"input_ids": TOKENS[:, :6], "decoder_input_ids": TOKENS[:, :4]}
-    found = ablation_sweep(model, texts, difference, site=site, part=part)
+    found = ablation_sweep(model, texts, metric, site=site, part=part)
     stack = model.get_encoder() if part == "encoder" else model.get_decoder()
     for layer, block in enumerate(stack.block):
         inside = [
             name for name, each in model.named_modules() if each is (block.layer[0] if site == "attention" else block)
         ]
         with intervene(model, zero(site, modules=inside, queries=1)):
-            wanted = difference(model(**texts).logits).mean()
+            wanted = metric(model(**texts).logits).mean()
         assert found.values[layer, 1] == pytest.approx(float(wanted), abs=1e-5)
 
 
@@ -297,10 +290,10 @@ def test_a_block_that_was_changed_is_checked_again() -> None:
 def test_a_mean_ablation_refuses_reference_texts_with_padding() -> None:
     real = torch.ones(2, 8, dtype=torch.bool)
     texts = {"tokens": TOKENS, "key_padding": real.clone()}
-    ablation_sweep(decoder(), texts, difference, reference=texts)
+    ablation_sweep(decoder(), texts, metric, reference=texts)
     real[1, :3] = False
     with refused("padding.*key_padding"):
-        ablation_sweep(decoder(), texts, difference, reference=texts | {"key_padding": real}, mean="all")
+        ablation_sweep(decoder(), texts, metric, reference=texts | {"key_padding": real}, mean="all")
 
 
 @torch.no_grad()
@@ -311,8 +304,7 @@ def test_an_edit_of_experts_changes_what_edits_before_it_leave(kind: str) -> Non
     scaled = scale("experts", 3.0, layers=0)
 
     def answer() -> Tensor:
-        found = model(TOKENS)
-        return difference(found if isinstance(found, Tensor) else found.logits)
+        return metric(logits_of(model, TOKENS))
 
     with intervene(model, zero("ffn", layers=0)):
         wanted = answer()
@@ -323,7 +315,7 @@ def test_an_edit_of_experts_changes_what_edits_before_it_leave(kind: str) -> Non
             torch.testing.assert_close(answer(), wanted, rtol=0, atol=1e-6)
         assert not seen[0, "experts"].any()
     with intervene(model, scaled, put("ffn", 0.0, layers=1)):
-        found = ablation_sweep(model, TOKENS, difference, site="experts", layers=0)
+        found = ablation_sweep(model, TOKENS, metric, site="experts", layers=0)
         for expert in range(4):
             with intervene(model, zero("experts", layers=0, experts=expert)):
                 assert found.values[0, expert] == pytest.approx(float(answer().mean()), abs=1e-6)

@@ -25,7 +25,7 @@ from glassformer.observe.edits import add, patch, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import attribution_sweep
-from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mixtral, transformers
+from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, logits_of, mixtral, transformers
 
 NEAR = {torch.float32: 5e-5, torch.float64: 1e-10}
 SPREAD = {"initializer_range": 0.25}
@@ -113,11 +113,6 @@ def noted(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def logits(model: Any, tokens: Tensor) -> Tensor:
-    output = model(tokens)
-    return output if isinstance(output, Tensor) else output.logits
-
-
 def moved(nothing: Tensor, answer: Tensor) -> float:
     """The mean total variation between two distributions over the last axis."""
     return float((nothing - answer).abs().sum(-1).mean() / 2)
@@ -130,7 +125,7 @@ Answers = tuple[Tensor, Tensor, float]
 @torch.no_grad()
 def lens(pair: Pair) -> Answers:
     with noted(pair.blocks) as found:
-        final = logits(pair.theirs, pair.clean)
+        final = logits_of(pair.theirs, pair.clean)
     theirs = torch.stack([pair.head(pair.norm(each)) for each in found])
     if "Bert" in type(pair.ours).__name__:  # a post-norm model: the head reads each stream as it is
         with capture(pair.ours, what="residual") as seen:
@@ -144,10 +139,10 @@ def lens(pair: Pair) -> Answers:
 @torch.no_grad()
 def steering(pair: Pair) -> Answers:
     with replaced(pair.blocks[0], False, lambda values: values + pair.steering):
-        theirs = logits(pair.theirs, pair.clean)
+        theirs = logits_of(pair.theirs, pair.clean)
     with intervene(pair.ours, add("residual", pair.steering, layers=0)):
-        ours = logits(pair.ours, pair.clean)
-    return ours, theirs, moved(logits(pair.theirs, pair.clean).softmax(-1), theirs.softmax(-1))
+        ours = logits_of(pair.ours, pair.clean)
+    return ours, theirs, moved(logits_of(pair.theirs, pair.clean).softmax(-1), theirs.softmax(-1))
 
 
 @torch.no_grad()
@@ -158,12 +153,12 @@ def patching(pair: Pair) -> Answers:
         return torch.cat([values[:, :place], pair.stream[:, place : place + 1], values[:, place + 1 :]], 1)
 
     with replaced(pair.blocks[0], False, transplanted):
-        theirs = logits(pair.theirs, pair.corrupted)
+        theirs = logits_of(pair.theirs, pair.corrupted)
     with capture(pair.ours, what="residual", layers=0) as seen:
         pair.ours(pair.clean)
     with intervene(pair.ours, patch("residual", seen, layers=0, queries=place)):
-        ours = logits(pair.ours, pair.corrupted)
-    nothing = logits(pair.theirs, pair.corrupted)
+        ours = logits_of(pair.ours, pair.corrupted)
+    nothing = logits_of(pair.theirs, pair.corrupted)
     return ours[:, place], theirs[:, place], moved(nothing[:, place].softmax(-1), theirs[:, place].softmax(-1))
 
 
@@ -172,10 +167,10 @@ def ablation(pair: Pair) -> Answers:
     block = pair.blocks[0]
     ffn = block.output.dense if hasattr(block, "intermediate") else block.mlp
     with replaced(ffn, False, torch.zeros_like):
-        theirs = logits(pair.theirs, pair.clean)
+        theirs = logits_of(pair.theirs, pair.clean)
     with intervene(pair.ours, zero("ffn", layers=0)):
-        ours = logits(pair.ours, pair.clean)
-    return ours, theirs, moved(logits(pair.theirs, pair.clean).softmax(-1), theirs.softmax(-1))
+        ours = logits_of(pair.ours, pair.clean)
+    return ours, theirs, moved(logits_of(pair.theirs, pair.clean).softmax(-1), theirs.softmax(-1))
 
 
 @torch.no_grad()
@@ -198,7 +193,7 @@ def attribution(pair: Pair) -> Answers:
     with noted(pair.blocks) as clean, torch.no_grad():
         pair.theirs(pair.clean)
     with noted(pair.blocks) as corrupted:
-        value = metric(logits(pair.theirs, pair.corrupted)).mean()
+        value = metric(logits_of(pair.theirs, pair.corrupted)).mean()
     gradients = torch.autograd.grad(value, corrupted)
     theirs = torch.stack(
         [((a - b) * g).sum((0, 2)) for a, b, g in zip(clean, corrupted, gradients, strict=True)]
