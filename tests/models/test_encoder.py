@@ -1,7 +1,6 @@
-import dataclasses
 import math
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -10,40 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.models import Encoder, EncoderConfig, embed
-from processes import printed
+from glassformer.models import Encoder, embed
+from models.forms import BERT, ENCODER, make
+from models.forms import ENCODERS as FORMS
 from refusals import refused
 
-BASE = EncoderConfig(
-    vocab_size=40, num_layers=2, hidden_dim=24, ff_dim=40, num_heads=4, max_seq_len=64, num_classes=3, dropout=0.0
-)
-BERT = {
-    "final_norm": False,
-    "positions": "learned",
-    "scale_embeddings": False,
-    "embedding_norm": True,
-    "token_types": 2,
-    "norm_eps": 1e-12,
-}
-FORMS: dict[str, dict[str, Any]] = {
-    "course": {"activation": "relu"},
-    "pre-norm, max": {"norm_first": True, "pooling": "max"},
-    "bert": BERT,
-    "bert, cls": {**BERT, "pooling": "cls"},
-    "no positions": {"positions": "none", "scale_embeddings": False, "pad_id": 7},
-}
-
-
-def make(**changes: Any) -> Encoder:
-    """An encoder whose norms and biases are not the neutral ones it starts with, and whose head tells classes apart."""
-    model = Encoder(dataclasses.replace(BASE, **changes)).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() == 1:
-                weight.add_(torch.randn_like(weight) / 4)
-        if model.classifier is not None:
-            model.classifier.weight.mul_(3)
-    return model
+make = partial(make, ENCODER)
 
 
 def padded(texts: list[list[int]], length: int, pad_id: int) -> Tensor:
@@ -179,18 +150,6 @@ def test_a_text_of_padding_alone_gives_numbers(form: str) -> None:
 # Training
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_parameter_gets_a_gradient(form: str) -> None:
-    model = make(**FORMS[form]).train()
-    tokens = torch.cat([torch.randint(8, 40, (4, 20)), torch.full((4, 3), model.config.pad_id)], dim=1)
-    types = torch.randint(2, tokens.shape) if model.config.token_types else None
-    model(tokens, types=types).logsumexp(-1).square().sum().backward()
-    for name, weight in model.named_parameters():
-        assert weight.grad is not None, name
-        assert weight.grad.isfinite().all(), name
-        assert (weight.grad != 0).any() or name.endswith("key.bias"), name  # a key bias shifts all scores alike
-
-
 def test_dropout_is_for_training() -> None:
     model = make(dropout=0.3, attention_dropout=0.2)
     tokens = torch.randint(1, 40, (2, 9))
@@ -200,58 +159,6 @@ def test_dropout_is_for_training() -> None:
     rates = {block.ffn.dropout for block in make(dropout=0.3).layers}
     assert rates == {0.3}
     assert {block.ffn.dropout for block in make(dropout=0.3, ff_dropout=0.0).layers} == {0.0}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_initialisation_is_the_documented_one(form: str) -> None:
-    sizes = {"vocab_size": 300, "hidden_dim": 128, "ff_dim": 200, "num_layers": 3, "max_seq_len": 200}
-    model = Encoder(dataclasses.replace(BASE, **{**sizes, **FORMS[form]}))
-    config = model.config
-    for name, weight in model.named_parameters():
-        if name.endswith("bias"):
-            assert (weight == 0).all(), name
-        elif name.endswith("norm.weight"):
-            assert (weight == 1).all(), name
-        else:
-            std = weight.shape[-1] ** -0.5
-            if name.startswith(("embedding.", "positions.", "token_types.")) and not config.embedding_norm:
-                std = 1.0 if name != "embedding.weight" or not config.scale_embeddings else 128**-0.5
-            elif name == "classifier.weight":
-                std = Encoder.HEAD_STD
-            elif "attention.output" in name or "ffn.down" in name:
-                std *= (2 * 3) ** -0.5
-            spread = 5 / math.sqrt(2 * weight.numel())
-            assert weight.std().item() == pytest.approx(std, rel=spread), name
-    probabilities = model.eval()(torch.randint(1, 300, (4, 50))).softmax(-1)
-    assert (probabilities - 1 / 3).abs().max() < (0.1 if config.pooling == "mean" else 0.35)
-
-
-def test_the_state_dict_is_the_parameters() -> None:
-    model = make()
-    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
-    other = Encoder(model.config).eval()
-    other.load_state_dict(model.state_dict())
-    tokens = torch.randint(1, 40, (2, 9))
-    assert torch.equal(other(tokens), model(tokens))
-
-
-COMPILED = """
-import torch
-from glassformer.models import Encoder, EncoderConfig
-model = Encoder(EncoderConfig(40, 2, 24, 40, 4, max_seq_len=64, num_classes=3, dropout=0.0))
-tokens = torch.randint(1, 40, (2, 9))
-tokens[1, 5:] = 0
-compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-assert (compiled(tokens) - model(tokens)).abs().max() <= 1e-5
-compiled(tokens).square().sum().backward()
-assert all(weight.grad is not None for weight in model.parameters())
-"""
-
-
-@pytest.mark.slow
-def test_an_encoder_compiles_as_one_graph() -> None:
-    """In a process without run-time checks of shapes, which a compiler cannot follow."""
-    printed(COMPILED)
 
 
 # One vector for each text

@@ -1,5 +1,5 @@
-import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,51 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.models import EncoderDecoder, EncoderDecoderConfig
-from processes import printed
+from glassformer.models import EncoderDecoder
+from models.forms import BOTH, draw, make
+from models.forms import BOTHS as FORMS
 from refusals import refused
 
-BASE = EncoderDecoderConfig(
-    vocab_size=20,
-    hidden_dim=24,
-    ff_dim=40,
-    num_heads=4,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    max_source_len=12,
-    max_target_len=10,
-    dropout=0.0,
-)
-FORMS: dict[str, dict[str, Any]] = {
-    "course": {},
-    "one layer": {"num_encoder_layers": 1, "num_decoder_layers": 1, "final_norm": True},
-    "pre-norm": {"norm_first": True, "final_norm": True, "activation": "gelu"},
-    "slots": {"fields_per_slot": 2, "target_vocab_size": 30, "num_encoder_layers": 1},
-    "positions": {"source_positions": "sinusoidal", "target_positions": "learned", "scale_embeddings": False},
-    "no positions": {"target_positions": "none", "pad_id": 7, "num_decoder_layers": 3},
-}
-
-
-def make(**changes: Any) -> EncoderDecoder:
-    """A model whose norms and biases are not the neutral ones it starts with, and which tells tokens apart."""
-    model = EncoderDecoder(dataclasses.replace(BASE, **changes)).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() == 1:
-                weight.add_(torch.randn_like(weight) / 4)
-        model.output.weight.mul_(10)
-    return model
-
-
-def draw(model: EncoderDecoder, batch: int, source_len: int, target_len: int) -> tuple[Tensor, Tensor]:
-    """A source and a target without padding."""
-    config = model.config
-    shape = (batch, source_len) if config.fields_per_slot == 1 else (batch, source_len, config.fields_per_slot)
-    source, target = (
-        torch.randint(config.vocab_size - 1, shape),
-        torch.randint(config.target_vocab - 1, (batch, target_len)),
-    )
-    return source + (source >= config.pad_id), target + (target >= config.pad_id)
+make = partial(make, BOTH)
 
 
 # What it computes
@@ -275,48 +236,6 @@ def test_a_step_with_a_cache_does_not_read_the_memory_again(monkeypatch: pytest.
         model.decode(target, memory)
 
 
-# Weights
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_parameter_gets_a_gradient(form: str) -> None:
-    model = make(**FORMS[form]).train()
-    source, target = draw(model, 8, 12, 10)
-    model(source, target).logsumexp(-1).square().sum().backward()
-    for name, weight in model.named_parameters():
-        assert weight.grad is not None, name
-        assert weight.grad.isfinite().all(), name
-        assert (weight.grad != 0).any() or name.endswith("key.bias"), name  # a key bias shifts all scores alike
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_initialisation_is_the_documented_one(form: str) -> None:
-    sizes = {"vocab_size": 300, "hidden_dim": 128, "ff_dim": 200, "max_source_len": 200, "max_target_len": 200}
-    model = EncoderDecoder(dataclasses.replace(BASE, **{**FORMS[form], **sizes}))
-    config = model.config
-    for name, weight in model.named_parameters():
-        if name.endswith("bias"):
-            assert (weight == 0).all(), name
-        elif name.endswith("norm.weight"):
-            assert (weight == 1).all(), name
-        else:
-            std = weight.shape[-1] ** -0.5
-            if "embedding" in name:
-                std = 128**-0.5 if config.scale_embeddings else 1.0
-                std *= config.fields_per_slot**-0.5 if name.startswith("source") else 1.0
-            elif "positions" in name:
-                std = 1.0
-            elif name == "output.weight":
-                std = EncoderDecoder.OUTPUT_STD
-            elif "attention.output" in name or "ffn.down" in name:
-                std *= (2 * config.num_encoder_layers if "encoder" in name else 3 * config.num_decoder_layers) ** -0.5
-            spread = 5 / math.sqrt(2 * weight.numel())
-            assert weight.std().item() == pytest.approx(std, rel=spread), name
-    source, target = draw(model, 4, 20, 6)
-    vocab = config.target_vocab
-    assert (model.eval()(source, target).softmax(-1) * vocab - 1).abs().mean() < 0.5
-
-
 def test_dropout_is_for_training() -> None:
     model = make(dropout=0.3)
     source, target = draw(model, 2, 9, 5)
@@ -324,34 +243,6 @@ def test_dropout_is_for_training() -> None:
     model.train()
     assert not torch.equal(model(source, target), model(source, target))
     assert {block.ffn.dropout for block in (*model.encoder_layers, *model.decoder_layers)} == {0.3}
-
-
-def test_the_state_dict_is_the_parameters() -> None:
-    model = make()
-    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
-    other = EncoderDecoder(model.config).eval()
-    other.load_state_dict(model.state_dict())
-    source, target = draw(model, 2, 9, 5)
-    assert torch.equal(other(source, target), model(source, target))
-
-
-COMPILED = """
-import torch
-from glassformer.models import EncoderDecoder, EncoderDecoderConfig
-model = EncoderDecoder(EncoderDecoderConfig(20, 24, 40, 4, 1, 1, 12, 10, dropout=0.0))
-source, target = torch.randint(1, 20, (2, 9)), torch.randint(1, 20, (2, 5))
-source[1, 5:] = 0
-compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-assert (compiled(source, target) - model(source, target)).abs().max() <= 1e-5
-compiled(source, target).square().sum().backward()
-assert all(weight.grad is not None for weight in model.parameters())
-"""
-
-
-@pytest.mark.slow
-def test_it_compiles_as_one_graph() -> None:
-    """In a process without run-time checks of shapes, which a compiler cannot follow."""
-    printed(COMPILED)
 
 
 # Calls that cannot be
