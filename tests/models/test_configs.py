@@ -7,10 +7,12 @@ import pytest
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models.decoder_config import DecoderConfig
+from models.forms import BOTH, BOTHS, DECODER, DECODERS, ENCODER, ENCODERS, Base
 from refusals import refused
 
-BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
-
+ENCODER_SIZES = ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "max_seq_len")
+BOTH_SIZES = ("vocab_size", "hidden_dim", "ff_dim", "num_heads", "num_encoder_layers", "num_decoder_layers")
+BOTH_SIZES = (*BOTH_SIZES, "max_source_len", "max_target_len", "fields_per_slot", "target_vocab_size")
 WITHOUT_FF: list[tuple[dict[str, Any], str]] = [
     ({"num_experts": 4}, "num_experts"),
     ({"clamp": Clamp()}, "clamp"),
@@ -19,39 +21,40 @@ WITHOUT_FF: list[tuple[dict[str, Any], str]] = [
 
 
 def test_a_layer_has_its_window() -> None:
-    config = dataclasses.replace(BASE, window=7)
+    config = dataclasses.replace(DECODER, window=7)
     assert [config.layer_window(i) for i in range(4)] == [None, 7, None, 7]
     even = dataclasses.replace(config, windowed_layers="even")
     assert [even.layer_window(i) for i in range(4)] == [7, None, 7, None]
     assert [dataclasses.replace(config, windowed_layers="all").layer_window(i) for i in range(4)] == [7] * 4
-    assert [BASE.layer_window(i) for i in range(4)] == [None] * 4
+    assert [DECODER.layer_window(i) for i in range(4)] == [None] * 4
 
 
 @pytest.mark.parametrize(
-    "form",
+    ("base", "form"),
     [
-        {},
-        {"clamp": Clamp(), "window": 6},
-        {"rope_scaling": Yarn(factor=4.0, original_max_seq_len=16)},
-        {"rope_scaling": Linear(factor=4.0), "attention_bias": "qkv"},
-        {"rope_scaling": Llama3(factor=8.0), "unrotated_layers": (1, 3)},
-        {"rope_scaling": LongRope((1.0, 1.5), (2.0, 4.0), 16, 1.25), "rotary_dim": 4},
+        *((DECODER, form) for form in DECODERS.values()),
+        *((ENCODER, form) for form in ENCODERS.values()),
+        *((BOTH, form) for form in BOTHS.values()),
+        (DECODER, {"balance_experts": True, "norm_eps": 1e-6, "rope_scaling": Linear(factor=4.0)}),
+        (DECODER, {"rope_scaling": Llama3(factor=8.0), "unrotated_layers": (1, 3), "attention_bias": "qkv"}),
+        (DECODER, {"rope_scaling": LongRope((1.0, 1.5), (2.0, 4.0), 16, 1.25), "rotary_dim": 4}),
+        (BOTH, {"norm_eps": 1e-6, "pad_id": 5}),
     ],
 )
-def test_a_configuration_survives_json(form: dict[str, Any]) -> None:
-    config = dataclasses.replace(BASE, dropout=0.125, balance_experts=True, norm_eps=1e-6, **form)
+def test_a_configuration_survives_json(base: Base, form: dict[str, Any]) -> None:
+    config = dataclasses.replace(base, dropout=0.125, **form)
     text = config.to_json()
-    assert isinstance(json.loads(text), dict)
-    assert DecoderConfig.from_json(text) == config
+    assert json.loads(text)["dropout"] == 0.125
+    assert type(base).from_json(text) == config
 
 
 def test_extensions_are_what_gpt_oss_and_mixtral_lack() -> None:
     known = dataclasses.replace(
-        BASE, sinks=True, attention_bias=True, rope_scaling=Yarn(), num_experts=4, clamp=Clamp()
+        DECODER, sinks=True, attention_bias=True, rope_scaling=Yarn(), num_experts=4, clamp=Clamp()
     )
     assert known.extensions() == []
     assert dataclasses.replace(known, attention_bias="qkv").extensions() == ["attention_bias = 'qkv'"]
-    both = dataclasses.replace(BASE, norm="layer", rope_scaling=Linear(2.0))
+    both = dataclasses.replace(DECODER, norm="layer", rope_scaling=Linear(2.0))
     assert both.extensions() == ["norm = 'layer'", f"rope_scaling = {Linear(2.0)}"]
 
 
@@ -72,7 +75,7 @@ def test_experts_that_cannot_be_packed_are_refused(change: dict[str, Any], messa
 
 
 def test_json_that_is_no_configuration_is_refused() -> None:
-    fields = json.loads(BASE.to_json())
+    fields = json.loads(DECODER.to_json())
     without = {name: value for name, value in fields.items() if name != "ff_dim"}
     for text, message in [
         ("{", "Config from"),
@@ -86,6 +89,55 @@ def test_json_that_is_no_configuration_is_refused() -> None:
     ]:
         with refused(message):
             DecoderConfig.from_json(text)
+
+
+def test_the_defaults_of_the_encoder_decoder() -> None:
+    assert (BOTH.source_positions, BOTH.target_positions, BOTH.activation) == ("none", "sinusoidal", "relu")
+    assert (BOTH.norm_first, BOTH.final_norm, BOTH.scale_embeddings) == (False, False, True)
+    assert (BOTH.norm_eps, type(BOTH).dropout, BOTH.pad_id, BOTH.fields_per_slot) == (1e-5, 0.1, 0, 1)
+
+
+def test_the_target_vocabulary_is_the_sources_unless_told() -> None:
+    assert BOTH.target_vocab == BOTH.vocab_size
+    assert dataclasses.replace(BOTH, target_vocab_size=7).target_vocab == 7
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "message"),
+    [
+        *((ENCODER, {name: size}, f"{name} = {size}") for name in ENCODER_SIZES for size in (0, -1, 2.5, True)),
+        *((BOTH, {name: size}, f"{name} = {size}") for name in BOTH_SIZES for size in (0, -1, 2.5, True)),
+        *(
+            (base, change, message)
+            for base in (ENCODER, BOTH)
+            for change, message in (
+                ({"num_heads": 5}, "hidden_dim = 24 with num_heads = 5"),
+                ({"activation": "tanh"}, "activation = 'tanh'"),
+                ({"norm_eps": 0.0}, r"norm_eps = 0\.0"),
+                ({"pad_id": 40}, "pad_id = 40"),
+                ({"pad_id": -1}, "pad_id = -1"),
+                ({"pad_id": False}, "pad_id = False"),
+                ({"dropout": 1.0}, r"dropout = 1\.0"),
+                ({"dropout": -0.1}, r"dropout = -0\.1"),
+            )
+        ),
+        (ENCODER, {"num_classes": 1}, "num_classes = 1"),
+        (ENCODER, {"num_classes": 0}, "num_classes = 0"),
+        (ENCODER, {"num_classes": 2.0}, r"num_classes = 2\.0"),
+        (ENCODER, {"positions": "rotary"}, "positions = 'rotary'"),
+        (ENCODER, {"pooling": "sum"}, "pooling = 'sum'"),
+        (ENCODER, {"token_types": -1}, "token_types = -1"),
+        (ENCODER, {"token_types": 1.5}, r"token_types = 1\.5"),
+        (ENCODER, {"attention_dropout": -0.5}, r"attention_dropout = -0\.5"),
+        (ENCODER, {"ff_dropout": 2.0}, r"ff_dropout = 2\.0"),
+        (BOTH, {"source_positions": "rotary"}, "source_positions = 'rotary'"),
+        (BOTH, {"target_positions": None}, "target_positions = None"),
+        (BOTH, {"pad_id": 7, "target_vocab_size": 7}, r"pad_id = 7"),
+    ],
+)
+def test_impossible_configurations_are_refused(base: Base, change: dict[str, Any], message: str) -> None:
+    with refused(message):
+        dataclasses.replace(base, **change)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +186,6 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         ({"windowed_layers": (-1,)}, "windowed_layers"),
     ],
 )
-def test_impossible_configurations_are_refused(change: dict[str, Any], message: str) -> None:
+def test_impossible_decoders_are_refused(change: dict[str, Any], message: str) -> None:
     with refused(message):
-        dataclasses.replace(BASE, **change)
+        dataclasses.replace(DECODER, **change)
