@@ -136,6 +136,7 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
         ("matplotlib", "figures", "import glassformer.figures.attention_maps"),
         ("matplotlib", "figures", "glassformer.explore('identity').figure()"),
         ("fastapi", "explore", "from glassformer.explorer import import_extra; import_extra('server')"),
+        ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
         ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
     ],
 )

@@ -13,8 +13,9 @@ from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import require
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.programs.saved import is_program_file
-from glassformer.text import known_name, one_line, short, shown
+from glassformer.text import known_name, short, shown
 from glassformer.training import load_weights
+from glassformer.training.metrics import read_records
 from glassformer.training.run_directory import RunState
 from glassformer.untrusted import json_value, parse_json, read_bytes, read_text
 from refusals import refused
@@ -65,7 +66,6 @@ def test_text_is_utf_8_with_or_without_its_mark(tmp_path: Path) -> None:
 def test_messages_are_one_short_line() -> None:
     assert len(short("x" * 10**6)) < 70
     assert shown(Path("a\x1b[31mb")).isprintable()
-    assert one_line("  a\x1b[31m\nb\u202e\xa0é ") == "a\\x1b[31m b\\u202e é"
 
 
 SPECIAL = ["pipe", "device", "link"]
@@ -109,6 +109,7 @@ def test_files_of_a_run(kind: str, tmp_path: Path) -> None:
     for name, read in {
         "state.json": RunState.read,
         "config.json": lambda path: read_run(path.parent),
+        "metrics.jsonl": lambda path: read_records(path, 9),
         "model.safetensors": lambda path: load_weights(nn.Linear(1, 1), path.parent),
     }.items():
         special(kind, tmp_path / "run" / name)

@@ -170,7 +170,10 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 HELP = {
     "lab": (*get_args(flags.LabName), "--quick", "--out DIR", "--seed", "--resume", "under two"),
-    "train": ("Width of the residual stream. (default: 128)",),
+    "train": (
+        *("Width of the residual stream. (default: 128)", "Updates of the weights in the whole run."),
+        "Peak learning rate of AdamW, or of SGD.",
+    ),
     "generate": (
         *("MODEL", "TEXT", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--stream"),
         *("--no-stream", "--compile"),

@@ -95,10 +95,3 @@ def test_other_directories_are_no_runs(tmp_path: Path) -> None:
 def test_runs_of_something_else_are_refused(tmp_path: Path, described: object) -> None:
     with refused(r"config\.json, which describes no decoder and its data"):
         read_run(begun(tmp_path, described))
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"training": 3, "description": {}}'])
-def test_a_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text)
-    with refused(r"config\.json"):
-        read_run(tmp_path)

@@ -120,24 +120,6 @@ def test_weights_of_another_model_are_refused_and_change_nothing(tmp_path: Path,
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), ToyModel().parameters(), strict=True))
 
 
-@pytest.mark.parametrize("keep", [0, 5, 300, -1])
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
-def test_damaged_files_are_named(tmp_path: Path, name: str, keep: int) -> None:
-    model, optimizers = trained()
-    save_weights(model, tmp_path)
-    save_optimizers(model, optimizers, tmp_path)
-    path = tmp_path / name
-    path.write_bytes(path.read_bytes()[:keep])
-
-    def load_both() -> None:
-        load_weights(model, tmp_path)
-        load_optimizers(model, optimizers, tmp_path)
-
-    with pytest.raises(InputError) as error:
-        load_both()
-    assert f"{path}, which cannot be read" in str(error.value)
-
-
 def test_missing_files_are_named(tmp_path: Path) -> None:
     model, optimizers = trained()
     with refused(r"no file .*model\.safetensors"):

@@ -1,9 +1,6 @@
-import contextlib
 import dataclasses
-import io
 
 import pytest
-import tyro
 
 from glassformer.training import TrainingConfig
 from refusals import refused
@@ -77,14 +74,3 @@ def test_what_decides_the_weights_must_stay_on_resuming() -> None:
             dataclasses.replace(earlier, **{field: value}).require_continues(earlier)
     # Every field is either free or refused.
     assert len(looks) + 14 == len(dataclasses.fields(TrainingConfig))
-
-
-def test_fields_are_flags_with_help() -> None:
-    config = tyro.cli(TrainingConfig, args=["--steps", "7", "--clip-norm", "None", "--betas", "0.5", "0.6"])
-    assert config == TrainingConfig(steps=7, clip_norm=None, betas=(0.5, 0.6))
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
-        tyro.cli(TrainingConfig, args=["--help"])
-    text = " ".join(shown.getvalue().replace("│", " ").split())
-    assert "Updates of the weights in the whole run." in text
-    assert "Peak learning rate of AdamW, or of SGD." in text

@@ -1,6 +1,4 @@
-import builtins
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -47,25 +45,6 @@ def test_a_damaged_line_is_named_and_nothing_is_dropped(line: bytes, tmp_path: P
     assert path.read_bytes() == before
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without pipes in folders")
-def test_metrics_are_a_regular_file_of_the_run(tmp_path: Path) -> None:
-    """A pipe would wait forever, a device never end."""
-    path = tmp_path / "run" / "metrics.jsonl"
-    path.parent.mkdir()
-    os.mkfifo(path)
-    with refused("a pipe, socket or device"):
-        read_records(path, 9)
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    with refused("a pipe, socket or device"):
-        read_records(path, 9)
-    path.unlink()
-    (tmp_path / "elsewhere").write_text("")
-    path.symlink_to(tmp_path / "elsewhere")
-    with refused("a link to"):
-        read_records(path, 9)
-
-
 def test_continuing_replaces_what_came_later(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     MetricsFile(path, RECORDS).close()
@@ -93,19 +72,6 @@ def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
     events = event_accumulator.EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 2.5), (2, 2.0)]
     assert [(event.step, event.value) for event in events.Scalars("evaluation/accuracy")] == [(2, 0.5)]
-
-
-def test_a_missing_tensorboard_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: object) -> object:
-        if "tensorboard" in name:
-            raise ModuleNotFoundError(name, name="tensorboard")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with refused(fix=r"pip install 'glassformer\[tensorboard\]'"):
-        TensorBoard(tmp_path, 0)
 
 
 class Terminal:
