@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import Phi3Config
 
 from glassformer.checkpoints.families import family_in, family_of_gguf
 from glassformer.checkpoints.families.gguf_metadata import read_gguf_config
-from glassformer.data.chat_template import ChatTemplate
-from glassformer.data.released_tokenizer import from_json
 from glassformer.generation.decoding import Continuation, generate
 from glassformer.kernels.attention import attention, definition
 from glassformer.kernels.pattern import Pattern
@@ -142,22 +139,6 @@ def test_a_metric_that_is_nan_is_never_the_best() -> None:
     config = TrainingConfig(steps=4, batch_size=2, eval_every=1, optimizer="sgd")
     found = train(nn.Linear(1, 1), Task(), config, progress=False)
     assert (found.best.step, found.best.value) == (4, 0.25)
-
-
-@pytest.mark.parametrize("message", [{"<|end|>": 1}, {"key": "<|end|>"}, [{"<|end|>": "<|end|>"}]])
-def test_no_part_of_a_message_becomes_a_special_token(message: Any) -> None:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    engine = Tokenizer(models.BPE(vocab={each: number for number, each in enumerate(letters)}, merges=[]))
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.decoder = decoders.ByteLevel()
-    engine.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False)])
-    tokenizer = from_json(engine.to_str())
-    template = ChatTemplate("{% for each in messages %}{{ each.content | tojson }}<|end|>{% endfor %}")
-    found = template.tokens([{"role": "tool", "content": message}], tokenizer)
-    assert found.count(tokenizer.special("<|end|>")) == 1
-    escaping = ChatTemplate("{% for each in messages %}{{ each.content | tojson(ensure_ascii=true) }}{% endfor %}")
-    with refused("letters as numbers"):
-        escaping.tokens([{"role": "tool", "content": message}], tokenizer)
 
 
 @pytest.mark.parametrize("queries", [0, 1, 40])

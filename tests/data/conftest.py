@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from glassformer.data.released_tokenizer import O200K_PATTERN
+from glassformer.data.released_tokenizer import O200K_PATTERN, ReleasedTokenizer, from_json
 from harmony_vocabulary import HARMONY_SPECIALS
 
 TEXT = """The Quick brown fox doesn't jump over 12345 lazy dogs; it's 3/4 of the way there, isn't it?
@@ -29,3 +29,8 @@ def harmony_engine() -> Tokenizer:
     engine.train_from_iterator([TEXT] * 3, trainer)
     engine.add_special_tokens([AddedToken(name, special=True) for name in HARMONY_SPECIALS])
     return engine
+
+
+@pytest.fixture(scope="session")
+def tokenizer(harmony_engine: Tokenizer) -> ReleasedTokenizer:
+    return from_json(harmony_engine.to_str())

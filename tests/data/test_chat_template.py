@@ -126,11 +126,6 @@ def test_large_templates_and_other_messages_are_refused() -> None:
         ChatTemplate("x").render([{"role": {1, 2}}])
 
 
-@pytest.fixture(scope="module")
-def tokenizer(harmony_engine: Tokenizer) -> ReleasedTokenizer:
-    return from_json(harmony_engine.to_str())
-
-
 def test_only_the_template_writes_special_tokens(tokenizer: ReleasedTokenizer) -> None:
     template = ChatTemplate(HARMONY_LIKE)
     special = tokenizer.special
@@ -190,14 +185,20 @@ def test_a_name_that_would_be_found_late_is_refused() -> None:
     assert template.tokens([{"role": "user", "content": "ab"}], tokenizer) == tokenizer.encode_prompt("<s>ab")
     with refused("before it looks for special tokens"):
         template.tokens([{"role": "user", "content": "a <x>"}], tokenizer)
+
+
+@pytest.mark.parametrize("content", [{"<|end|>": 1}, {"key": "<|end|>"}, [{"<|end|>": "<|end|>"}]])
+def test_no_part_of_a_message_becomes_a_special_token(content: Any, tokenizer: ReleasedTokenizer) -> None:
+    said = [{"role": "tool", "content": content}]
+    tokens = ChatTemplate("{% for m in messages %}{{ m.content | tojson }}<|end|>{% endfor %}").tokens(said, tokenizer)
+    assert tokens.count(tokenizer.special("<|end|>")) == 1
     with refused("letters as numbers"):
-        ChatTemplate("{{ messages | tojson(ensure_ascii=true) }}").tokens([USER | {"content": "<x>"}], tokenizer)
+        ChatTemplate("{{ messages | tojson(ensure_ascii=true) }}").tokens(said, tokenizer)
 
 
-def test_the_beginning_is_not_doubled(harmony_engine: Tokenizer) -> None:
-    plain = from_json(harmony_engine.to_str())
-    bos = plain.special("<|startoftext|>")
-    tokenizer = replace(plain, begin=(bos,))
+def test_the_beginning_is_not_doubled(tokenizer: ReleasedTokenizer) -> None:
+    bos = tokenizer.special("<|startoftext|>")
+    tokenizer = replace(tokenizer, begin=(bos,))
     every = "{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}"
     for text, count in (("{{ bos_token }}" + HARMONY_LIKE, 1), (HARMONY_LIKE, 1), (every, 2)):
         template = ChatTemplate(text, "<|startoftext|>")

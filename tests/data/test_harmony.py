@@ -19,7 +19,7 @@ from glassformer.data.harmony import (
     require_harmony,
     to_keep,
 )
-from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
+from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.generation.language_model import LanguageModel
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
@@ -51,11 +51,7 @@ REPLY = (
 )
 THOUGHT = Message("assistant", 'User asks: "What is 2 + 2?" Simple arithmetic. Provide answer.', "analysis")
 ANSWER = Message("assistant", "2 + 2 = 4.", "final")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(harmony_engine: Tokenizer) -> ReleasedTokenizer:
-    return from_json(harmony_engine.to_str())
+WEATHER = Message("assistant", "{}", "commentary", "functions.get_weather", "<|constrain|>json")
 
 
 def tokens_of(text: str, engine: Tokenizer) -> list[int]:
@@ -111,13 +107,7 @@ def read(tokens: Sequence[int], tokenizer: ReleasedTokenizer) -> ReplyReader:
             None,
             [
                 Message("assistant", "Need to use function get_weather.", "analysis"),
-                Message(
-                    "assistant",
-                    '{"location":"San Francisco"}',
-                    "commentary",
-                    "functions.get_weather",
-                    "<|constrain|>json",
-                ),
+                replace(WEATHER, content='{"location":"San Francisco"}'),
                 Message(
                     "tool",
                     '{"sunny": true, "temperature": 20}',
@@ -165,23 +155,17 @@ def test_a_documented_reply_is_read_by_channels(harmony_engine: Tokenizer, token
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        (
-            "<|channel|>commentary to=functions.get_weather <|constrain|>json",
-            Message("assistant", "", "commentary", "functions.get_weather", "<|constrain|>json"),
-        ),
-        (
-            " to=functions.get_weather<|channel|>commentary<|constrain|>json",
-            Message("assistant", "", "commentary", "functions.get_weather", "<|constrain|>json"),
-        ),
+        ("<|channel|>commentary to=functions.get_weather <|constrain|>json", WEATHER),
+        (" to=functions.get_weather<|channel|>commentary<|constrain|>json", WEATHER),
         (
             "<|channel|>analysis to=browser.search code",
-            Message("assistant", "", "analysis", "browser.search", "code"),
+            Message("assistant", "{}", "analysis", "browser.search", "code"),
         ),
-        ("<|channel|>analysis to=python", Message("assistant", "", "analysis", "python")),
-        ("<|channel|>final", Message("assistant", "", "final")),
-        ("assistant<|channel|>final", Message("assistant", "", "final")),
-        ("", Message("assistant", "")),
-        ("<|channel|>", Message("assistant", "")),
+        ("<|channel|>analysis to=python", Message("assistant", "{}", "analysis", "python")),
+        ("<|channel|>final", Message("assistant", "{}", "final")),
+        ("assistant<|channel|>final", Message("assistant", "{}", "final")),
+        ("", Message("assistant", "{}")),
+        ("<|channel|>", Message("assistant", "{}")),
     ],
 )
 def test_headers_are_read_in_both_orders(
@@ -191,7 +175,7 @@ def test_headers_are_read_in_both_orders(
         if start and header.startswith("assistant"):
             start = start.removesuffix("assistant")
         tokens = tokens_of(f"{start}{header}<|message|>{{}}<|call|>", harmony_engine)
-        assert read(tokens, tokenizer).messages[-1] == replace(expected, content="{}")
+        assert read(tokens, tokenizer).messages[-1] == expected
 
 
 CONTENT = st.text(max_size=20)
@@ -269,11 +253,7 @@ def test_pieces_hold_whole_characters(tokenizer: ReleasedTokenizer) -> None:
     pieces = [reader.read(single[bytes([byte])]) for byte in "é".encode() + b"\xe2"]
     assert [piece and piece.text for piece in pieces] == [None, "é", None]
     last = reader.read(tokenizer.special(RETURN))
-    assert (last.text, last.ended, last.message.content) == (
-        "\N{REPLACEMENT CHARACTER}",
-        True,
-        "é\N{REPLACEMENT CHARACTER}",
-    )
+    assert (last.text, last.ended, last.message.content) == ("\ufffd", True, "é\ufffd")
 
 
 def test_only_what_was_said_is_kept() -> None:
@@ -295,8 +275,7 @@ def test_wrong_settings_and_messages_are_refused(without_type_checks: None) -> N
         Message("tool", "x")
 
 
-def test_messages_without_a_template_are_a_role_and_a_text(harmony_engine: Tokenizer) -> None:
-    tokenizer = from_json(harmony_engine.to_str())
+def test_messages_without_a_template_are_a_role_and_a_text(tokenizer: ReleasedTokenizer) -> None:
     model = Decoder(DecoderConfig(tokenizer.vocab_size, 1, 8, 8, 1, 8)).eval()
     lm = LanguageModel("small", model, tokenizer, None, (), 0)
     said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]

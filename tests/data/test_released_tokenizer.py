@@ -17,11 +17,6 @@ from harmony_vocabulary import HARMONY_SPECIALS
 from refusals import refused
 
 
-@pytest.fixture(scope="module")
-def tokenizer(harmony_engine: Tokenizer) -> ReleasedTokenizer:
-    return from_json(harmony_engine.to_str())
-
-
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60))
 def test_tokens_are_the_engines_and_decode_to_the_text(
@@ -214,23 +209,20 @@ def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("tokenizer.json", b"{", "not JSON"),
-        ("tokenizer.json", b"[]", "; expected a JSON object"),
-        ("tokenizer.json", b"\xff\xfe", "with the byte 0xff"),
-        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "with a fault"),
-        ("tokenizer.json", b'{"added_tokens": [{}], "model": {}}', "with a fault"),
-        ("tokenizer.json", b'{"added_tokens": 7}', "with a fault"),
-        ("missing", None, "No such file"),
+        (b"{", "not JSON"),
+        (b"[]", "a JSON object"),
+        (b"\xff\xfe", "with the byte 0xff"),
+        (b'{"model": {"type": "BPE"}}', "with a fault"),
+        (b'{"added_tokens": [{}], "model": {}}', "with a fault"),
+        (b'{"added_tokens": 7}', "with a fault"),
     ],
 )
-def test_damaged_files_are_told_by_name(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    got, _, other = message.partition("; expected ")
-    with refused(got, anywhere=other) as error:
+def test_damaged_files_are_told_by_name(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with refused(anywhere=message) as error:
         module.read_tokenizer(path)
     assert str(path) in str(error.value)
 
@@ -307,13 +299,12 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
     ("name", "message"),
     [
         ("missing.json", "No such file"),
-        ("no such thing", "which is no tokenizer here; expected owner/name on the hub"),
-        ("original", "without a tokenizer; expected tokenizer.json"),
+        ("no such thing", "owner/name on the hub"),
+        ("original", "without a tokenizer"),
     ],
 )
 def test_wrong_names_are_told(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "original").mkdir()
-    got, _, other = message.partition("; expected ")
-    with refused(got, anywhere=other):
+    with refused(anywhere=message):
         named_tokenizer(name, 410)
