@@ -187,8 +187,10 @@ def test_packed_experts_in_our_own_layout_as_numbers(
 def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, refuses: Refuses) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    refuses(["convert", released, out, "--to", "openai"], "Pass --replace")
+    refuses(["convert", released, out, "--to", "openai"], "pass --replace")
     assert list(out.iterdir()) == []
+    for kept in (trained(tmp_path / "run") and tmp_path / "run", tmp_path):  # more than weights, or others' files
+        refuses(["convert", released, kept, "--replace"], f"--replace for {kept}")
     assert main(["convert", str(released), str(out), "--to", "openai", "--replace"]) == 0
     before = logits(released)
     assert main(["convert", str(released), str(released), "--to", "openai", "--replace"]) == 0

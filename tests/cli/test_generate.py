@@ -62,7 +62,8 @@ def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: 
     shown = output(["generate", recurrence_run, *arguments]).out
     assert shown == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
     output(["convert", recurrence_run, tmp_path / "run.gguf", "--kind", "F32"])  # without a tokenizer
-    output(["convert", tmp_path / "run.gguf", tmp_path / "out"])
+    output(["convert", tmp_path / "run.gguf", tmp_path / "again.GGUF", "--kind", "F32"])
+    output(["convert", tmp_path / "again.GGUF", tmp_path / "out"])
     for place in ("run.gguf", "out"):
         assert output(["generate", tmp_path / place, *arguments, "--tokenizer", "numbers"]).out == shown
 

@@ -142,9 +142,14 @@ def read_decoder_config(directory: Path, content: Mapping[str, Any] | None = Non
         return _own_config(content) if kind is None else kind.read_config(content)
 
 
+def is_run(content: Mapping[str, Any]) -> bool:
+    """Whether this ``config.json`` is that of a training run."""
+    return {"training", "description"} <= content.keys()
+
+
 def within_run(directory: Path, content: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
     """Of a run, the directory of its weights and their ``config.json`` in our own layout; of others, what was given."""
-    if not {"training", "description"} <= content.keys():
+    if not is_run(content):
         return directory, content
     described = content["description"]
     model = described.get("model") if isinstance(described, dict) else None

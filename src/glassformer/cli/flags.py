@@ -389,10 +389,10 @@ class ConvertFlags:
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
     replace: FlagCreatePairsOff[bool] = False
-    """Replace OUT if it exists."""
+    """Replace OUT, weights that exist, as a whole."""
 
     def __post_init__(self) -> None:
-        file = self.out.suffix == ".gguf"
+        file = self.out.suffix.lower() == ".gguf"
         got, fix = f"--to or --experts for {self.out}", "Leave them out, or name a directory."
         require(not file or (self.to is None and self.experts is None), got, "--kind for a GGUF file", fix)
         require(file or self.kind == "F16", f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glassformer.checkpoints.decoders import is_run
 from glassformer.checkpoints.tensor_files import read_json
 from glassformer.errors import InputError, require
 from glassformer.models import DecoderConfig
@@ -29,8 +30,7 @@ def read_run(directory: Path) -> StoredRun:
     path = RunDirectory(directory).config_file
     stored = read_json(path) if path.is_file() else {}
     fix = "Correct the path, or start a run there: glassformer train --data FILE --run DIR."
-    is_run = {"training", "description"} <= stored.keys()
-    require(is_run, f"--run {directory}, which holds no run", "the directory of a run", fix)
+    require(is_run(stored), f"--run {directory}, which holds no run", "the directory of a run", fix)
     try:
         described = dict(stored["description"])
         model, data = DecoderConfig.from_json(json.dumps(described.pop("model"))), described.pop("data")

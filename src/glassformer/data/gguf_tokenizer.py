@@ -80,6 +80,11 @@ _WHOLE_WORDS = {*_BEGIN, "glm4", "glm5"}
 """Names with which a part that is a token is not merged from its bytes."""
 
 
+def has_tokenizer(metadata: Mapping[str, Any]) -> bool:
+    """Whether a GGUF file does not say that it has no tokenizer."""
+    return metadata.get("tokenizer.ggml.model") != "none"
+
+
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file") -> ReleasedTokenizer:
     """The tokenizer that a GGUF file's metadata describes.
 

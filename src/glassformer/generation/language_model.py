@@ -27,7 +27,7 @@ from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, weight_files
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
-from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
+from glassformer.data.gguf_tokenizer import byte_vocabulary, has_tokenizer, tokenizer_from_gguf
 from glassformer.data.harmony import Message, Role, Setting, render
 from glassformer.data.released_tokenizer import (
     TOKENIZER_FILE,
@@ -447,7 +447,7 @@ def _in_file(file: GgufFile, tokenizer: str | None) -> FoundModel:
     _, config = gguf_config(file)
     metadata, label = file.metadata, file.path.name
     own = named_tokenizer(tokenizer, config.vocab_size) if tokenizer is not None else None
-    if tokenizer is None and metadata.get("tokenizer.ggml.model") != "none":
+    if tokenizer is None and has_tokenizer(metadata):
         own = tokenizer_from_gguf(metadata, label)
     ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
     # Files are renamed less often than their metadata is wrong.

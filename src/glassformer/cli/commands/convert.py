@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoints.assembly import StoredDecoder
-from glassformer.checkpoints.decoders import Experts, layout_for, load_decoder, open_decoder, write_decoder
+from glassformer.checkpoints.decoders import Experts, is_run, layout_for, load_decoder, open_decoder, write_decoder
 from glassformer.checkpoints.families import family_of
 from glassformer.checkpoints.families.files import decoder_in_memory, equivalent, with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
@@ -21,7 +21,7 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.terminal import on_disk, say
 from glassformer.data.chat_template import ChatTemplate, template_from_gguf
-from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, tokenizer_from_gguf
+from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, has_tokenizer, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import tokenizer_places
 from glassformer.errors import require
 from glassformer.files import lies_inside, write_text
@@ -41,8 +41,14 @@ _KEPT_SETTINGS = (
 
 def convert(flags: ConvertFlags) -> list[str]:
     """Convert; return lines that describe the result."""
-    require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new one", "Pass --replace.")
-    if flags.out.suffix == ".gguf":
+    out, to_gguf = flags.out, flags.out.suffix.lower() == ".gguf"
+    fix = "Choose another, or pass --replace, which removes it as a whole."
+    require(flags.replace or not out.exists(), f"{out}, which exists", "a new one", fix)
+    if out.exists():
+        weights = (out / CONFIG_FILE).is_file() and not is_run(read_json(out / CONFIG_FILE))
+        earlier = out.is_file() if to_gguf else out.is_dir() and (weights or not any(out.iterdir()))
+        require(earlier, f"--replace for {out}", "an empty directory, or weights and no run", "Choose another.")
+    if to_gguf:
         return _convert_to_gguf(flags)
     place = find_place(flags.source)
     if isinstance(place, GgufFile):
@@ -51,7 +57,7 @@ def convert(flags: ConvertFlags) -> list[str]:
     config = read_json(place / CONFIG_FILE)
 
     def files(draft: Path) -> None:
-        tokenizer = find_model(place).tokenizer if "description" in config else None  # of a run
+        tokenizer = find_model(place).tokenizer if is_run(config) else None  # of a run
         if tokenizer is not None and tokenizer.json is not None:
             _write_tokenizer(byte_vocabulary(), tokenizer.source, draft)
         for file in _kept_files(place):
@@ -92,7 +98,7 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
     template, notes = None, []
     place = find_place(flags.source)
     if isinstance(place, GgufFile):
-        decoder, vocabulary = load_gguf(place), dict(place.metadata)
+        decoder, vocabulary = load_gguf(place), dict(place.metadata) if has_tokenizer(place.metadata) else None
     else:
         found = find_model(flags.source)
         if found.tokenizer is not None and found.tokenizer.json is not None:
@@ -117,7 +123,7 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
 
 def _write_tokenizer(metadata: Mapping[str, Any], source: str, directory: Path) -> None:
     """Tokenizer, ends and chat template of a GGUF file beside the weights, as Hugging Face has them."""
-    if metadata.get("tokenizer.ggml.model") == "none":
+    if not has_tokenizer(metadata):
         return
     tokenizer = tokenizer_from_gguf(metadata, source)
     template = template_from_gguf(metadata, source)

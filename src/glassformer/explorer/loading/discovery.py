@@ -27,7 +27,7 @@ _MOST_DIRECTORIES = 2000
 _INSIDE = ("best", "checkpoints", "figures", "parts", "tensorboard")
 """Directories within a run that hold no other model."""
 _HEAD_FILES = (".json", ".npz")
-_GGUF = re.compile(r"\.gguf(\.part\d+)?$")
+_GGUF = re.compile(r"(?i)\.gguf(\.part\d+)?$")
 _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:.+)?")
 
 
