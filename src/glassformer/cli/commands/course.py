@@ -52,6 +52,8 @@ def grade(flags: GradeFlags) -> None:
     What was graded is in the table also where a long run is interrupted; an older table stays if nothing was.
     """
     files = _files(flags.files)
+    got = f"--gradescope with {len(files)} files"
+    require(flags.gradescope is None or len(files) == 1, got, "one file", "Gradescope grades them one by one.")
     for path in filter(None, (flags.out, flags.gradescope)):
         require_absent(path, flags.overwrite)
     grades: list[Grade] = []
