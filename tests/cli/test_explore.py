@@ -135,7 +135,8 @@ def test_all_bundled_models_are_written_to_one_directory(
     assert {path.name for path in (tmp_path / "site").iterdir()} == names
     refuses(["explore", "--save", "site", "--all"], "site, which exists already")
     refuses(["explore", "--all"], "--all without --save")
-    refuses(["explore", "unique", "--save", "other", "--all"], "--all with a model")
+    for more in ("unique", "--overwrite"):
+        refuses(["explore", more, "--save", "other", "--all"], "--all with a model")
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def main(flags: ExploreFlags) -> int:
 
 
 def _save_all(flags: ExploreFlags) -> None:
-    alone = flags.run is flags.text is flags.view is None
-    require(alone, "--all with a model, a text or a view", "--save DIR --all alone", "Leave them out.")
+    alone = flags.run is flags.text is flags.view is None and not flags.overwrite
+    require(alone, "--all with a model, a text, a view or --overwrite", "--save DIR --all alone", "Leave them out.")
     if flags.save is None:
         raise InputError("--all without --save", "--save DIR --all", "Name the directory.")
     for name in save_all(Backend(list_models(runs=None)), flags.save):
