@@ -127,7 +127,7 @@ class ChatTemplate:
         except OSError as error:
             return {"error": f"no process: {error}"}
         except subprocess.TimeoutExpired:
-            return {"error": f"no text after {_SECONDS} s"}
+            return {"error": f"no text after {_SECONDS} s, for which a busy machine suffices: try again"}
         except ValueError:
             return {"error": f"no text within {template_process.SECONDS} s and {template_process.MEMORY >> 20} MB"}
         return answer if isinstance(answer, dict) else {"error": "no text"}
