@@ -46,6 +46,7 @@ def test_a_command_prints(arguments: list[str], shown: list[str], capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["chat", "smollm2", "--effort", "high"], "gpt-oss"),
         (["capture", "smollm", "a"], "smollm2"),
         (["capture", "smollm2", ""], "empty text"),
         (["capture", "smollm2", "a", "--layer", "30"], "30"),

@@ -133,7 +133,7 @@ class ChatFlags:
     message: Annotated[str | None, arg(metavar="TEXT")] = None
     """Answer this message and exit. None: a conversation; from a pipe, each line is a message."""
     effort: Effort = "medium"
-    """How much the model reasons before it answers."""
+    """How much gpt-oss reasons before it answers."""
     show_reasoning: bool = False
     """Print the reasoning too, dimmed if the terminal supports it. It was trained to be useful only: it may contain
     what an answer would not."""

@@ -152,6 +152,8 @@ def main(flags: ChatFlags) -> int:
     found = find_model(flags.model, flags.tokenizer)
     in_harmony = found.chat_template is None or "<|channel|>" in require_tokenizer(found).specials
     tokenizer = require_chat(found) if in_harmony else require_tokenizer(found)
+    got, fix = f"--effort {flags.effort} for {found.name}", "Leave it out."
+    require(in_harmony or flags.effort == "medium", got, "a model whose prompts say it: gpt-oss", fix)
     longest = found.config.max_seq_len
     context = min(CONTEXT, longest) if flags.context is None else flags.context
     expected = f"at most the {longest} tokens that {found.path} can read"
