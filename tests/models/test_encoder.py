@@ -168,9 +168,10 @@ def test_dropout_is_for_training() -> None:
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
 def test_embeddings_are_those_of_each_text_alone(batch_size: int, normalize: bool) -> None:
     model = make(dropout=0.5).train()
+    model.layers[0].eval()
     texts = draw_texts([5, 30, 1, 12, 12, 2, 64])
     vectors = embed(model, texts, batch_size, normalize=normalize)
-    assert model.training
+    assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
     model.eval()
     with torch.no_grad():
         for text, vector in zip(texts, vectors, strict=True):
@@ -237,10 +238,11 @@ def test_bad_calls_are_refused() -> None:
 def test_int32_tokens_and_narrow_numbers() -> None:
     model = make()
     tokens = torch.randint(1, 40, (2, 9))
-    exact = model(tokens)
+    exact, vectors = model(tokens), embed(model, tokens.tolist())
     assert torch.equal(model(tokens.int()), exact)
     with torch.autocast("cpu", torch.bfloat16):
         assert (model(tokens).float() - exact).abs().max() < 0.1
+        torch.testing.assert_close(embed(model, tokens.tolist()), vectors, rtol=0, atol=0.02)
     low = model.bfloat16()(tokens)
     assert low.dtype == torch.bfloat16
     assert (low.float() - exact).abs().max() < 0.1
@@ -255,11 +257,3 @@ def test_from_pretrained_is_the_loader_of_checkpoints(tmp_path: Path) -> None:
     assert again.config.dropout == 0.0
     with refused("nowhere"):
         Encoder.from_pretrained(tmp_path / "nowhere")
-
-
-def test_embedding_keeps_the_mode_of_each_block() -> None:
-    model = make().train()
-    model.layers[0].eval()
-    before = [module.training for module in model.modules()]
-    embed(model, [[1, 2], [3]])
-    assert [module.training for module in model.modules()] == before

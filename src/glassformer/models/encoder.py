@@ -293,7 +293,7 @@ def embed(
             batch = pad_sequence(rows, batch_first=True, padding_value=encoder.config.pad_id).to(weight.device)
             lengths = torch.tensor([len(row) for row in rows], device=weight.device)
             real = torch.arange(batch.shape[1], device=weight.device) < lengths[:, None]
-            pooled = encoder.pool(encoder.hidden(batch, real), real)
+            pooled = encoder.pool(encoder.hidden(batch, real), real).to(weight.dtype)  # autocast may give another
             vectors[chosen] = F.normalize(pooled, dim=-1) if normalize else pooled
     return vectors
 
