@@ -76,6 +76,7 @@ def test_texts_run_under_captures_and_interventions(tiny_gpt_oss: Path) -> None:
     assert not logits.requires_grad
     assert torch.equal(logits, lm.model(lm.tokens("some text")))
     assert torch.equal(logits, lm(lm.tokens("some text")))
+    assert lm.generate("some text", stop=torch.arange(280)) == ""
     with refused("tokens from 280"):
         lm(torch.tensor([[280]]))
     assert len(seen.weights) == len(lm.model.layers)

@@ -264,7 +264,7 @@ class LanguageModel:
         top_k: int | None = None,
         top_p: float = 1.0,
         seed: int | None = None,
-        stop: Sequence[int] = (),
+        stop: Tensor | Iterable[int] = (),
     ) -> Iterator[str]:
         """The continuation of a text, or the reply to messages, piece by piece: each character when it is complete.
 
@@ -275,7 +275,7 @@ class LanguageModel:
             top_k: As of :class:`~glassformer.generation.SamplingRule`, as are ``top_p`` and ``seed``.
             stop: Tokens that end the text, besides the model's.
         """
-        ends = {*self.stop_tokens, *stop}
+        ends = {*self.stop_tokens, *_listed(stop)}
         rule = SamplingRule(temperature, top_k, top_p, seed)
         steps = stream(self.model, [self.prompt(text)], max_new_tokens, rule=rule, stop_tokens=tuple(ends))
         new = (token for (token,) in steps if token is not None and token not in ends)
