@@ -278,9 +278,14 @@ def test_wrong_settings_and_messages_are_refused(without_type_checks: None) -> N
 def test_messages_without_a_template_are_a_role_and_a_text(tokenizer: ReleasedTokenizer) -> None:
     model = Decoder(DecoderConfig(tokenizer.vocab_size, 1, 8, 8, 1, 8)).eval()
     lm = LanguageModel("small", model, tokenizer, None, (), 0)
-    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    text = tokenizer.decode(lm.prompt(said))
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    text = tokenizer.decode(lm.prompt([*said, {"role": "assistant", "content": "Hi"}]))
     assert "<|start|>assistant<|channel|>final<|message|>Hi<|end|>" in text
+    assert text.count("<|start|>system") == 1
+    assert "<|start|>developer<|message|># Instructions\n\nBe brief.<|end|><|start|>user" in text
     for odd in ({"content": None}, {"content": [{"type": "text", "text": "Hello"}]}, {"tool_calls": []}):
         with refused("messages with other parts"):
             lm.prompt([said[0] | odd])
+    for odd in ([*said, said[0]], [{"role": "tool", "content": "1"}]):
+        with refused("messages of"):
+            lm.prompt(odd)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +28,7 @@ from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, weight_files
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, has_tokenizer, tokenizer_from_gguf
-from glassformer.data.harmony import Message, Role, Setting, render
+from glassformer.data.harmony import FINAL, Message, Setting, render
 from glassformer.data.released_tokenizer import (
     TOKENIZER_FILE,
     ReleasedTokenizer,
@@ -245,15 +245,17 @@ class LanguageModel:
         has_harmony = "<|channel|>" in self.tokenizer.specials
         require(has_harmony, f"messages for {self.name}, which has no chat template", "a text", "Pass a string.")
         roles = [each.get("role") for each in text]
-        known = get_args(Role)
-        require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
+        first = int(roles[:1] in (["system"], ["developer"]))  # gpt-oss's system message is another
+        expected = "user and assistant, at most after one of system or developer"
+        known = all(role in ("user", "assistant") for role in roles[first:])
+        require(known, f"messages of {roles}", expected, "Rename or join them.")
         plain = all(each.keys() <= {"role", "content"} and isinstance(each.get("content"), str) for each in text)
         fix = "Leave other parts out, or render the messages with glassformer.data.harmony."
         require(plain, "messages with other parts than a role and a text", "a role and a text in content", fix)
-        messages = [
-            Message(each["role"], each["content"], "final" if each["role"] == "assistant" else None) for each in text
-        ]
-        return render([*Setting().messages(), *messages], self.tokenizer)
+        messages = Setting(instructions=text[0]["content"] if first else "").messages()
+        for each in text[first:]:
+            messages.append(Message(each["role"], each["content"], FINAL if each["role"] == "assistant" else None))
+        return render(messages, self.tokenizer)
 
     def stream(
         self,
