@@ -1321,7 +1321,7 @@ else:
     print(
         f"first layer {interval(rests[:, 0])}, layer 15 {interval(rests[:, 14])}; heads above one half {interval(rests[:, -1])}"
     )
-    for top_p, t in ((1.0, 1.0), (0.9, 1.0), (0.9, 0.5), (0.9, 1.5)):
+    for top_p, t in ((0.9, 1.0), (0.9, 0.5), (0.9, 1.5)):
         shares = torch.cat([get_dist_after_with_temp_and_topp(each, top_p, t) for each in logits])[:, 0]
         best, order = shares[0].topk(3)
         after = ", ".join(f"{smollm2.strings(order)[i]!r} {best[i]:.2f}" for i in range(3))

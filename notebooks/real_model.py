@@ -121,7 +121,7 @@ compare_heads(maps[3].numpy(), maps[0].numpy(), words, words[9:], names=("head 2
 # ## It continues what it has seen
 #
 # On random tokens that are repeated, some heads attend to the token before, others to the one that followed the last
-# time. Without either kind the repetition is as hard as new tokens.
+# time. Without either kind the repetition helps much less.
 
 # %%
 repeated = repeated_tokens(49152, 50, 8, seed=0)
