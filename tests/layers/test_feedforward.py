@@ -46,28 +46,6 @@ def test_its_inputs_stay_as_they_are() -> None:
     assert torch.equal(up, before[1])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"hidden_dim": 0, "ff_dim": 4}, "hidden_dim = 0"),
-        ({"hidden_dim": 4, "ff_dim": -1}, "ff_dim = -1"),
-        ({"hidden_dim": 4.0, "ff_dim": 4}, "hidden_dim = 4.0"),
-        ({"hidden_dim": 4, "ff_dim": 4, "activation": "tanh"}, "activation = 'tanh'"),
-        ({"hidden_dim": 4, "ff_dim": 4, "activation": "gelu", "clamp": Clamp()}, "'gelu' with a clamp"),
-    ],
-)
-def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with refused(message):
-        SwiGLU(**arguments)
-
-
-def test_bad_calls_are_refused() -> None:
-    with refused(r"input of width 5", expected=r"hidden_dim = 4"):
-        SwiGLU(4, 8)(torch.zeros(2, 5))
-    with refused(r"limit = 0\.0"):
-        Clamp(limit=0.0)
-
-
 # Two layers without a gate
 
 
@@ -104,14 +82,29 @@ def test_the_plain_network_drops_between_its_layers_in_training_only() -> None:
     assert dropped.std().item() == pytest.approx((0.25 / 0.75 / 2000) ** 0.5, rel=0.4)
 
 
-def test_impossible_plain_networks_are_refused() -> None:
-    for arguments, message in [
+# Calls that cannot be
+
+
+@pytest.mark.parametrize("network", [SwiGLU, MLP])
+def test_impossible_sizes_are_refused(network: Any) -> None:
+    for arguments, message in (
         ((0, 4), "hidden_dim = 0"),
+        ((4.0, 4), r"hidden_dim = 4\.0"),
+        ((4, -1), "ff_dim = -1"),
         ((4, 2.5), r"ff_dim = 2\.5"),
-        ((4, 4, "tanh"), "activation = 'tanh'"),
-        ((4, 4, "relu", 1.0), r"dropout = 1\.0"),
-    ]:
+    ):
         with refused(message):
-            MLP(*arguments)
-    with refused(r"input of width 5", expected=r"hidden_dim = 4"):
-        MLP(4, 8)(torch.zeros(2, 5))
+            network(*arguments)
+    with refused("activation = 'tanh'"):
+        network(4, 4, activation="tanh")
+    with refused("input of width 5", expected="hidden_dim = 4"):
+        network(4, 8)(torch.zeros(2, 5))
+
+
+def test_impossible_options_are_refused() -> None:
+    with refused("'gelu' with a clamp"):
+        SwiGLU(4, 4, activation="gelu", clamp=Clamp())
+    with refused(r"limit = 0\.0"):
+        Clamp(limit=0.0)
+    with refused(r"dropout = 1\.0"):
+        MLP(4, 4, dropout=1.0)

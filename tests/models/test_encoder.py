@@ -28,38 +28,27 @@ def draw_texts(lengths: list[int], pad_id: int = 0) -> list[list[int]]:
 # What it computes
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @torch.no_grad()
-def test_it_is_torchs_encoder_between_embedding_and_head(norm_first: bool, activation: str) -> None:
-    """torch.nn.TransformerEncoder with copied weights, on embeddings and pooling written out here."""
-    model = make(norm_first=norm_first, activation=activation)
-    layer = nn.TransformerEncoderLayer(
-        24, 4, 40, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
-    )
-    peer = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(24), enable_nested_tensor=False).eval()
-    peer.norm.load_state_dict(model.final_norm.state_dict())
-    for block, other in zip(model.layers, peer.layers, strict=True):
-        thirds = [block.attention.query, block.attention.key, block.attention.value]
-        other.self_attn.in_proj_weight.copy_(torch.cat([third.weight for third in thirds]))
-        other.self_attn.in_proj_bias.copy_(torch.cat([third.bias for third in thirds]))
-        for theirs, ours in (
-            (other.self_attn.out_proj, block.attention.output),
-            (other.linear1, block.ffn.up),
-            (other.linear2, block.ffn.down),
-            (other.norm1, block.attention_norm),
-            (other.norm2, block.ffn_norm),
-        ):
-            theirs.load_state_dict(ours.state_dict())
+def test_embedding_and_head_are_their_formulas() -> None:
+    """The blocks between them are those of the encoder-decoder, which its tests compare with torch's."""
+    model, entered = make(), []
+    model.layers[0].register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
     texts = draw_texts([9, 5, 1])
     tokens = padded(texts, 9, 0)
+    logits, hidden = model(tokens), model.hidden(tokens)
     position, wave = torch.arange(9)[:, None], torch.arange(24)[None]
     angle = position / 10000 ** ((wave - wave % 2) / 24)
     x = model.embedding.weight[tokens] * math.sqrt(24) + torch.where(wave % 2 == 0, angle.sin(), angle.cos())
-    hidden = peer(x, src_key_padding_mask=tokens == 0)
-    assert (model.hidden(tokens) - hidden)[tokens != 0].abs().max() <= 1e-6
+    torch.testing.assert_close(entered[0], x, rtol=0, atol=1e-6)
+    for block in model.layers:
+        x = block(x, key_padding=tokens != 0)
+    torch.testing.assert_close(hidden, nn.functional.layer_norm(x, (24,), *model.final_norm.parameters()))
     pooled = torch.stack([hidden[row, : len(text)].mean(0) for row, text in enumerate(texts)])
-    assert (model(tokens) - (pooled @ model.classifier.weight.T + model.classifier.bias)).abs().max() <= 1e-6
+    expected = pooled @ model.classifier.weight.T + model.classifier.bias
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
+    others = make(activation="relu", norm_first=True, norm_eps=1e-4).layers
+    options = {(block.ffn.activation, block.norm_first, block.ffn_norm.eps) for block in others}
+    assert options == {("relu", True, 1e-4)}
 
 
 @torch.no_grad()

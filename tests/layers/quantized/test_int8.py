@@ -134,13 +134,15 @@ def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Decoder(config).save_pretrained(tmp_path / "narrow")
     with refused(got="in_features = 48"):
         Decoder.from_pretrained(tmp_path / "narrow", dense="int8")
-    decoder = Decoder.from_pretrained(directory, dense="int8")
-    with refused(got="weights of 8 or 12 bits"):
-        decoder.save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
+    for dense in ("lossless", "int8"):
+        decoder = Decoder.from_pretrained(directory, dense=dense)
+        with refused(got="weights of 8 or 12 bits"):
+            decoder.save_pretrained(tmp_path / "saved")
+        assert not (tmp_path / "saved").exists()
     size = sum(each.nbytes for each in decoder.state_dict().values())
     monkeypatch.setattr(assembly, "machine_memory", lambda: size)
     Decoder.from_pretrained(directory, dense="int8")
     monkeypatch.setattr(assembly, "machine_memory", lambda: size - 1)
-    with pytest.raises(CheckpointError, match="whose weights take"):
-        Decoder.from_pretrained(directory, dense="int8")
+    for dense in ("lossless", "int8"):
+        with pytest.raises(CheckpointError, match="whose weights take"):
+            Decoder.from_pretrained(directory, dense=dense)
