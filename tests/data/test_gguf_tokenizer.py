@@ -256,7 +256,9 @@ def test_the_json_of_a_tokenizer_has_the_token_before_a_text(name: str) -> None:
     first = tokenizer_from_gguf(metadata)
     assert first.json is not None
     assert from_json(first.json()).begin == first.begin == (1,)
-    assert Tokenizer.from_str(first.json()).encode("ab").ids == [1, *first.encode("ab")]
+    engine = Tokenizer.from_str(first.json())
+    assert engine.encode("ab").ids == [1, *first.encode("ab")]
+    assert engine.decode(first.encode("ab")) == "ab"
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2", "llama3", "gpt-4o", "tekken", "deepseek-v3", "falcon"])

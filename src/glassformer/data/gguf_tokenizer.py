@@ -279,9 +279,10 @@ def _scored(read: _Metadata, tokens: list[str], ids: dict[str, int], specials: M
             ]
         read.require(len(merges) <= MOST_MERGES, f"more than {MOST_MERGES:,} ways to merge", "fewer")
     engine = Tokenizer(models.BPE(vocab=ids, merges=merges, byte_fallback=True))
-    prefix = [normalizers.Prepend(SPACE)] if read.value("add_space_prefix", bool, True) else []
-    engine.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
-    engine.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    prefix = int(read.value("add_space_prefix", bool, True))
+    engine.normalizer = normalizers.Sequence([*[normalizers.Prepend(SPACE)] * prefix, normalizers.Replace(" ", SPACE)])
+    joined = decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()
+    engine.decoder = decoders.Sequence([*joined, decoders.Strip(" ", prefix, 0)])
     return engine
 
 
