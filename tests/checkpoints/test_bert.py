@@ -304,7 +304,7 @@ def test_a_bert_can_be_saved_and_read_again(tiny: Path, tmp_path: Path) -> None:
         ({"is_decoder": True}, "is_decoder = True"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),
         ({"num_attention_heads": 5}, "hidden_dim = 24 with num_heads = 5"),
-        ({"num_attention_heads": 0}, "num_attention_heads = 0"),
+        ({"num_attention_heads": 0}, "num_heads = 0"),
         ({"hidden_dropout_prob": 2.0}, r"dropout = 2\.0"),
         ({"num_hidden_layers": 3}, r"missing encoder\.layer\.2\.attention\.self\.query\.weight"),
         ({"num_hidden_layers": 10**7}, r"config.json with 10000000 layers with 39 tensors"),

@@ -162,9 +162,8 @@ def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:
     file.only("position_embedding_type", "absolute")
     file.only("is_decoder", False)
     file.only("add_cross_attention", False)
-    activation, heads = file.get("hidden_act", "gelu"), file.whole("num_attention_heads", 12)
+    activation = file.get("hidden_act", "gelu")
     require(activation in ("gelu", "relu"), f"hidden_act = {activation!r}", "'gelu' or 'relu'", fix)
-    require(heads > 0, "num_attention_heads = 0", "1 or more heads", fix)
     padding = file.get("pad_token_id")
     padding = (0 if kind == "bert" else 1) if padding is None else file.whole("pad_token_id")
     return EncoderConfig(
@@ -172,7 +171,7 @@ def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:
         num_layers=file.whole("num_hidden_layers", 12),
         hidden_dim=file.whole("hidden_size", 768),
         ff_dim=file.whole("intermediate_size", 3072),
-        num_heads=heads,
+        num_heads=file.whole("num_attention_heads", 12),
         max_seq_len=file.whole("max_position_embeddings", 512) - _first_position(kind, padding),
         activation=activation,
         norm_eps=file.number("layer_norm_eps", 1e-12),

@@ -224,18 +224,12 @@ def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tens
 
 @contextmanager
 def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[[str], Tensor]]:
-    """``read(name)``: a tensor in memory of its own."""
+    """``read(name)``: a tensor in memory of its own; its kind was checked by :func:`check_tensors`."""
     with ExitStack() as stack:
         opened: dict[Path, FileIO] = {}
 
         def read(name: str) -> Tensor:
             tensor = stored[name]
-            if tensor.kind not in DTYPES:
-                raise CheckpointError(
-                    f"{cut(tensor.name)} of kind {tensor.kind} in {tensor.file}",
-                    f"one of {', '.join(DTYPES)}",
-                    "Cast it.",
-                )
             try:
                 if tensor.file not in opened:
                     opened[tensor.file] = stack.enter_context(FileIO(tensor.file))
