@@ -8,7 +8,7 @@ import torch
 
 from glassformer.generation import SamplingRule, generate, stream
 from glassformer.generation.decoding import Continuation
-from glassformer.models import Decoder, DecoderConfig
+from glassformer.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig
 from refusals import refused
 
 SIZES = {"vocab_size": 61, "num_layers": 3, "hidden_dim": 32, "ff_dim": 48, "num_heads": 4, "head_dim": 8}
@@ -111,18 +111,13 @@ def test_a_text_ends_with_its_stop_token_and_the_others_go_on():
     assert len(stopped[1]) <= 5
 
 
-def test_streaming_yields_the_same_tokens_step_by_step():
+def test_streaming_yields_the_same_tokens_step_by_step_until_every_text_has_ended():
     decoder = model()
     steps = list(stream(decoder, PROMPTS, 6))
     assert [list(text) for text in zip(*steps, strict=True)] == generate(decoder, PROMPTS, 6)
     stop = steps[0][0]
-    assert next(iter(list(stream(decoder, PROMPTS, 6, stop_tokens=[stop]))[1:]))[0] is None
-
-
-def test_streaming_ends_early_when_every_text_has_ended():
-    decoder = model()
-    stop = generate(decoder, [[1, 2]], 1)[0][0]
-    assert list(stream(decoder, [[1, 2]], 30, stop_tokens=[stop])) == [[stop]]
+    assert list(stream(decoder, PROMPTS, 6, stop_tokens=[stop]))[1][0] is None
+    assert list(stream(decoder, PROMPTS[:1], 6, stop_tokens=[stop])) == [[stop]]
 
 
 def test_sampling_is_seeded():
@@ -201,10 +196,12 @@ def test_bad_input_is_named(prompts, new, options, message):
         generate(model(), prompts, new, **options)
 
 
+@pytest.mark.parametrize("other", [torch.nn.Linear(2, 2), EncoderDecoder(EncoderDecoderConfig(9, 8, 8, 1, 1, 1, 4, 4))])
+@pytest.mark.parametrize("call", [lambda other: generate(other, [[1]], 2), Continuation])
 @pytest.mark.usefixtures("without_type_checks")
-def test_only_decoders_generate():
-    with refused(got="of type Linear", expected="a Decoder"):
-        generate(torch.nn.Linear(2, 2), [[1]], 2)
+def test_only_decoders_generate(call, other):
+    with refused(got=f"of type {type(other).__name__}", expected="a Decoder"):
+        call(other)
 
 
 @pytest.mark.parametrize(

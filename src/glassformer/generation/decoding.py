@@ -111,10 +111,8 @@ def stream(
             text repeats what it has said. Not with ``compile``.
         constant: The model is not changed between two steps. Otherwise each step on a processor looks at it anew.
     """
-    got = f"a model of type {type(model).__name__}"
-    require(hasattr(model, "new_cache"), got, "a Decoder", "Of what load gives, pass .model.")
+    _require(model, speculate)
     require_positive(max_new_tokens=max_new_tokens)
-    _require_count(speculate)
     stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
     tokens, real = _padded(model, prompts)
     texts, length = tokens.shape
@@ -142,7 +140,9 @@ def stream(
     return decode(prompt, step, choose, max_new_tokens, stop, drafts)
 
 
-def _require_count(speculate: int) -> None:
+def _require(model: Decoder, speculate: int) -> None:
+    got, fix = f"a model of type {type(model).__name__}", "Of what load gives, pass .model."
+    require(hasattr(model, "layer_window"), got, "a Decoder", fix)
     whole = isinstance(speculate, int) and speculate >= 0
     require(whole, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
 
@@ -312,9 +312,9 @@ class Continuation:
         rule: SamplingRule = GREEDY,
         speculate: int = 0,
     ) -> None:
+        _require(model, speculate)
         self.max_seq_len = model.config.max_seq_len if max_seq_len is None else max_seq_len
         require_positive(max_seq_len=self.max_seq_len)
-        _require_count(speculate)
         self._model, self._rule, self._speculate = model, rule, speculate
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.device)
