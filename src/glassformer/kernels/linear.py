@@ -65,8 +65,8 @@ def linear(
 ) -> Float[Tensor, "*batch out"]:
     """``x @ weight.T + bias``: :func:`definition`, by the fastest form for the number of tokens and the processor.
 
-    In bfloat16 all forms add in float32 and round once. A few tokens without gradients have the same bits in every
-    batch of up to that many, and on any number of threads.
+    In bfloat16 all forms add in float32 and round once. A few tokens that C++ multiplies, without gradients and by 2^18
+    weights or more, have the same bits in every batch of up to that many, and on any number of threads.
     """
     # Asked first: of small models the call itself would be 1 % of the time.
     if x.is_meta or weight.is_meta or (bias is not None and bias.is_meta):

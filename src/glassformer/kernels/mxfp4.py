@@ -146,10 +146,10 @@ def expand_natively(library: Library, blocks: Tensor, scales: Tensor, out: Tenso
 def multiply_natively(library: Library, x: Tensor, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
     """:func:`multiply` in C++, for contiguous tensors; ``x`` is bfloat16 or float32, ``out`` is float32.
 
-    Each weight is read once and never stored expanded. Products are summed in float32, in an order that depends on the
-    level alone: a token's result has the same bits in every batch and with every number of threads. Tokens of bfloat16
-    are multiplied in fixed point, as 16-bit integers relative to the greatest of 32, which is exact to 2^-16 of it;
-    more than :data:`FEW` of them in bfloat16 where the processor has such products.
+    Each weight is read once and never stored expanded. Tokens of bfloat16 are multiplied in fixed point, as 16-bit
+    integers relative to the greatest of 32, which is exact to 2^-16 of it; more than :data:`FEW` of them in bfloat16
+    where the processor has such products. Either way products are summed in float32, in an order that depends on the
+    level alone: a token's result has the same bits in every such batch and with every number of threads.
     """
     (rows, groups), tokens, threads = scales.shape, len(x), _threads(scales.numel())
     in_bfloat16 = library.level == LEVELS.index("AVX-512 with bfloat16 products") and tokens > FEW
