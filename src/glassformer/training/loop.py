@@ -13,7 +13,7 @@ from torch import nn
 
 from glassformer.errors import require
 from glassformer.modes import keeping_modes
-from glassformer.training.checkpoint import load_optimizers, load_weights
+from glassformer.training.checkpoint import load_optimizers, load_weights, plain_model
 from glassformer.training.config import TrainingConfig
 from glassformer.training.metrics import MetricsFile, Progress, Record, TensorBoard, read_records
 from glassformer.training.run_directory import Best, Description, RunDirectory, RunState
@@ -103,6 +103,8 @@ def train(
     accelerator = open_accelerator(config.precision)
     run = None if directory is None else RunDirectory(Path(directory), writes=accelerator.is_main_process)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+    # Mixed precision replaces forward(), and Accelerate's unwrap_model() would take the caller's decorators off it.
+    forwards = [(vars(module), vars(module).get("forward")) for module in (model, plain_model(model))]
     with keeping_modes(model), torch.random.fork_rng(devices=devices), StopRequest() as stop:
         try:
             loop = _Loop(accelerator, model, task, config, run, resume, description or {}, progress)
@@ -113,8 +115,11 @@ def train(
         finally:
             if run is not None:
                 run.unlock()
-            # Undoes what mixed precision did to forward().
-            accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+            for attributes, forward in forwards:
+                attributes.pop("_original_forward", None)
+                attributes.pop("forward", None)
+                if forward is not None:
+                    attributes["forward"] = forward
     return TrainingResult(
         step=loop.state.step,
         ending=ending,
