@@ -77,8 +77,8 @@ def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
     require(
         len(inside) > 0,
         f"{shown(path)}, which holds no model",
-        "a run of a lab or of 'glassformer train', a checkpoint of a BERT, Mixtral or glassformer model, or a head",
-        "Correct the path.",
+        "a run of a lab or of 'glassformer train', a checkpoint, a GGUF file, or a head",
+        "Correct the path. In Python gf.explore() also takes a model, such as one of a training run of your own.",
     )
     return inside
 
