@@ -385,7 +385,7 @@ class ConvertFlags:
     family that IN is of, or the first that has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's
     layout. glassformer: every part unchanged."""
     kind: GgufKind = "F16"
-    """Format of the matrices of a GGUF file. Q8_0 rounds to 8 bits."""
+    """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8 bits."""
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
     replace: FlagCreatePairsOff[bool] = False
