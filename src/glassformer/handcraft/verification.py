@@ -56,7 +56,7 @@ class Certificate:
             values of all pairs of places, and covers all sequences though only some were run. "samples" proves nothing.
         criterion: The condition on every output.
         num_checked: Number of sequences run, of ``num_possible``.
-        num_right: Number of their ``num_outputs`` whose readout is correct.
+        num_right: Number of their ``num_outputs`` whose readout is correct, or whose error is within the tolerance.
         largest_error: Largest absolute error of these, that of ``worst``.
         margin: Smallest difference between a query's best wanted score and its best unwanted one; None if no query
             has unwanted keys, or if neither all sequences were run nor a description says which keys are wanted.
@@ -95,7 +95,7 @@ class Certificate:
 
     def __str__(self) -> str:
         share = self.num_right / self.num_outputs
-        margin = f"{self.margin:.6g}" if self.margin is not None else "none needed"
+        margin = f"{self.margin:.6g}" if self.margin is not None else "none"
         known = math.isfinite(self.bound)
         checked = f"{self.num_checked:,}"
         possible = f"{self.num_possible:,}" if self.num_possible < 10**12 else rounded(self.num_possible)
@@ -232,10 +232,11 @@ class _Tally:
         right = error < self.task.decisive_error
         doubtful = counted & ~right
         right[doubtful] = self.task.is_right(output[doubtful], target[doubtful])
-        failing = counted & ~(right if self.tolerance is None else error <= self.tolerance)
+        solved = right if self.tolerance is None else error <= self.tolerance
+        failing = counted & ~solved
         self.num_sequences += len(block.tokens)
         self.num_outputs += int(counted.sum())
-        self.num_right += int((right & counted).sum())
+        self.num_right += int(((right | solved) & counted).sum())
         if error.max() > self.largest_error:
             self.largest_error = float(error.max())
             self.worst = self._failure(cases, output, int(error.argmax()))
