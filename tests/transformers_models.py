@@ -7,6 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from glassformer.layers.quantized.packed_experts import PackedMixture
+from small_models import decoder
+
 transformers = pytest.importorskip("transformers")
 
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
@@ -88,6 +91,21 @@ def gpt_oss(**changes: Any) -> nn.Module:
     for layer in model.model.layers:
         nn.init.normal_(layer.self_attn.sinks)
     return model
+
+
+THEIRS: dict[str, Callable[..., nn.Module]] = {**FAMILIES, **RELATIVES, "gpt-oss": gpt_oss}
+NARROW = ("packed", "mixtral", "gpt-oss")
+"""Whose experts have no kernel for float64."""
+
+
+def packed(**options: Any) -> nn.Module:
+    """A decoder of ours whose experts are packed."""
+    model = decoder(hidden_dim=32, ff_dim=32, num_experts=4, **options)
+    for block in model.layers:
+        if block.ffn.down_bias is not None:
+            nn.init.normal_(block.ffn.down_bias)
+        block.ffn = PackedMixture.pack(block.ffn)
+    return model.eval()
 
 
 def exact(model: Any) -> None:

@@ -13,25 +13,21 @@ from glassformer.observe.circuits import Circuit, composition_scores, ov_circuit
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from refusals import refused
 from small_models import decoder, encoder
-from transformers_models import FAMILIES, RELATIVES, gpt_oss
+from transformers_models import FAMILIES, NARROW, THEIRS
 
 MODELS: dict[str, Any] = {
     "dense": decoder,
     "grouped": lambda: decoder(num_kv_heads=2, key_weights=True),
     "attention only": lambda: decoder(ff_dim=0, rope_layout="interleaved"),
     "experts": lambda: decoder(num_experts=4, sinks=True, rope_scaling=Yarn(8.0)),
-    "gpt2": FAMILIES["gpt2"],
-    "llama": FAMILIES["llama"],
-    "mistral": RELATIVES["mistral"],
-    "mixtral": FAMILIES["mixtral"],
-    "gpt_oss": gpt_oss,
+    **{name: THEIRS[name] for name in ("gpt2", "llama", "mistral", "mixtral", "gpt-oss")},
 }
 each_model = pytest.mark.parametrize("kind", MODELS)
 
 
 def made(kind: str) -> nn.Module:
     model: nn.Module = MODELS[kind]().eval()
-    if kind not in ("mixtral", "gpt_oss"):  # whose experts have no kernel in float64
+    if kind not in NARROW:
         model.double()
     with torch.no_grad():
         for name, weight in model.named_parameters():

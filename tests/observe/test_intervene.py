@@ -32,7 +32,7 @@ from glassformer.observe.intervene import intervene
 from processes import printed
 from refusals import refused
 from small_models import MODELS, decoder, encoder, encoder_decoder
-from transformers_models import EXPERTS, FAMILIES, RELATIVES, gpt_oss
+from transformers_models import EXPERTS, NARROW, THEIRS
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -55,13 +55,13 @@ def run(model: nn.Module, tokens: Tensor) -> Tensor:
     return out if isinstance(out, Tensor) else next(iter(out.values()))
 
 
-SUBJECTS: dict[str, Any] = {**MODELS, **FAMILIES, **RELATIVES, "gpt-oss": gpt_oss}
+SUBJECTS: dict[str, Any] = {**MODELS, **THEIRS}
 
 
 def made(name: str) -> tuple[nn.Module, float]:
     """The model, in float64 unless its experts have no such kernel, and the tolerance that its dtype allows."""
     model = SUBJECTS[name]().eval()
-    return (model, 1e-5) if name in ("mixtral", "gpt-oss") else (model.double(), 1e-12)
+    return (model, 1e-5) if name in NARROW else (model.double(), 1e-12)
 
 
 def learned(**changes: Any) -> Decoder:

@@ -6,35 +6,23 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
-from transformers_models import FAMILIES, RELATIVES, gpt_oss, logits_of
+from transformers_models import FAMILIES, NARROW, THEIRS, logits_of, packed
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
-EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "sinks": True, "key_weights": True, "attention_bias": True}
-
-
-def packed() -> nn.Module:
-    model = decoder(**{**EXPERTS, "hidden_dim": 32, "ff_dim": 32})
-    for block in model.layers:
-        block.ffn = PackedMixture.pack(block.ffn)
-    return model
-
-
+EXPERTS = {"num_kv_heads": 2, "window": 3, "sinks": True, "key_weights": True, "attention_bias": True}
 MODELS: dict[str, Any] = {
     "decoder": decoder,
     "attention only": lambda: decoder(ff_dim=0),
-    "packed": packed,
-    "experts": lambda: decoder(**EXPERTS, ff_bias=True, tied_output=True),
-    **{name: FAMILIES[name] for name in ("gpt2", "llama", "mixtral")},
-    **{name: RELATIVES[name] for name in ("mistral", "qwen2")},
-    "gpt-oss": gpt_oss,
+    "packed": lambda: packed(**EXPERTS),
+    "experts": lambda: decoder(**EXPERTS, num_experts=4, ff_bias=True, tied_output=True),
+    **{name: make for name, make in THEIRS.items() if name not in ("bert", "roberta")},
 }
 
 
@@ -44,7 +32,7 @@ def made(name: str) -> tuple[nn.Module, float]:
         for weight in model.parameters():
             if weight.dim() == 1:
                 weight.add_(torch.randn_like(weight) / 10)
-    if name in ("packed", "mixtral", "gpt-oss"):  # their experts have no float64
+    if name in NARROW:
         return model, 1e-5
     return model.double(), 1e-6 if name in ("llama", "mistral", "qwen2") else 1e-10  # whose norms compute in float32
 

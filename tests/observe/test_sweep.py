@@ -21,7 +21,7 @@ from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import SWEPT, ablation_steps, ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
-from transformers_models import EXPERTS, FAMILIES, RELATIVES, gpt_oss, logits_of, metric, pair
+from transformers_models import EXPERTS, FAMILIES, THEIRS, gpt_oss, logits_of, metric, packed, pair
 
 DENSE = [site for site in SWEPT if site not in ("experts", "neurons")]
 
@@ -31,8 +31,7 @@ MAKERS: dict[str, Any] = {
     "experts": lambda: decoder(**EXPERTS),
     "encoder": encoder,
     "pre-norm": lambda: encoder(norm_first=True),
-    **FAMILIES,
-    **RELATIVES,
+    **THEIRS,
     "gpt-oss": lambda: gpt_oss(initializer_range=0.2),
 }
 
@@ -187,18 +186,9 @@ def test_what_cannot_be_swept_is_refused() -> None:
         _ = ablation_sweep(model, clean, metric).restored
 
 
-def packed() -> nn.Module:
-    model = decoder(hidden_dim=32, ff_dim=32, num_experts=4, expert_format="mxfp4", ff_bias=True)
-    dense = decoder(hidden_dim=32, ff_dim=32, num_experts=4, ff_bias=True)
-    for layer, other in zip(model.layers, dense.layers, strict=True):
-        nn.init.normal_(other.ffn.down_bias)
-        layer.ffn = PackedMixture.pack(other.ffn)
-    return model.eval()
-
-
 MIXTURES = {
     "own": lambda: decoder(**EXPERTS, ff_bias=True).double().eval(),
-    "packed": packed,
+    "packed": lambda: packed(ff_bias=True),
     "mixtral": lambda: FAMILIES["mixtral"](initializer_range=0.2),  # whose experts have no kernel for float64
     "gpt-oss": lambda: gpt_oss(initializer_range=0.2),
 }
