@@ -11,13 +11,14 @@ from random import Random
 from typing import Any
 
 import torch
+from edit_cases import resolved
 from plain import replaced
 from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import Edit, add, change, forbid, put, scale, zero
-from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.hook_points import ROLES, HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.sweep import Sweep, ablation_sweep, patch_sweep
@@ -155,33 +156,20 @@ def drawn(seed: int) -> Case:
 
 
 def _texts(chance: Random, kind: str, rows: int, length: int, told: list[str]) -> tuple[dict[str, Tensor], ...]:
-    both = []
-    changed = chance.randrange(length)
-    first = [chance.randint(0, length - 2) for _ in range(rows)] if chance.random() < 0.4 else [0] * rows
-    real = torch.arange(length) >= torch.tensor(first)[:, None]
-    base = torch.randint(2, 20, (rows, length))
-    for changing in (False, True):
-        tokens = base.clone()
-        if changing:
-            tokens[:, changed] = 1
-        if "encoder-decoder" in kind:
-            both.append({"source": tokens, "target": tokens[:, :5].clone()})
-        elif "encoder" in kind:
-            both.append({"": tokens})
-        elif not any(first) or kind == "gemma2":
-            alone = chance.random() < 0.5 or (changing and "" in both[0])
-            both.append({"": tokens} if alone else {_name(kind): tokens})
-        else:
-            told.append(f"padded {first}")
-            mask = {"key_padding": real} if kind.startswith(OURS) else {"attention_mask": real.long()}
-            both.append({_name(kind): tokens, **mask})
-    if set(both[0]) != set(both[1]):
-        both = [{"" if name == _name(kind) else name: each for name, each in one.items()} for one in both]
-    return tuple(both)
-
-
-def _name(kind: str) -> str:
-    return "tokens" if kind.startswith(OURS) else "input_ids"
+    """Two batches that differ at one position, some of them padded on the left."""
+    clean = torch.randint(2, 20, (rows, length))
+    corrupted = clean.clone()
+    corrupted[:, chance.randrange(length)] = 1
+    if "encoder-decoder" in kind:
+        return tuple({"source": tokens, "target": tokens[:, :5].clone()} for tokens in (clean, corrupted))
+    name = "tokens" if kind.startswith(OURS) else "input_ids"
+    masks: dict[str, Tensor] = {}
+    if "encoder" not in kind and kind != "gemma2" and chance.random() < 0.4:
+        first = [chance.randint(0, length - 2) for _ in range(rows)]
+        real = torch.arange(length) >= torch.tensor(first)[:, None]
+        told.append(f"padded {first}")
+        masks = {"key_padding": real} if kind.startswith(OURS) else {"attention_mask": real.long()}
+    return tuple({name: tokens, **masks} for tokens in (clean, corrupted))
 
 
 def _carry(chance: Random, case: Case) -> None:
@@ -245,11 +233,10 @@ def _edit(chance: Random, case: Case, rows: int, length: int) -> None:
     width = min(length, 5)
     for _ in range(chance.randint(1, 3)):
         site = chance.choice([*STREAM, "k", "q", "residual_between", "scores", "logits"])
-        role = {"residual_before": "block", "residual": "block", "residual_between": "block", "ffn": "ffn"}
         there = [
             each
             for each in points
-            if each.role == role.get(site, "logits" if site == "logits" else "attention")
+            if each.role == ROLES[site]
             and (site != "residual_between" or each.between is not None)
             and (site not in STREAM or place_of(each, site)[0] is not None)
         ]
@@ -272,43 +259,26 @@ def _edit(chance: Random, case: Case, rows: int, length: int) -> None:
             case.edits.append(forbid(queries=queries, keys=0, modules=[point.name]))
             case.plain.append((site, point, lambda values: values))
             continue
-        function = _functions(number)[sort]
-        if sort == "text":  # a value for each text, which a copy must not mix up
-            count = 1 if examples is not None else rows
-            ends = (1, 1, 1) if site in ("heads", "k", "q") else (1, 1)
-            value = torch.arange(count).view(-1, *ends).to(next(case.model.parameters()).dtype) / 3 + 0.1
-            function = lambda values, value=value: value.expand(values.shape)  # noqa: E731
-            edit = put(site, value, **where)
-        elif sort == "sine":
-            edit = change(site, function, **where)
-        else:
-            edit = {"zero": zero(site, **where), "scale": scale(site, number, **where)}.get(
-                sort, {"add": add, "put": put}.get(sort, put)(site, number, **where)
-            )
+        # A value for each text, which a copy must not mix up.
+        each = torch.arange(1 if examples is not None else rows).to(next(case.model.parameters()).dtype) / 3 + 0.1
+        each = each.view(-1, *((1, 1, 1) if site in ("heads", "k", "q") else (1, 1)))
+        edit, function = {
+            "zero": (zero(site, **where), torch.zeros_like),
+            "scale": (scale(site, number, **where), lambda values, number=number: values * number),
+            "add": (add(site, number, **where), lambda values, number=number: values + number),
+            "put": (put(site, number, **where), lambda values, number=number: torch.full_like(values, number)),
+            "sine": (change(site, torch.sin, **where), torch.sin),
+            "text": (put(site, each, **where), lambda values, each=each: each.expand(values.shape)),
+        }[sort]
         case.edits.append(edit)
         case.plain.append((site, point, _at(site, point, examples, queries, heads, function)))
-
-
-def _functions(number: float) -> dict[str, Callable[[Tensor], Tensor]]:
-    return {
-        "zero": torch.zeros_like,
-        "scale": lambda values: values * number,
-        "add": lambda values: values + number,
-        "put": lambda values: torch.full_like(values, number),
-        "sine": torch.sin,
-        "text": lambda values: values,
-    }
 
 
 def _at(site: str, point: HookPoint, examples: Any, queries: Any, heads: Any, function: Any) -> Any:
     """``function`` of a part of a tensor [batch, position, dim]."""
 
     def several(given: Any, size: int) -> list[int]:
-        return (
-            list(range(size))
-            if given is None
-            else [each % size for each in (given if isinstance(given, tuple) else (given,))]
-        )
+        return resolved(slice(None) if given is None else given, size)
 
     def changed(values: Tensor) -> Tensor:
         split = values.unflatten(-1, (point.heads, -1)).transpose(1, 2) if site == "heads" else values
@@ -325,8 +295,7 @@ def _at(site: str, point: HookPoint, examples: Any, queries: Any, heads: Any, fu
 
 def run(case: Case, texts: Mapping[str, Tensor]) -> Tensor:
     """The logits, [batch, position, class]."""
-    named = dict(texts)
-    out: Any = case.model(*([named.pop("")] if "" in named else ()), **named)
+    out: Any = case.model(**texts)
     out = out if isinstance(out, Tensor) else out.logits
     return out if out.dim() == 3 else out[:, None]
 
@@ -415,14 +384,7 @@ def _compare(chance: Random, case: Case) -> list[str]:
 
 
 def _point(case: Case, site: str, layer: int) -> HookPoint:
-    role = {
-        "ffn": "ffn",
-        "ffn_input": "ffn",
-        "residual": "block",
-        "residual_before": "block",
-        "residual_between": "block",
-    }.get(site, "attention")
-    points = [each for each in find_hook_points(case.model) if each.role == role and each.layer == layer]
+    points = [each for each in find_hook_points(case.model) if each.role == ROLES[site] and each.layer == layer]
     return next(each for each in points if not each.source and not each.cross)
 
 
@@ -477,9 +439,8 @@ def _single(case: Case, site: str, point: HookPoint, where: Mapping[str, int], n
 
 def _readings(case: Case) -> list[str]:
     """What is wrong with the lens and with direct logits, where they do not refuse."""
-    found, texts = [], dict(case.clean)
-    given: Any = texts[""] if set(texts) == {""} else texts
-    logits = run(case, texts)
+    found, given = [], case.clean
+    logits = run(case, given)
     for name, look in (
         ("lens", lambda: logit_lens(case.model, given)[-1] - logits),
         ("total", lambda: direct_logits(case.model, given, 3, 1).total - logits[:, -1, 3] + logits[:, -1, 1]),
