@@ -13,43 +13,7 @@ from glassformer.kernels.pattern import CAUSAL, FULL, Pattern
 from glassformer.layers.attention import Attended, attend, matrices, watching
 from glassformer.observe.cost import peak_bytes
 from refusals import refused
-
-
-def reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: Pattern = FULL,
-    *,
-    scale: float | None = None,
-    key_weights: Tensor | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """Attention as the textbook writes it, in float64: every score, every weight, the sink as one more column."""
-    q, k, v = q.double(), k.double(), v.double()
-    batch, heads, queries, head_dim = q.shape
-    k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
-    keys = k.shape[2]
-    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * (head_dim**-0.5 if scale is None else scale)
-    if key_weights is not None:
-        scores = scores * key_weights.double()[:, None, None]
-    behind = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
-    allowed = torch.ones(batch, 1, queries, keys, dtype=torch.bool)
-    if pattern.causal:
-        allowed = allowed & (behind >= 0)
-    if pattern.window is not None:
-        allowed = allowed & (behind < pattern.window)
-    if pattern.key_padding is not None:
-        allowed = allowed & pattern.key_padding[:, None, None, :]
-    sees = allowed.any(-1, keepdim=True)
-    scores = scores.masked_fill(
-        ~allowed & sees, float("-inf")
-    )  # a row without keys keeps its scores, and is zeroed below
-    if sinks is not None:
-        column = sinks.double()[:, None, None].expand(batch, heads, queries, 1)
-        scores = torch.cat([scores, column], dim=-1)
-    weights = scores.softmax(-1)[..., :keys]
-    return (weights @ v) * sees
+from textbook_attention import textbook
 
 
 @dataclass(frozen=True)
@@ -74,7 +38,9 @@ class Case:
         return attend(self.q, self.k, self.v, self.pattern, **self.options)
 
     def reference(self) -> Tensor:
-        return reference(self.q, self.k, self.v, self.pattern, **self.options)
+        scale = self.q.shape[3] ** -0.5 if self.options["scale"] is None else self.options["scale"]
+        given = Attended(self.q, self.k, self.v, pattern=self.pattern, **{**self.options, "scale": scale})
+        return textbook(given)[1] @ self.v.double().repeat_interleave(given.group, 1)
 
 
 def make_case(

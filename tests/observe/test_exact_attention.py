@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +10,7 @@ from glassformer.observe import exact_attention
 from glassformer.observe.cost import peak_bytes
 from glassformer.observe.exact_attention import attention_weights, exact_rows, seen_keys
 from refusals import refused
+from textbook_attention import textbook
 
 
 @st.composite
@@ -45,52 +44,23 @@ def attentions(draw: st.DrawFn) -> Attended:
     )
 
 
-def by_hand(given: Attended, batch: int, head: int, query: int) -> tuple[list[float], list[float], float]:
-    """Scores, weights and the sink's share of one query, number by number."""
-    keys = given.k.shape[2]
-    position = keys - given.q.shape[2] + query
-    scores = []
-    for key in range(keys):
-        pattern, padding = given.pattern, given.pattern.key_padding
-        seen = not pattern.causal or key <= position
-        seen = seen and (pattern.window is None or key > position - pattern.window)
-        seen = seen and (padding is None or bool(padding[batch, key]))
-        score = sum(
-            float(a) * float(b)
-            for a, b in zip(given.q[batch, head, query], given.k[batch, head // given.group, key], strict=True)
-        )
-        score *= given.scale * (1.0 if given.key_weights is None else float(given.key_weights[head]))
-        if given.mask is not None:
-            entry = given.mask.expand(given.q.shape[0], given.q.shape[1], -1, -1)[batch, head, query, key]
-            seen = seen and (given.mask.dtype != torch.bool or bool(entry))
-            score += float(entry) if given.mask.dtype != torch.bool else 0.0
-        scores.append(score if seen else -math.inf)
-    terms = [math.exp(score) for score in scores]
-    sink = 0.0 if given.sinks is None else math.exp(float(given.sinks[head]))
-    total = sum(terms) + sink
-    return scores, [term / total if total else 0.0 for term in terms], sink / total if total else 0.0
-
-
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
-def test_rows_are_those_of_a_plain_loop(data: st.DataObject) -> None:
+def test_rows_are_those_of_the_textbook(data: st.DataObject) -> None:
     case = data.draw(attentions())
-    batch, heads, queries, _ = case.q.shape
+    _, heads, queries, _ = case.q.shape
     some_heads = sorted(data.draw(st.sets(st.integers(0, heads - 1), min_size=1)))
     some_queries = sorted(data.draw(st.sets(st.integers(0, queries - 1), min_size=1)))
     rows = exact_rows(case, some_heads, some_queries, ("weights", "scores", "sinks"))
     first, last = seen_keys(case, some_queries)
     assert rows.first == first
-    for b in range(batch):
-        for h, head in enumerate(some_heads):
-            for i, query in enumerate(some_queries):
-                scores, weights, sink = by_hand(case, b, head, query)
-                assert all(weight == 0 for weight in weights[:first] + weights[last:])
-                expected = torch.tensor([scores[first:last], weights[first:last]])
-                torch.testing.assert_close(rows.scores[b, h, i], expected[0], rtol=1e-5, atol=1e-5)
-                torch.testing.assert_close(rows.weights[b, h, i], expected[1], rtol=0, atol=1e-6)
-                if case.sinks is not None:
-                    assert abs(float(rows.sinks[b, h, i]) - sink) <= 1e-6
+    scores, weights, sinks = (each[:, some_heads][:, :, some_queries] for each in textbook(case))
+    assert not weights[..., :first].any()
+    assert not weights[..., last:].any()
+    torch.testing.assert_close(rows.scores.double(), scores[..., first:last], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rows.weights.double(), weights[..., first:last], rtol=0, atol=1e-6)
+    if case.sinks is not None:
+        torch.testing.assert_close(rows.sinks.double(), sinks, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("window", [None, 3, 40])
