@@ -1,14 +1,10 @@
-import os
 from typing import Any
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from glassformer.kernels import mxfp4 as kernel_module
 from glassformer.kernels.mxfp4 import PackedExperts
@@ -34,25 +30,9 @@ def make(**options: Any) -> PackedMixture:
     return mixture
 
 
-def token_by_token(mixture: PackedMixture, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """The definition in float64, with numbers expanded by transformers."""
-    packed = (mixture.gate_up_blocks, mixture.gate_up_scales), (mixture.down_blocks, mixture.down_scales)
-    gate_up, down = (convert_moe_packed_tensors(*each, dtype=torch.float32).double() for each in packed)
-    x, weights, out = x.double(), weights.double(), torch.zeros(x.shape, dtype=torch.float64)
-    for t, choices in enumerate(indices.tolist()):
-        for weight, e in zip(weights[t], choices, strict=True):
-            inside = x[t] @ gate_up[e]
-            if mixture.gate_up_bias is not None:
-                inside = inside + mixture.gate_up_bias[e].double()
-            gate, up = inside[0::2], inside[1::2]
-            if mixture.clamp is None:
-                hidden = gate * torch.sigmoid(gate) * up
-            else:
-                gate, up = gate.clamp(max=mixture.clamp.limit), up.clamp(-mixture.clamp.limit, mixture.clamp.limit)
-                hidden = gate * torch.sigmoid(mixture.clamp.alpha * gate) * (up + 1)
-            output = hidden @ down[e]
-            out[t] += weight * (output if mixture.down_bias is None else output + mixture.down_bias[e].double())
-    return out
+def exactly(mixture: PackedMixture, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """In float64, by the dense mixture, which its own tests compare with a loop over tokens."""
+    return mixture.unpack(torch.float64).mix(x.double(), weights.double(), indices).detach()
 
 
 @given(
@@ -65,7 +45,7 @@ def token_by_token(mixture: PackedMixture, x: Tensor, weights: Tensor, indices: 
     st.integers(0, 100),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_it_is_the_loop_over_tokens(
+def test_it_is_the_dense_mixture(
     path: str,
     tokens: int,
     experts: tuple[int, int],
@@ -85,7 +65,7 @@ def test_it_is_the_loop_over_tokens(
         out = mixture(x)
         weights, indices, _ = mixture.router.choose(x[0])
     assert out.dtype == dtype
-    expected = token_by_token(mixture, x[0], weights, indices)
+    expected = exactly(mixture, x[0], weights, indices)
     # In bfloat16 the activation and the output are rounded to 8 bits.
     near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype] * float(expected.abs().max() + 1)
     torch.testing.assert_close(out[0].double(), expected, rtol=0, atol=near)
@@ -102,7 +82,7 @@ def test_it_is_no_further_from_the_truth_than_expanded_weights(path: str, tokens
     with torch.no_grad():
         weights, indices, _ = mixture.router.choose(x)
         ours, theirs = mixture(x).double(), dense(x).double()
-    truth = token_by_token(mixture, x, weights, indices)
+    truth = exactly(mixture, x, weights, indices)
     assert float((ours - truth).norm()) <= 1.2 * float((theirs - truth).norm())
     assert float((ours - truth).norm()) <= 4 * torch.finfo(dtype).eps * float(truth.norm())
 
@@ -190,6 +170,9 @@ def test_a_dense_mixture_packs_and_unpacks() -> None:
     packed = PackedMixture.pack(dense)
     assert not packed.training
     again = packed.unpack(torch.float32)
+    rows = mxfp4.decode(packed.gate_up_blocks, packed.gate_up_scales, torch.float32)  # as gpt-oss stores them
+    assert torch.equal(rows[:, 0::2], again.gate)
+    assert torch.equal(rows[:, 1::2], again.up)
     for name in ("gate", "up", "down"):
         rounded = mxfp4.decode(*mxfp4.encode(getattr(dense, name)), torch.float32)
         torch.testing.assert_close(getattr(again, name).data, rounded, rtol=0, atol=0)
