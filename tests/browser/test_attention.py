@@ -11,7 +11,6 @@ from playwright.sync_api import Locator, Page, Position, expect
 from glassformer.explorer import messages as m
 
 from .attention_page import Reading, cell_at, hover_cell, shown_value, state
-from .conftest import LOOKS, check_look
 
 TEXT = "1 4 0 5 3 0 2 6 1 1 5 4"
 MODEL = "recurrence"
@@ -238,23 +237,3 @@ def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: A
     hover_cell(page, 0, best, (stack.queries, stack.keys))
     expect(page.locator(".readout .token").nth(1)).to_have_text(f"{asked.run.source[best]}{best}")
     assert shown_value(page) == pytest.approx(row[best], rel=0.006)
-
-
-SHAPES = {**dict.fromkeys(("matrix", "lines", "words"), ".reads li"), "layers": ".tops li", "heads": ".heads canvas"}
-"""What a shape shows at the latest."""
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("look", LOOKS)
-def test_every_shape_is_accessible_and_fits(open_page: Any, go: Any, shape: str, look: str) -> None:
-    page = open_page(phone="phone" in look, dark="dark" in look)
-    go(page, model=MODEL, text=TEXT, shape=shape, pin=9, layer=1)
-    expect(page.locator(SHAPES[shape]).first).to_be_visible()
-    check_look(page, f"attention-{shape}-{look}")
-
-
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_comparison_is_accessible_and_fits(open_page: Any, go: Any, look: str) -> None:
-    page = open_page(phone="phone" in look, dark="dark" in look)
-    go(page, model=MODEL, text=TEXT, versus='{"layer":1,"head":0}', pin=9)
-    check_look(page, f"attention-compare-{look}")

@@ -16,7 +16,7 @@ from glassformer.handcraft.tasks import identity, unique
 from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import read_head, write_head
 
-from .conftest import Go, check_fits, check_look, eventually, screenshot, settled
+from .conftest import Go, check_fits, eventually, screenshot, settled
 from .design_page import cell, changed, showing
 
 READ_TABLE = """(name) => {
@@ -381,12 +381,3 @@ def test_long_numbers_and_wrong_texts_do_not_widen_the_page(open_page: Callable[
     page.keyboard.type("no number at all, " * 6)
     press(page, "Enter")
     check_fits(page)
-
-
-@pytest.mark.slow
-def test_it_fits_a_phone_and_has_no_accessibility_fault(open_page: Callable[..., Page], show: Go) -> None:
-    cells = json.dumps({"Vm.0.0": "1", "Qm.0.0": "-"})
-    for phone, is_dark, name in ((False, True, "dark"), (True, False, "phone"), (True, True, "phone-dark")):
-        page = open_page(phone=phone, dark=is_dark)
-        show(page, cells=cells)
-        check_look(page, f"design-{name}")

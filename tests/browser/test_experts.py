@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from glassformer.explorer.messages import Ask, AskExperts, Experts
 
-from .conftest import Go, check_look
+from .conftest import Go
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -166,10 +166,3 @@ def test_4096_tokens_draw_only_what_is_seen(page: Page, show: Go) -> None:
     page.locator(".experts .overview").click()
     expect(page.locator(".place[data-token='2048'] > .word")).to_have_text(str(numbers[2048]))
     assert page.locator(".experts .place").count() < 120
-
-
-@pytest.mark.parametrize("kind", ["wide", "phone-dark"])
-def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go) -> None:
-    page = open_page(phone="phone" in kind, dark="dark" in kind)
-    show(page, pin=6, expertLayer=1)
-    check_look(page, f"experts-{kind}")

@@ -19,7 +19,7 @@ from glassformer.programs.library import PROGRAMS
 from glassformer.programs.saved import save_program
 from sorting import SORTED, sorting
 
-from .conftest import Go, Open, check_look, screenshot, settled
+from .conftest import Go, screenshot, settled
 
 ROWS = """(label) => [...document.querySelector(`table[aria-label="${label}"]`).querySelectorAll('tbody tr')]
   .map((row) => [...row.querySelectorAll('th, td:not(.more)')].map((cell) => cell.innerText.split('\\n')[0]))"""
@@ -136,15 +136,6 @@ def test_a_stored_program_is_shown_without_a_definition(
     assert page.locator(".positions i").count() == 0
     assert variables(page)["tokens"] == list("abcabc")
     screenshot(page, "program-stored")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["light", "phone-dark"])
-def test_it_fits_and_is_accessible(kind: str, open_page: Open, go: Go) -> None:
-    page = open_page(phone="phone" in kind, dark="dark" in kind)
-    go(page, model="program-shuffle-dyck-2")
-    expect(page.locator(".proof h2")).to_have_text("Holds")
-    check_look(page, f"program-shuffle-dyck-2-{kind}")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.generation.sampling import SamplingRule
 from small_models import decoder
 
-from .conftest import Go, check_look
+from .conftest import Go
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 
@@ -250,16 +250,6 @@ def test_typing_a_text_forgets_what_was_written(page: Page, show: Go) -> None:
     expect(page.locator(".trail li")).to_have_count(1)
     page.get_by_label("Text", exact=True).fill("1 2 3")
     expect(page.locator(".trail li")).to_have_count(0)
-
-
-@pytest.mark.parametrize("kind", ["wide", "phone-dark"])
-def test_it_looks_right(kind: str, open_page: Callable[..., Page], show: Go) -> None:
-    page = open_page(phone="phone" in kind, dark="dark" in kind)
-    show(page, temperature=1.6, topK=5, topP=0.85, seed=4)
-    page.get_by_role("button", name="Write ten").click()
-    expect(page.locator(".trail li")).to_have_count(10)
-    expect(page.get_by_role("button", name="Write ten")).to_be_visible()
-    check_look(page, f"sampling-{kind}")
 
 
 def test_a_text_that_cannot_be_read_is_answered_with_a_reason(page: Page, served: str, watch: Any) -> None:

@@ -14,7 +14,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 
 from .attention_page import cell_at, state
-from .conftest import LOOKS, Go, check_look
+from .conftest import Go
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -409,18 +409,6 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
     pages.get_by_role("button", name="Earlier").click()
     expect(pages).to_contain_text("128 to 191")
     expect(page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")).to_have_count(64)
-
-
-@pytest.mark.parametrize("kind", LOOKS)
-@pytest.mark.parametrize("which", ["recurrence", "sentiment", "lookup-facts"])
-def test_it_looks_right(kind: str, which: str, open_page: Callable[..., Page], go: Go) -> None:
-    page = open_page(phone="phone" in kind, dark="dark" in kind)
-    part = "cross" if which == "lookup-facts" else "self"
-    removed = json.dumps([{"part": part, "layer": 0, "head": 1}])
-    forbidden = json.dumps([{"part": part, "layer": 0, "head": 0, "query": 0, "key": 0}])
-    go(page, model=which, view="whatif", part=part, removed=removed, forbidden=forbidden)
-    expect(chips(page)).to_have_count(2)
-    check_look(page, f"what-if-{which}-{kind}")
 
 
 def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
