@@ -6,7 +6,7 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -121,6 +121,40 @@ def spaced_engine(byte_engine: Tokenizer) -> Tokenizer:
     engine = Tokenizer.from_str(byte_engine.to_str())
     engine.normalizer = normalizers.Prepend(" ")
     return engine
+
+
+@pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Run a command line that cannot be used: nothing on standard output, and one line that says why, or tyro's box."""
+    from glassformer.cli.main import main  # here, as above
+
+    def run(arguments: Sequence[object], *words: str, status: int = 2) -> None:
+        capsys.readouterr()
+        try:
+            found, lines = main([str(each) for each in arguments]), 1
+        except SystemExit as stopped:
+            found, lines = stopped.code, None
+        printed = capsys.readouterr()
+        said = " ".join(printed.err.replace("│", " ").split())
+        assert (found, printed.out) == (status, ""), printed
+        assert all(each in said for each in words), printed.err
+        assert lines is None or printed.err.count("\n") == lines
+        assert "Traceback" not in said
+
+    return run
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> Callable[..., object]:
+    """Run a command line that ends with this status, and give what it printed."""
+    from glassformer.cli.main import main  # here, as above
+
+    def run(arguments: Sequence[object], status: int = 0) -> object:
+        capsys.readouterr()
+        assert main([str(each) for each in arguments]) == status, capsys.readouterr()
+        return capsys.readouterr()
+
+    return run
 
 
 # Tests compare all instruction sets of this processor.
