@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from glassformer.checkpoints.bert import save_encoder
+from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.classifier import Classifier, save_classifier
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
@@ -24,7 +25,14 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.stored_models import Place, filled, run_weights, stamp_of, stored_entry
+from glassformer.explorer.loading.stored_models import (
+    Place,
+    filled,
+    language_model,
+    run_weights,
+    stamp_of,
+    stored_entry,
+)
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -95,6 +103,12 @@ def test_a_classifier(tmp_path: Path) -> None:
 def test_an_encoder_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
     save_encoder(encoder(vocab_size=7, num_layers=1, num_classes=None), tmp_path / "it")
     assert _read(tmp_path / "it").tokens == ["1", "2", "3"]
+
+
+def test_a_gguf_file_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
+    write_gguf(decoder(num_layers=1), tmp_path / "a.gguf", kind="F32")
+    entry = language_model(str(tmp_path / "a.gguf"), "it")
+    assert read(entry.open(), m.Ask(model="it", text=entry.card.text)).message.tokens == ["1", "2", "3"]
 
 
 def test_a_mixtral_checkpoint(tmp_path: Path) -> None:

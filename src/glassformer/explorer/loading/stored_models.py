@@ -27,7 +27,7 @@ from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import Model, course_model, facts_model, load_exact, recurrence_model
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
-from glassformer.generation.language_model import KNOWN, find_model, require_tokenizer
+from glassformer.generation.language_model import KNOWN, find_model
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 _T = TypeVar("_T")
@@ -176,11 +176,11 @@ def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
 def language_model(source: str, name: str) -> ModelEntry:
     """What :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
     found = find_model(source)
-    tokenizer = require_tokenizer(found)
     place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
-    help_text, experts = f"any text of up to {longest:,} tokens", found.config.num_experts is not None
-    card = _decoder_card(place, experts, f"{found.about}.", OPENING, help_text)
-    return ModelEntry(card, lambda: replace(wrap_model(found.load(), OPENING, tokenizer), card=card))
+    words = OPENING, f"any text of up to {longest:,} tokens"
+    text, help_text = words if found.tokenizer is not None else _TOKENS
+    card = _decoder_card(place, found.config.num_experts is not None, f"{found.about}.", text, help_text)
+    return ModelEntry(card, lambda: replace(wrap_model(found.load(), text, found.tokenizer), card=card))
 
 
 def installed_models() -> list[ModelEntry]:
