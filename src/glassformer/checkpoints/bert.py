@@ -20,7 +20,6 @@ from glassformer.checkpoints.shards import plan, write_tensors
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, nonfinite_weights, read_json, read_tensors, stored_tensors
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
-from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
 from glassformer.untrusted import json_value, read_text
 
@@ -132,8 +131,6 @@ def load_encoder(
     if first_position:
         state["positions.weight"] = state["positions.weight"][first_position:].clone()
     encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)
-    if isinstance(encoder.positions, SinusoidalPositions):
-        encoder.positions = SinusoidalPositions(config.hidden_dim, config.max_seq_len).to(dtype)
     return encoder
 
 

@@ -148,16 +148,15 @@ class SinusoidalPositions(nn.Module):
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
     """
 
-    table: Tensor
-
     def __init__(self, hidden_dim: int, max_seq_len: int) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, max_seq_len=max_seq_len)
         self.hidden_dim, self.max_seq_len = hidden_dim, max_seq_len
-        even = torch.arange(0, hidden_dim, 2, dtype=torch.float64)
-        angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float64), 10000.0 ** (-even / hidden_dim))
+        even = torch.arange(0, hidden_dim, 2, dtype=torch.float64, device="cpu")
+        positions = torch.arange(max_seq_len, dtype=torch.float64, device="cpu")
+        angles = torch.outer(positions, 10000.0 ** (-even / hidden_dim))
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-        self.register_buffer("table", waves[:, :hidden_dim].float(), persistent=False)
+        self.table = waves[:, :hidden_dim].float()  # not a buffer, as the frequencies of rotary embeddings
 
     def forward(self, x: Float[Tensor, "batch position hidden_dim"]) -> Float[Tensor, "batch position hidden_dim"]:
         """Add the positions 0, 1, ... to ``x``, in its dtype."""
@@ -168,4 +167,4 @@ class SinusoidalPositions(nn.Module):
             f"at most max_seq_len = {self.max_seq_len} positions of width hidden_dim = {self.hidden_dim}",
             "Build the positions with the width and the greatest length of their input.",
         )
-        return x + self.table[:length].to(x.dtype)
+        return x + self.table[:length].to(x)

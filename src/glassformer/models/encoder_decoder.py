@@ -271,7 +271,7 @@ class EncoderDecoder(nn.Module):
         if positions is not None:
             rows = positions.weight if isinstance(positions, nn.Embedding) else positions.table
             assert isinstance(rows, Tensor)
-            x = x + rows[start : start + x.shape[1]].to(x.dtype)
+            x = x + rows[start : start + x.shape[1]].to(x)
         return F.dropout(x, self.config.dropout) if self.training and self.config.dropout > 0 else x
 
     def _check_source(self, source: Tensor, source_real: Tensor | None) -> None:
