@@ -191,16 +191,16 @@ class ExploreFlags:
     """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
 
     Without arguments, the page begins with tours and questions, and offers the bundled models, language models from
-    installed packages and every run under --runs. RUN adds one model, which is shown first: the directory of a run or
-    checkpoint, the weights of a head, or the name of a bundled model. Without RUN, --text and --view are shown with the
-    first model that reads the text and has the view.
+    installed packages and every run under --runs. RUN comes first: a run, a checkpoint, a model's directory or a
+    directory of several, a GGUF file, a head, a compiled program, or a name, bundled or on the hub. Without RUN, --text
+    and --view are shown with the first model that reads the text and has the view.
 
     The page is served to this machine only, until Ctrl-C. With --save it is written to one file instead, which opens
     without a server and without network; with --save and --all to a directory, with a page for each bundled model.
     """
 
     run: Annotated[Positional[str | None], arg(metavar="[RUN]")] = None
-    """Model to look into: a run, a checkpoint, the weights of a head, or a name. None: all that are found."""
+    """Model to look into. None: all that are found."""
     runs: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Directory that is searched for runs."""
     text: str | None = None

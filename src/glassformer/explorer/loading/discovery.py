@@ -77,8 +77,8 @@ def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
     require(
         len(inside) > 0,
         f"{shown(path)}, which holds no model",
-        "a run of a lab or of 'glassformer train', a checkpoint, a GGUF file, or a head",
-        "Correct the path. In Python gf.explore() also takes a model, such as one of a training run of your own.",
+        "a run of a lab or of 'glassformer train', a model's directory, a head or a compiled program",
+        "Correct the path, or name a GGUF file itself. In Python explore() also takes a model.",
     )
     return inside
 
