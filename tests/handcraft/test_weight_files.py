@@ -182,11 +182,9 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ('{"km": [[1]], "Qm": [[1]], "Vm": [[1]]}', ["'km'", "Did you mean 'Km'?"]),
         ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "positions": [[1]]}', ["'positions'", "Did you mean 'pos'?"]),
         ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "xyz": 1}', ["'xyz'", "Known are Km, Qm, Vm, pos"]),
-        ('{"Km": [[1]], "Km": [[2]], "Qm": [[1]], "Vm": [[1]]}', ["'Km' twice"]),
         ('{"Km": [[NaN]], "Qm": [[1]], "Vm": [[1]]}', ["NaN"]),
         ('{"Km": [[-Infinity]], "Qm": [[1]], "Vm": [[1]]}', ["-Infinity"]),
         ('{"Km": [[1e999]], "Qm": [[1]], "Vm": [[1]]}', ["1e999"]),
-        ('{"Km": [[' + "9" * 5000 + ']], "Qm": [[1]], "Vm": [[1]]}', ["the number '9999", "..."]),
         ('{"Km": [[true]], "Qm": [[1]], "Vm": [[1]]}', ["Km[0][0] = 'true'"]),
         ('{"Km": [[1, 2], [1, "2"]], "Qm": [[1]], "Vm": [[1]]}', ["Km[1][1]", '"2"']),
         ('{"Km": [[null]], "Qm": [[1]], "Vm": [[1]]}', ["null"]),
@@ -205,8 +203,6 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ('{"Km": [[1,]]}', ["invalid JSON"]),
         ('{"\\ud800\x1b\\n": 1}', ["invalid JSON"]),
         ('{"\\ud800\\u001b\\n": 1}', ["\\ud800\\x1b\\n"]),
-        ("[" * 100_000, ["nested too deeply"]),
-        ('{"a":' * 100_000, ["nested too deeply"]),
         ("\x00\x00", ["invalid JSON"]),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
@@ -217,12 +213,8 @@ def test_json_that_cannot_be_used(text: str, words: list[str], tmp_path: Path) -
     refused_file(path, *words)
 
 
-def test_json_in_other_bytes_and_with_too_many_numbers(tmp_path: Path) -> None:
+def test_json_with_too_many_numbers(tmp_path: Path) -> None:
     path = tmp_path / "head.json"
-    path.write_bytes(b'{"Km": [[1\xff]]}')
-    refused_file(path, "0xff at offset 10", "UTF-8")
-    path.write_text(json.dumps(GOOD), encoding="utf-16")
-    refused_file(path, "UTF-8")
     path.write_text('{"Km": [[' + "0," * (MAX_NUMBERS + 10) + "0]]}")
     with little_memory(3 * path.stat().st_size):
         refused_file(path, "1,048,587 entries", "at most 1,048,580")

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import os
 from typing import Any
@@ -133,34 +134,25 @@ def test_rows_that_are_no_heads_cannot_be_converted() -> None:
 
 
 @pytest.mark.parametrize(
-    "rope",
+    ("yarn", "base"),
     [
-        {"factor": 32.0, "original": 4096, "fast": 32.0, "slow": 1.0, "truncate": False, "base": 150000.0},
-        {"factor": 32.0, "original": 4096, "fast": 32.0, "slow": 1.0, "truncate": True, "base": 150000.0},
-        {"factor": 4.0, "original": 2048, "fast": 16.0, "slow": 2.0, "truncate": True, "base": 10000.0},
-        {"factor": 8.0, "original": 64, "fast": 32.0, "slow": 1.0, "truncate": False, "base": 500.0},
+        (Yarn(32.0, 4096, 32.0, 1.0, truncate=False), 150000.0),
+        (Yarn(32.0, 4096, 32.0, 1.0, truncate=True), 150000.0),
+        (Yarn(4.0, 2048, 16.0, 2.0, truncate=True), 10000.0),
+        (Yarn(8.0, 64, 32.0, 1.0, truncate=False), 500.0),
     ],
 )
-def test_yarn_is_hugging_faces(rope: dict[str, Any]) -> None:
-    config = GptOssConfig(
-        head_dim=64,
-        max_position_embeddings=int(rope["factor"] * rope["original"]),
-        rope_parameters={
-            "rope_type": "yarn",
-            "rope_theta": rope["base"],
-            "factor": rope["factor"],
-            "original_max_position_embeddings": rope["original"],
-            "beta_fast": rope["fast"],
-            "beta_slow": rope["slow"],
-            "truncate": rope["truncate"],
-        },
-    )
+def test_yarn_is_hugging_faces(yarn: Yarn, base: float) -> None:
+    rope = dataclasses.asdict(yarn)
+    rope |= {"rope_type": "yarn", "rope_theta": base}
+    rope["original_max_position_embeddings"] = rope.pop("original_max_seq_len")
+    longest = int(yarn.factor * yarn.original_max_seq_len)
+    config = GptOssConfig(head_dim=64, max_position_embeddings=longest, rope_parameters=rope)
     frequencies, size = _compute_yarn_parameters(config, torch.device("cpu"))
-    yarn = Yarn(rope["factor"], rope["original"], rope["fast"], rope["slow"], rope["truncate"])
-    plain = 1.0 / rope["base"] ** (torch.arange(0, 64, 2) / 64)
-    torch.testing.assert_close(yarn_frequencies(plain, yarn, rope["base"]), frequencies, rtol=1e-7, atol=0)
+    plain = 1.0 / base ** (torch.arange(0, 64, 2) / 64)
+    torch.testing.assert_close(yarn_frequencies(plain, yarn, base), frequencies, rtol=1e-7, atol=0)
     assert yarn.concentration == pytest.approx(size)
-    rotary = RotaryEmbedding(64, rope["base"], scaling=yarn)
+    rotary = RotaryEmbedding(64, base, scaling=yarn)
     angles = torch.outer(torch.arange(100.0), frequencies)
     cos, sin = rotary.rotation(100)
     torch.testing.assert_close(cos, angles.cos() * size, rtol=0, atol=2e-5)

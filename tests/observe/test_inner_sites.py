@@ -8,7 +8,7 @@ from sweep_cases import of_class
 from torch import Tensor, nn
 
 from glassformer.observe.capture import capture, find_hook_points
-from glassformer.observe.edits import patch, put, scale, zero
+from glassformer.observe.edits import put, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
@@ -85,13 +85,6 @@ def test_neurons_are_swept(kind: str) -> None:
             with intervene(model, put("neurons", new, layers=layer)):
                 expected = metric(logits_of(model, OTHER))
             torch.testing.assert_close(sweep.by_text[row, neuron], expected, rtol=1e-10, atol=1e-10)
-    for site in ("attention_input", "ffn_input"):
-        sweep = patch_sweep(model, TOKENS, OTHER, metric, site=site)
-        with capture(model, what=site) as clean:
-            logits_of(model, TOKENS)
-        with intervene(model, patch(site, clean, layers=1, queries=3)):
-            expected = metric(logits_of(model, OTHER))
-        torch.testing.assert_close(sweep.by_text[1, 3], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_neurons_are_estimated() -> None:
