@@ -22,8 +22,9 @@ export async function certify(tables: Tables, task: Task, pause: Pause): Promise
       const apart = Math.max(...found.map((value, column) => Math.abs(value - target[column]!)));
       const error = Number.isNaN(apart) ? Infinity : apart;
       const isRight = error < task.decisive_error || readingsRight(found, target, task);
+      const solved = tolerance === null ? isRight : error <= tolerance;
       largest = Math.max(largest, error);
-      if (!counterexample && !(tolerance === null ? isRight : error <= tolerance)) {
+      if (!counterexample && !solved) {
         const sequence = letters.map((each) => task.letters[each]).join("");
         counterexample = { sequence, position: at, output: found, target, error };
       }
@@ -31,7 +32,7 @@ export async function certify(tables: Tables, task: Task, pause: Pause): Promise
       const known = bounded(tables, query, places, wanted, target, roundings, letters.length < task.max_len);
       margin = Math.min(margin, known.margin);
       bound = Math.max(bound, known.error * (1 + roundings.bound) + roundings.value);
-      right += Number(isRight);
+      right += Number(isRight || solved);
       outputs += 1;
     }
     run += 1;
