@@ -13,7 +13,7 @@ from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import require
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.programs.saved import is_program_file
-from glassformer.text import known_name, short, shown
+from glassformer.text import short, shown
 from glassformer.training import load_weights
 from glassformer.training.metrics import read_records
 from glassformer.training.run_directory import RunState
@@ -26,11 +26,6 @@ def test_all_numbers_of_json_are_floats(tmp_path: Path) -> None:
     value = parse_json(tmp_path / "x.json")
     assert value == {"a": [1.0, -0.0, 100.0], "b": "text"}
     assert all(type(number) is float for number in value["a"])
-
-
-def test_suggestions() -> None:
-    assert known_name("QM", ["Km", "Qm"]) == "Did you mean 'Qm'?"
-    assert known_name("q" * 10**6, ["Km", "Qm"]) == "Known are Km, Qm."
 
 
 def test_only_regular_files_of_a_fair_size_are_read(tmp_path: Path) -> None:

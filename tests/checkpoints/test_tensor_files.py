@@ -17,7 +17,6 @@ from glassformer.checkpoints.tensor_files import (
     StoredTensor,
     Wanted,
     check_tensors,
-    cut,
     header_tensors,
     open_tensors,
     read_json,
@@ -33,12 +32,6 @@ TENSORS = {"a": torch.randn(2, 3), "b.weight": torch.randn(4), "c": torch.arange
 def write(directory: Path, tensors: dict[str, Tensor], name: str = "model.safetensors") -> Path:
     save_file(tensors, directory / name)
     return directory
-
-
-def test_tensors_are_described_before_they_are_read(tmp_path: Path) -> None:
-    stored = stored_tensors(write(tmp_path, TENSORS))
-    described = {name: (part.name, part.shape, part.kind) for name, part in stored.items()}
-    assert described == {"a": ("a", [2, 3], "F32"), "b.weight": ("b.weight", [4], "F32"), "c": ("c", [5], "I64")}
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -365,7 +358,3 @@ def test_kinds_are_those_that_safetensors_writes() -> None:
 
 def test_numbers_of_less_than_a_byte() -> None:
     assert [StoredTensor(FILE, "a", [8, 3], kind).nbytes for kind in ("F4", "F6_E2M3", "F8_E8M0")] == [12, 18, 24]
-
-
-def test_a_long_text_is_cut() -> None:
-    assert (cut("a" * 200), cut("a" * 201)) == ("a" * 200, "a" * 200 + "...")

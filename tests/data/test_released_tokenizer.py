@@ -251,14 +251,13 @@ def directory(tmp_path: Path, harmony_engine: Tokenizer) -> Path:
     return tmp_path
 
 
-def test_it_lies_beside_the_weights_or_above_openais(
-    directory: Path, harmony_engine: Tokenizer, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_it_lies_beside_the_weights_or_above_openais(directory: Path, harmony_engine: Tokenizer) -> None:
     for place in (directory, directory / "original"):
         found = module.tokenizer_beside(place)
         assert found.source == str(directory.resolve() / "tokenizer.json")
         assert found.encode("Hello") == harmony_engine.encode("Hello").ids
-    assert module.tokenizer_beside(tmp_path_factory.mktemp("empty")) is None
+    (directory / "weights").mkdir()
+    assert module.tokenizer_beside(directory / "weights") is None
 
 
 def test_a_link_to_elsewhere_is_refused(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -269,11 +268,6 @@ def test_a_link_to_elsewhere_is_refused(directory: Path, tmp_path_factory: pytes
         with refused(r"tokenizer\.json, a link to", expected="files in the directory itself"):
             module.tokenizer_beside(place)
     assert named_tokenizer(str(other / "tokenizer.json"), 410).vocab_size == 410  # the user named it
-
-
-def test_a_directory_of_another_name_does_not_look_above(directory: Path) -> None:
-    (directory / "weights").mkdir()
-    assert module.tokenizer_beside(directory / "weights") is None
 
 
 def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,12 +134,7 @@ class ChatTemplate:
 
 
 def template_from_gguf(metadata: Mapping[str, Any], source: str) -> ChatTemplate | None:
-    """The chat template in a GGUF file's metadata, of several the default one; None if there is none.
-
-    Args:
-        metadata: Values by key.
-        source: The file's name, for messages.
-    """
+    """The chat template in a GGUF file's metadata, of several the default one; None if there is none."""
     tokens = metadata.get("tokenizer.ggml.tokens", ())
 
     def token(kind: str) -> str | None:
