@@ -168,13 +168,14 @@ def test_a_text_that_cannot_take_its_place_leaves_no_draft(tmp_path: Path) -> No
 
 def test_what_lies_inside(tmp_path: Path) -> None:
     inside = tmp_path / "cache" / "snapshots" / "abc"
-    for directory in (inside, tmp_path / "cache" / "blobs", tmp_path / "elsewhere"):
+    for directory in (inside / "1_Pooling", tmp_path / "cache" / "blobs", tmp_path / "elsewhere"):
         directory.mkdir(parents=True)
     for name, target in (
         ("blob", tmp_path / "cache" / "blobs" / "1"),
+        ("1_Pooling/blob", tmp_path / "cache" / "blobs" / "1"),
         ("near", inside / "own"),
         ("far", tmp_path / "elsewhere" / "1"),
     ):
         (inside / name).symlink_to(target)
-    found = [name for name in ("own", "near", "blob", "far") if lies_inside(inside / name)]
-    assert found == ["own", "near", "blob"]
+    names = ("own", "near", "blob", "1_Pooling/blob", "far")
+    assert [name for name in names if lies_inside(inside / name)] == ["own", "near", "blob", "1_Pooling/blob"]

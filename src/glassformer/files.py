@@ -129,7 +129,6 @@ def _flush(path: Path) -> None:
 def lies_inside(file: Path) -> bool:
     """Whether ``file`` lies in its directory, or where the hub's cache keeps it, and is no link to elsewhere."""
     directory = file.parent.resolve()
-    places = [directory]
-    if directory.parent.name == "snapshots":  # snapshots/<revision>/<name> links to blobs/<hash>
-        places.append(directory.parent.parent / "blobs")
-    return any(file.resolve().is_relative_to(place) for place in places)
+    # snapshots/<revision>/<name> and snapshots/<revision>/<folder>/<name> link to blobs/<hash>.
+    caches = [parent.parent / "blobs" for parent in directory.parents[:2] if parent.name == "snapshots"]
+    return any(file.resolve().is_relative_to(place) for place in (directory, *caches))
