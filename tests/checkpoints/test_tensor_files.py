@@ -227,7 +227,7 @@ def test_links_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     (outside / "config.json").write_text("{}")
     for name in ("model.safetensors", "config.json"):
         (inside / name).symlink_to(outside / name)
-    with refused(r"model\.safetensors, a link to .*outside", error=CheckpointError):
+    with refused(r"model\.safetensors, a link to .*outside", fix="a whole copy", error=CheckpointError):
         stored_tensors(inside)
     with refused(r"config\.json, a link to .*outside", error=CheckpointError):
         read_json(inside / "config.json")
@@ -296,7 +296,7 @@ def test_json_that_is_no_object_is_refused(tmp_path: Path, content: Any, message
 
 def test_the_advice_for_a_broken_file_fits_ones_own_training_too(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
-    with refused(fix="restore it from a copy, or download or train it again"):
+    with refused(fix="Put a whole copy in its place, or download or train it again"):
         read_json(tmp_path / "config.json")
 
 

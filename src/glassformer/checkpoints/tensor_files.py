@@ -41,7 +41,7 @@ KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()}
 _BITS |= {"U16": 16, "U32": 32, "U64": 64, "C64": 64, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 _BITS |= dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), 8)
-_DAMAGED = "It is damaged: restore it from a copy, or download or train it again."
+_DAMAGED = "Put a whole copy in its place, or download or train it again."
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
