@@ -56,8 +56,9 @@ def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path) -> No
         fill(target, "new")
     assert content(target) == "old"
     (tmp_path / "file").touch()
-    with refused("exists already"):
-        fill(tmp_path / "file", "new", replace=True)
+    for path in (tmp_path / "file", Path()):
+        with refused("exists already"):
+            fill(path, "new", replace=True)
     (tmp_path / "link").symlink_to(target)
     for name in ("target", "link", "link"):
         fill(tmp_path / name, name, replace=True)

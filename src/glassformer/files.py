@@ -30,11 +30,11 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
         replace: Whether the directory may exist already; it is then replaced as a whole.
 
     Raises:
-        InputError: If ``path`` exists and ``replace`` is false, or it is a file.
+        InputError: If ``path`` exists and ``replace`` is false, or it is a file or holds the working directory.
     """
-    free, fix = not path.exists() or (replace and path.is_dir()), "Choose another path, or remove the old one."
+    path, fix = path.resolve(), "Choose another path, or remove the old one."
+    free = not path.exists() or (replace and path.is_dir() and not Path.cwd().is_relative_to(path))
     require(free, f"{path}, which exists already", "a directory that is not there yet", fix)
-    path = path.resolve()
     recover(path)
     draft = _beside(path, _PARTIAL)
     shutil.rmtree(draft, ignore_errors=True)
