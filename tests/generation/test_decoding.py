@@ -59,15 +59,30 @@ def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts
     assert passes == [3, 3, *([1] if max(map(len, prompts)) == 7 else []), *[1] * 11]
 
 
-def test_a_model_with_hooks_takes_its_steps_uncompiled(monkeypatch):
+class Contrary(Decoder):
+    def forward(self, tokens, **more):
+        return -super().forward(tokens, **more)
+
+
+CHANGES = {
+    "hook of a layer": lambda decoder: decoder.layers[1].register_forward_hook(lambda module, args, output: -output),
+    "hook of the model": lambda decoder: decoder.register_forward_hook(lambda module, args, output: -output),
+    "hook before": lambda decoder: decoder.register_forward_pre_hook(lambda module, args: (args[0] // 2,)),
+    "another class": lambda decoder: setattr(decoder, "__class__", Contrary),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_a_model_changes_every_token_and_is_not_compiled(change, monkeypatch, uncached):
     """Torch's compiled code does not look at hooks again."""
     decoder = model()
     plain = generate(decoder, PROMPTS, 6)
     monkeypatch.setattr(sys.modules["glassformer.generation.decoding"], "_compiled", None)
-    decoder.layers[1].register_forward_hook(lambda module, args, output: -output)
-    hooked = generate(decoder, PROMPTS, 6)
-    assert hooked != plain
-    assert generate(decoder, PROMPTS, 6, compile=True) == hooked
+    CHANGES[change](decoder)
+    expected = uncached(decoder, PROMPTS, 6)
+    assert expected != plain
+    assert generate(decoder, PROMPTS, 6) == generate(decoder, PROMPTS, 6, compile=True) == expected
+    assert list(Continuation(decoder).reply(PROMPTS[0], 6)) == expected[0]
 
 
 @pytest.fixture(scope="module")

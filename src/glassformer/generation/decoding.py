@@ -16,7 +16,7 @@ from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
 from glassformer.generation.speculative import Drafts
 from glassformer.layers.attention import editors
-from glassformer.layers.blocks import is_watched
+from glassformer.layers.blocks import is_hooked, is_watched
 from glassformer.layers.cache import Cache, Snapshot
 from glassformer.layers.options import LongRope
 from glassformer.models.decoder import Decoder
@@ -104,8 +104,8 @@ def stream(
         stop_tokens: Tokens that end a text.
         compile: Compile the decoding step with ``torch.compile``, which needs a C++ compiler. For GPUs; on a processor
             :class:`~glassformer.generation.native_step.DecodingStep` is faster. Each batch size and each cache size
-            (256 positions, then powers of two) is compiled once for each model, in about half a minute. A model with
-            hooks, whose later changes torch's compiled code does not see, takes its steps uncompiled.
+            (256 positions, then powers of two) is compiled once for each model, in about half a minute. A model of
+            another class, or with hooks, whose later changes compiled code does not see, takes its steps uncompiled.
         speculate: Most tokens of one text that are looked up in it and verified in one forward pass: see
             :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
             text repeats what it has said. Not with ``compile``.
@@ -132,8 +132,8 @@ def stream(
     # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
     powers = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
     cache = model.new_cache(texts, powers if compile else positions)
-    native = DecodingStep(model, cache, constant=constant)
-    step: Step = _compiled(model, cache, tokens, real) if compile and not is_watched(model) else native
+    compile = compile and type(model) is Decoder and not is_watched(model)
+    step: Step = _compiled(model, cache, tokens, real) if compile else DecodingStep(model, cache, constant=constant)
     drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
     choose = partial(rule.choose, generator=rule.generator(model.device))
     prompt = partial(read_prompt, model, cache, tokens, real)
@@ -208,13 +208,16 @@ def read_prompt(
     model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None = None
 ) -> Float[Tensor, "batch vocab"]:
     """Read texts into the cache; the logits after them."""
+    # Calling the model may give other logits than its methods do.
+    whole = isinstance(model, Decoder) and (is_hooked(model) or type(model).forward is not Decoder.forward)
+    read: Callable[..., Tensor] = model if whole else partial(model.hidden, last=1)
     last, most = torch.empty(0), max(PREFILL, _border(model) + 1)
     with evaluating(model), torch.inference_mode():
         for start in range(0, max(tokens.shape[1], 1), most):  # once for no tokens, which the model refuses
             piece = slice(start, start + most)
             padding = None if real is None else real[:, piece]
-            last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
-        return model.logits(last)[:, -1]
+            last = read(tokens[:, piece], cache=cache, key_padding=padding)
+        return (last if whole else model.logits(last))[:, -1]
 
 
 def _border(model: Decoder) -> int:

@@ -98,12 +98,13 @@ def is_watched(*modules: nn.Module) -> bool:
         is_observed()
         or is_collected()
         or bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
-        or any(
-            module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
-            for part in modules
-            for module in part.modules()
-        )
+        or any(is_hooked(module) for part in modules for module in part.modules())
     )
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a call of the module is more than the forward of its class."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 class _LayerNormBlock(nn.Module):
