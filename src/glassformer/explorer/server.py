@@ -28,7 +28,6 @@ from glassformer.explorer.guards import Guard, hosts_of, refusal
 from glassformer.explorer.messages import Refusal
 
 HOST = "127.0.0.1"
-PORT = 8017
 PORTS_TRIED = 20
 
 QUICK = frozenset({"models", "head", "weights", "rows", "experts", "find"})
@@ -109,7 +108,7 @@ def create_api(backend: Backend) -> FastAPI:
 
 def listen(port: int) -> socket.socket:
     """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any."""
-    require(0 <= port < 1 << 16, f"port {port}", "0 to 65535", f"Pass {PORT}, for example, or 0 for any.")
+    require(0 <= port < 1 << 16, f"port {port}", "0 to 65535", "Pass 8017, for example, or 0 for any.")
     candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
     reasons = set()
     for candidate in candidates:

@@ -10,7 +10,7 @@ from pathlib import Path
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
-from glassformer.explorer.loading.loaded_model import ModelEntry
+from glassformer.explorer.loading.loaded_model import ModelEntry, entry_of
 from glassformer.explorer.loading.stored_models import Place, installed_models, language_model, stored_entry
 from glassformer.generation.language_model import KNOWN
 from glassformer.handcraft.single_head import HeadWeights
@@ -159,14 +159,12 @@ def _head_files(path: Path) -> list[Path]:
 
 def _head(place: Place) -> ModelEntry:
     if is_program_file(place.path):
-        program = program_model(load_program(place.path), place.name, place.title, origin="run")
-        return ModelEntry(program.card, lambda: program)
+        return entry_of(program_model(load_program(place.path), place.name, place.title, origin="run"))
     weights = read_head(place.path)
     task = _task_of(place.path, weights)
     about = f"A head with the weights in {place.path.name}. The task: {task.summary}."
     card = head_card(place.name, task, place.title, about, first_text(task), origin="run")
-    loaded = head_model(card, task, weights)
-    return ModelEntry(card, lambda: loaded)
+    return entry_of(head_model(card, task, weights))
 
 
 def _task_of(path: Path, weights: HeadWeights) -> Task:

@@ -39,7 +39,6 @@ OPENING = "When Mary and John went to the store, John gave a drink to"
 FLIPPED = OPENING.replace("John gave", "Mary gave")
 """Of as many tokens, with the other name as its answer."""
 _TOKENS = "1 2 3", "token numbers between spaces"
-_ENCODERS = (*bert.FAMILY, bert.OWN)
 _LOOKUP_VIEWS: list[View] = ["attention", "scramble", "whatif"]
 
 
@@ -137,7 +136,7 @@ def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
     own = kind == decoders.OWN
     is_classifier = (path / "classes.json").is_file() and (path / "tokenizer.json").is_file()
     is_decoder = family is not None or own
-    if not (is_classifier or is_decoder or kind in _ENCODERS):
+    if not (is_classifier or is_decoder or kind in (*bert.FAMILY, bert.OWN)):
         return None
     stored_tensors(path)  # refuses missing or truncated weights
     if is_classifier:
