@@ -51,11 +51,6 @@ class Scrambling:
         return sum(context.decided_tokens for context in self.contexts)
 
     @property
-    def changed_share(self) -> float:
-        """The share of these that changed, in [0, 1]."""
-        return self.changed_tokens / self.decided_tokens
-
-    @property
     def orders(self) -> int:
         """Orders tried, over all contexts."""
         return sum(context.orders for context in self.contexts)

@@ -66,7 +66,6 @@ def test_the_distance_is_that_of_a_loop_over_all_sequences(space: SequenceSpace,
     assert found.attention_mean == pytest.approx(np.mean(divergences), abs=1e-12)
     assert found.attention_max == pytest.approx(max(divergences), abs=1e-12)
     assert found.output_max == pytest.approx(np.concatenate(differences).max(), abs=1e-12)
-    assert found.num_sequences == found.num_possible == len(block.tokens)
 
 
 @settings(deadline=None, max_examples=30)
@@ -135,23 +134,11 @@ def test_constants_on_values_count() -> None:
     assert found.value_cosine == pytest.approx(2 / math.sqrt(1 * (4 + 1 + 1)))
 
 
-def test_many_sequences_are_sampled_and_said_to_be() -> None:
-    space = SequenceSpace(tuple("ABCDEF"), 12)
-    first = HeadWeights(np.eye(6), 20 * np.eye(6), np.eye(6))
-    found = head_distance(first, HeadWeights(np.eye(6), 0 * np.eye(6), np.eye(6)), space, limit=500, seed=3)
-    assert (found.num_sequences, found.num_possible) == (500, space.count)
-    assert 0 < found.attention_mean < found.attention_max <= 1
-    again = head_distance(first, HeadWeights(np.eye(6), 0 * np.eye(6), np.eye(6)), space, limit=500, seed=3)
-    assert again == found
-
-
 def test_heads_that_cannot_be_compared_are_refused() -> None:
     space = SequenceSpace(("A", "B"), 2)
     head = HeadWeights(np.eye(2), np.eye(2), np.eye(2))
     with refused("values of length 2 and 1"):
         head_distance(head, HeadWeights(np.eye(2), np.eye(2), np.ones((2, 1))), space)
-    with refused("limit = 0"):
-        head_distance(head, head, space, limit=0)
     with refused("inputs of length 2"):
         head_distance(head, head, SequenceSpace(("A", "B", "C"), 2))
 

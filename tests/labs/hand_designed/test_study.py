@@ -15,7 +15,7 @@ from glassformer.labs.hand_designed.head_training import Minimum, Outcome, stack
 
 
 def outcome(misread: list[int], error: float = 0.1) -> Outcome:
-    return Outcome(1 - sum(misread) / 426, error, misread, misread)
+    return Outcome(1 - sum(misread) / 426, error, misread)
 
 
 @pytest.fixture

@@ -153,7 +153,6 @@ def test_a_recipe_is_trained_and_measured_where_its_data_suffices(tmp_path: Path
     assert [each.num_facts for each in measured.lengths] == [1, 4, 8]
     assert measured.order.num_questions == 20
     assert len(measured.sharpness_before) == 2
-    assert measured.num_parameters == sum(weight.numel() for weight in build_model(TINY, 0).parameters())
     assert (measured.recipe, measured.at(16)) == (TINY, None)
     assert measured.at(4) == measured.lengths[1]
 

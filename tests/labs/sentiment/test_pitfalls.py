@@ -115,7 +115,6 @@ def test_only_seen_padding_changes_anything() -> None:
     assert result.largest_change("left out") <= 1e-6
     assert left_out.order_change <= 1e-6
     assert [(each.length, each.flipped) for each in left_out.padded] == [(6, 0), (20, 0), (60, 0)]
-    assert len({each.accuracy for each in left_out.padded}) == 1
     assert result.largest_change("seen") > 1e-3
 
 
@@ -159,8 +158,6 @@ def test_the_numbers_are_those_of_the_course_without_masks() -> None:
     (padded,) = run.padded
     assert run.num_compared == len(held_out)
     assert padded.largest_change == pytest.approx(max(changes), abs=1e-6)
-    right = [(p > 0.5) == bool(example.label) for p, example in zip(probabilities[16], held_out, strict=True)]
-    assert padded.accuracy == pytest.approx(sum(right) / len(right))
     flipped = [(one > 0.5) != (other > 0.5) for one, other in zip(*probabilities.values(), strict=True)]
     assert padded.flipped == pytest.approx(sum(flipped) / len(flipped))
     assert run.validation_accuracy == pytest.approx(history["val_acc"][-1] / 100)

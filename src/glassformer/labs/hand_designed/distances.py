@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import require
 from glassformer.handcraft.circuits import centred_scores, qk_between_places, values_at_places
 from glassformer.handcraft.sequences import Block, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
@@ -20,7 +20,7 @@ _SCORES_AT_ONCE = 1 << 20
 class HeadDistance:
     """Distances between two heads that do not depend on the basis of their weights.
 
-    Queries are all letters of all compared sequences; CLS as a query is left out, since no task judges it.
+    Queries are all letters of all sequences; CLS as a query is left out, since no task judges it.
     """
 
     attention_mean: float  # Jensen-Shannon divergence of the weights over the queries, in bits: 0 the same, 1 elsewhere
@@ -28,8 +28,6 @@ class HeadDistance:
     output_max: float  # the largest absolute difference of an output's entry
     qk_cosine: float  # of the centred scores; independent of the sharpness, see :func:`circuit_similarity`
     value_cosine: float  # of the values of the places
-    num_sequences: int  # that were compared
-    num_possible: int
 
 
 def attention_weights(
@@ -53,25 +51,14 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
     return cosine(*scores), cosine(values_at_places(first, space), values_at_places(second, space))
 
 
-def head_distance(
-    first: HeadWeights, second: HeadWeights, space: SequenceSpace, *, limit: int = 20_000, seed: int = 0
-) -> HeadDistance:
-    """The distances between two heads over every sequence of ``space``.
-
-    If there are more than ``limit`` sequences, as many random ones (by ``seed``) are compared, every length equally
-    often. The two heads may differ in qk_dim and pos_dim.
-    """
-    require_positive(limit=limit)
+def head_distance(first: HeadWeights, second: HeadWeights, space: SequenceSpace) -> HeadDistance:
+    """The distances between two heads, which may differ in qk_dim and pos_dim, over every sequence of ``space``."""
     qk_cosine, value_cosine = circuit_similarity(first, second, space)
     scores = [qk_between_places(head, space) for head in (first, second)]
     values = [values_at_places(head, space) for head in (first, second)]
     size = max(1, _SCORES_AT_ONCE // space.num_positions**2)
-    blocks = space.blocks(size)
-    if space.count > limit:
-        sampled = space.sample(limit, seed)
-        blocks = (space.block(sampled[start : start + size]) for start in range(0, limit, size))
-    total, largest, largest_output, num_queries, num_sequences = 0.0, 0.0, 0.0, 0, 0
-    for block in blocks:
+    total, largest, largest_output, num_queries = 0.0, 0.0, 0.0, 0
+    for block in space.blocks(size):
         place, letters = space.place_of(block), block.real.copy()
         letters[:, : int(space.has_cls)] = False
         weights = [_weights(table, space, block) for table in scores]
@@ -79,15 +66,13 @@ def head_distance(
         outputs = [weight @ value[place] for weight, value in zip(weights, values, strict=True)]
         total, largest = total + float(apart.sum()), max(largest, float(apart.max()))
         largest_output = max(largest_output, float(np.abs(outputs[0] - outputs[1])[letters].max()))
-        num_queries, num_sequences = num_queries + len(apart), num_sequences + len(block.tokens)
+        num_queries += len(apart)
     return HeadDistance(
         attention_mean=total / num_queries,
         attention_max=largest,
         output_max=largest_output,
         qk_cosine=qk_cosine,
         value_cosine=value_cosine,
-        num_sequences=num_sequences,
-        num_possible=space.count,
     )
 
 

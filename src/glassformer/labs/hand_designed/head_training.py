@@ -198,7 +198,6 @@ class Outcome:
     outputs_right: float  # share of the outputs that are read correctly
     largest_error: float
     misread: list[int]  # outputs at each letter
-    wrong: list[int]  # sequences of each length with a misread output
 
     @property
     def solved(self) -> bool:
@@ -209,13 +208,12 @@ class Outcome:
 def outcomes_of(heads: Heads, task: Task) -> list[Outcome]:
     """How each head does on every sequence of ``task``."""
     cases, first, sequences = task.all_cases, int(task.space.has_cls), Sequences(task)
-    lengths, counted = cases.counted.sum(axis=1), cases.counted
+    counted = cases.counted
     with torch.no_grad():
         outputs = run_heads(heads, sequences.inputs[None], sequences.real[None]).double().numpy()
     found = []
     for output in outputs:
         wrong = ~task.is_right(output, cases.target) & counted
-        by_length = np.bincount(lengths[wrong.any(axis=1)], minlength=task.space.max_len + 1)[1:]
         right, error = 1 - wrong.sum() / counted.sum(), np.abs(output - cases.target)[counted].max()
-        found.append(Outcome(float(right), float(error), wrong.sum(axis=0)[first:].tolist(), by_length.tolist()))
+        found.append(Outcome(float(right), float(error), wrong.sum(axis=0)[first:].tolist()))
     return found

@@ -54,7 +54,6 @@ class Answers:
 
     recipe: InContextRecipe
     seed: int
-    num_parameters: int
     lengths: list[Lookup]
     sharpness_before: list[float]  # of the untrained model, at the most facts trained on
     order: Order  # at the most facts trained on
@@ -77,7 +76,6 @@ def measure(current: Run, recipe: InContextRecipe, seed: int) -> Answers:
         return Answers(
             recipe=recipe,
             seed=seed,
-            num_parameters=sum(weight.numel() for weight in model.parameters()),
             lengths=[measure_length(model, recipe, count, settings.num_questions) for count in lengths],
             sharpness_before=before.sharpness,
             order=measure_order(model, recipe, longest, few),

@@ -86,7 +86,7 @@ LAB = Lab(
             f"MiniTransformer on plain reviews: {r.course.plain.num_trained} for training, "
             f"{r.course.plain.num_validated} for validation",
         ),
-        "heads": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
+        "heads": lambda r: mini_transformer.draw_heads(r.course.reading),
         "ranking": lambda r: draw_ranking(r.ranking) if r.ranking.networks else None,
     },
     context={

@@ -27,11 +27,7 @@ COURSE_LENGTH, COURSE_VOCABULARY = 32, 500
 COURSE_EPOCHS, COURSE_BATCH, COURSE_RATE = 10, 16, 1e-3
 SPLIT = (0.8, 0.2)  # to train on, and to validate on
 
-SENTENCES = {
-    "praise": "What a warm and funny book.",
-    "blame": "The soup was cold and the bread was stale.",
-    "both": "Superb cast, but a dull story.",
-}
+SENTENCE = "Superb cast, but a dull story."
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class CourseResult:
     config: EncoderConfig
     parts: dict[str, int]
     plain: CourseRun
-    readings: dict[str, Reading]
+    reading: Reading
 
 
 class CourseTraining(NamedTuple):
@@ -100,7 +96,7 @@ def plain_reviews() -> tuple[Example, ...]:
 
 
 def measure_course(seed: int, epochs: int = COURSE_EPOCHS) -> CourseResult:
-    """Train on four fifths of the plain reviews, and read :data:`SENTENCES`."""
+    """Train on four fifths of the plain reviews, and read :data:`SENTENCE`."""
     train, held_out = split_by_text(plain_reviews(), SPLIT, seed)
     model, tokenizer, history = train_course(train, held_out, seed, epochs)
     parts = {"embeddings": model.embeddings, "blocks": model.transformer_blocks}
@@ -109,7 +105,7 @@ def measure_course(seed: int, epochs: int = COURSE_EPOCHS) -> CourseResult:
         config=model.config,
         parts={name: sum(weight.numel() for weight in part.parameters()) for name, part in parts.items()},
         plain=CourseRun(len(train), len(held_out), history),
-        readings={name: _read(model, tokenizer, text) for name, text in SENTENCES.items()},
+        reading=_read(model, tokenizer, SENTENCE),
     )
 
 

@@ -125,7 +125,6 @@ class Padded:
     length: int
     largest_change: float  # of the probability of praise
     flipped: float  # the share of texts whose class changes
-    accuracy: float
 
 
 @dataclass(frozen=True)
@@ -174,13 +173,13 @@ def _run(way: Way, seed: int, epochs: int, lengths: Sequence[int]) -> PaddingRun
     network = SeesPadding(model).eval() if seen else model.encoder
     rows = [tokenizer.words.encode(example.text, COURSE_LENGTH) for example in held_out]
     short = [index for index, row in enumerate(rows) if len(row) <= lengths[0]]
-    chosen, labels = [rows[index] for index in short], np.array([held_out[index].label for index in short])
+    chosen = [rows[index] for index in short]
     alone = np.concatenate([_positive(network, [row]) for row in chosen])
     padded = []
     for length in lengths:
         found = _positive(network, chosen, length)
-        flipped, right = ((found > 0.5) != (alone > 0.5)).mean(), ((found > 0.5) == labels).mean()
-        padded.append(Padded(length, float(np.abs(found - alone).max()), float(flipped), float(right)))
+        flipped = ((found > 0.5) != (alone > 0.5)).mean()
+        padded.append(Padded(length, float(np.abs(found - alone).max()), float(flipped)))
     accuracy, order_change = history["val_acc"][-1] / 100, _order_change(network, rows, seed)
     return PaddingRun(way, len(held_out), len(short), accuracy, padded, order_change)
 
