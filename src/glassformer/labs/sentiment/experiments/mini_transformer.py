@@ -18,6 +18,7 @@ from glassformer.data.sentiment import reviews
 from glassformer.figures.attention_maps import attention_grid
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
+from glassformer.labs.wording import percent
 from glassformer.models.encoder import EncoderConfig
 from glassformer.modes import seeded
 from glassformer.training.loaders import History
@@ -155,5 +156,5 @@ def draw_heads(reading: Reading) -> Figure:
     weights = np.array(reading.weights)
     layers, heads, length, _ = weights.shape
     names = [f"Layer {layer + 1}, head {head + 1}" for layer in range(layers) for head in range(heads)]
-    title = f"“{reading.text}”: {CLASSES[reading.label]}, {reading.probability:.1%}"
+    title = f"“{reading.text}”: {CLASSES[reading.label]}, {percent(reading.probability)}"
     return attention_grid(weights.reshape(-1, 4, length, length), reading.tokens, title=title, panel_names=names)
