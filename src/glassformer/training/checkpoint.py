@@ -136,7 +136,7 @@ def _save(tensors: Iterable[tuple[str, Tensor]], path: Path, write: bool) -> Non
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    fix = "Remove its directory to use an earlier one."
+    fix = "Pass a run's best/ or one of its checkpoints/; a checkpoint that is damaged can be removed."
     require(path.is_file(), f"no file {path}", "a complete checkpoint", fix)
     require(lies_inside(path), f"{path}, a link to {path.resolve()}", "a file in the checkpoint's directory", fix)
     try:
