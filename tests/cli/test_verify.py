@@ -183,14 +183,13 @@ def test_links_that_lead_in_a_circle(tmp_path: Path, refuses: Refuses) -> None:
         ([], "one of --task and --task-file"),
         (["--task", "unique", "--task-file", "x.json"], "both --task and --task-file"),
         (["--task-file", "x.json", "--letters", "AB"], "--letters or --max-len with --task-file"),
-        (["--task", "unique", "--run-python"], "--run-python without --task-file"),
         (["--task", "uniqe"], "unique"),
         (["--task", "unique", "--limit", "0"], "limit = 0"),
         (["--task", "unique", "--tolerance", "tight"], "readout"),
         (["--task", "unique", "--tolerance", "-1"], "above 0"),
         (["--task", "unique", "--tolerance", "nan"], "finite number"),
         (["--task", "unique", "--json", "good.json"], "--json good.json, which is an input"),
-        (["--task", "unique", "--json", "."], "which is a directory"),
+        (["--task", "unique", "--json", "."], "which is there already"),
     ],
 )
 def test_wrong_flags_say_what_is_right_before_the_work(

@@ -446,24 +446,15 @@ class VerifyFlags:
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        tasks = [name for name in ("task", "task_file") if getattr(self, name) is not None]
-        require(
-            len(tasks) == 1,
-            "both --task and --task-file" if tasks else "no task",
-            "one of --task and --task-file",
-            "Pass --task unique, for example; 'glassformer verify --help' lists the tasks.",
-        )
+        got = "no task" if self.task is self.task_file is None else "both --task and --task-file"
+        fix = "Pass --task unique, for example; 'glassformer verify --help' lists the tasks."
+        require((self.task is None) != (self.task_file is None), got, "one of --task and --task-file", fix)
         own = self.letters is None and self.max_len is None
         got, expected = "--letters or --max-len with --task-file", "letters and length in the file itself"
         require(self.task is not None or own, got, expected, "Leave these flags out.")
-        fix = "Leave --run-python out, or add --task-file FILE."
-        runs = self.task_file is not None or not self.run_python
-        require(runs, "--run-python without --task-file", "a Python task file to run", fix)
         if self.json is not None:
-            fix = "Choose another name."
             inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
-            require(not self.json.is_dir(), f"--json {self.json}, which is a directory", "a file", fix)
-            got = f"--json {self.json}, which is an input as well"
+            got, fix = f"--json {self.json}, which is an input as well", "Choose another name."
             require(self.json.resolve() not in inputs, got, "another file to write to", fix)
 
 
