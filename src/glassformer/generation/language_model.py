@@ -331,7 +331,7 @@ def load(
             ``"owner/name"`` or ``"owner/name:file.gguf"``; or a short name of :data:`KNOWN`: "smollm2",
             "gemma-3-270m", "gpt-oss-20b".
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
-        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them.
+        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
         dtype: Of expanded weights; None: as they are stored, or float32 for packed ones.
         tokenizer: A tokenizer's file, or a directory or a model on the hub with one; ``"bytes"`` or ``"numbers"`` for
             a model whose tokens these are; None: the model's own.

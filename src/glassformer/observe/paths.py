@@ -74,7 +74,7 @@ def path_patch(
         clean: See there.
         corrupted: See there.
         metric: See there.
-        sender: In an earlier layer than the receivers; heads also in the layers before.
+        sender: In an earlier layer than the receivers.
         receiver: A head's queries, keys or values; or the logits.
         logits: See there.
 
