@@ -13,20 +13,8 @@ from torch import Tensor, nn
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
+from glassformer.observe import edits
 from glassformer.observe.captured import AXES, Captured
-from glassformer.observe.edits import (
-    Edit,
-    add,
-    change,
-    forbid,
-    force_experts,
-    mean,
-    patch,
-    put,
-    remove_sinks,
-    scale,
-    zero,
-)
 from small_models import BERT, decoder, encoder, encoder_decoder
 from transformers_models import bert, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, roberta
 
@@ -240,22 +228,22 @@ class Case:
     number: float
     vector: Tensor
 
-    def edit(self, other: Captured) -> Edit:
+    def edit(self, other: Captured) -> edits.Edit:
         """As the library makes it."""
         where, site = self.where, self.site
         if self.operation == "force":
             rest = {name: each for name, each in where.items() if name != "experts"}
-            return force_experts(where["experts"], **rest)
+            return edits.force_experts(where["experts"], **rest)
         return {
-            "zero": lambda: zero(site, **where),
-            "scale": lambda: scale(site, self.number, **where),
-            "add": lambda: add(site, self.vector, **where),
-            "put": lambda: put(site, self.vector, **where),
-            "change": lambda: change(site, lambda values: _bent(site, values), **where),
-            "patch": lambda: patch(site, other, **where),
-            "mean": lambda: mean(site, other, **where),
-            "forbid": lambda: forbid(**where),
-            "remove": lambda: remove_sinks(**where),
+            "zero": lambda: edits.zero(site, **where),
+            "scale": lambda: edits.scale(site, self.number, **where),
+            "add": lambda: edits.add(site, self.vector, **where),
+            "put": lambda: edits.put(site, self.vector, **where),
+            "change": lambda: edits.change(site, lambda values: _bent(site, values), **where),
+            "patch": lambda: edits.patch(site, other, **where),
+            "mean": lambda: edits.mean(site, other, **where),
+            "forbid": lambda: edits.forbid(**where),
+            "remove": lambda: edits.remove_sinks(**where),
         }[self.operation]()
 
     def apply(self, tensor: Tensor, choices: Tensor | None, there: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from transformers_classes import CASES, REFUSED, SITES, Case, build
 
 from glassformer.errors import InputError
 from glassformer.observe.capture import capture, find_hook_points
-from glassformer.observe.edits import Edit, add, forbid, scale, zero
+from glassformer.observe.edits import add, forbid, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from transformers_models import exact
@@ -112,30 +112,22 @@ def test_interventions_are_those_of_plain_hooks(case: Case, monkeypatch: pytest.
     vector = torch.randn(32, dtype=torch.float64)
     plain = model(**inputs)[0]
 
-    def check(edit: Edit, expected: Tensor) -> None:
+    width = attention.out_proj.weight.shape[0 if hasattr(attention.out_proj, "nf") else 1]
+    mask = torch.ones(attention.heads, width // attention.heads, dtype=torch.float64)
+    mask[1] = 0
+    for plainly, edit in (
+        (replaced(attention.out_proj, True, mask.flatten().mul), zero("heads", heads=1, modules=[attention.name])),
+        (replaced(last.module, False, vector.add), add("residual", vector, modules=[last.name])),
+        (replaced(ffn.module, False, lambda values: values * 2), scale("ffn", 2, modules=[ffn.name])),
+        (changed_softmax(monkeypatch, 1, 1), forbid(keys=1)),
+        (changed_softmax(monkeypatch, None, 1.5), scale("scores", 1.5)),
+    ):
+        with plainly:
+            expected = model(**inputs)[0]
         with intervene(model, edit):
             found = model(**inputs)[0]
         assert (found - expected).abs().max() <= 1e-10
         assert (expected - plain).abs().max() > 1e-6
-
-    width = attention.out_proj.weight.shape[0 if hasattr(attention.out_proj, "nf") else 1]
-    mask = torch.ones(attention.heads, width // attention.heads, dtype=torch.float64)
-    mask[1] = 0
-    with replaced(attention.out_proj, True, lambda values: values * mask.flatten()):
-        expected = model(**inputs)[0]
-    check(zero("heads", heads=1, modules=[attention.name]), expected)
-    with replaced(last.module, False, lambda values: values + vector):
-        expected = model(**inputs)[0]
-    check(add("residual", vector, modules=[last.name]), expected)
-    with replaced(ffn.module, False, lambda values: values * 2):
-        expected = model(**inputs)[0]
-    check(scale("ffn", 2, modules=[ffn.name]), expected)
-    with changed_softmax(monkeypatch, 1, 1):
-        expected = model(**inputs)[0]
-    check(forbid(keys=1), expected)
-    with changed_softmax(monkeypatch, None, 1.5):
-        expected = model(**inputs)[0]
-    check(scale("scores", 1.5), expected)
 
 
 def test_a_block_whose_parts_do_not_add_up_is_refused() -> None:

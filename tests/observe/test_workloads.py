@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from glassformer.generation import generate
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
-from glassformer.observe.edits import add, patch, zero
+from glassformer.observe.edits import Edit, add, patch, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import attribution_sweep
@@ -137,12 +137,16 @@ def lens(pair: Pair) -> Answers:
 
 
 @torch.no_grad()
-def steering(pair: Pair) -> Answers:
-    with replaced(pair.blocks[0], False, lambda values: values + pair.steering):
+def edited(pair: Pair, module: nn.Module, function: Callable[[Tensor], Tensor], edit: Edit) -> Answers:
+    with replaced(module, False, function):
         theirs = logits_of(pair.theirs, pair.clean)
-    with intervene(pair.ours, add("residual", pair.steering, layers=0)):
+    with intervene(pair.ours, edit):
         ours = logits_of(pair.ours, pair.clean)
     return ours, theirs, moved(logits_of(pair.theirs, pair.clean).softmax(-1), theirs.softmax(-1))
+
+
+def steering(pair: Pair) -> Answers:
+    return edited(pair, pair.blocks[0], pair.steering.add, add("residual", pair.steering, layers=0))
 
 
 @torch.no_grad()
@@ -162,15 +166,10 @@ def patching(pair: Pair) -> Answers:
     return ours[:, place], theirs[:, place], moved(nothing[:, place].softmax(-1), theirs[:, place].softmax(-1))
 
 
-@torch.no_grad()
 def ablation(pair: Pair) -> Answers:
     block = pair.blocks[0]
     ffn = block.output.dense if hasattr(block, "intermediate") else block.mlp
-    with replaced(ffn, False, torch.zeros_like):
-        theirs = logits_of(pair.theirs, pair.clean)
-    with intervene(pair.ours, zero("ffn", layers=0)):
-        ours = logits_of(pair.ours, pair.clean)
-    return ours, theirs, moved(logits_of(pair.theirs, pair.clean).softmax(-1), theirs.softmax(-1))
+    return edited(pair, ffn, torch.zeros_like, zero("ffn", layers=0))
 
 
 @torch.no_grad()
