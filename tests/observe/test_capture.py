@@ -1,4 +1,5 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -151,28 +152,20 @@ def test_a_hook_that_fails_before_leaves_no_trace() -> None:
 
 
 def test_threads_that_watch_the_same_model_see_their_own_calls() -> None:
-    model = decoder()
-    expected: dict[int, Tensor] = {}
-    found: dict[int, list[Tensor]] = {}
-    texts = {length: torch.randint(20, (1, length)) for length in (3, 5, 8, 9)}
+    model, texts = decoder(), [torch.randint(20, (1, length)) for length in (3, 5, 8, 9)]
 
-    def look(length: int) -> None:
+    def look(text: Tensor) -> list[Tensor]:
         with torch.no_grad(), capture(model, layers=1) as seen:
             for _ in range(20):
-                model(texts[length])
-        found[length] = [record.values for record in seen.records]
+                model(text)
+        return [record.values for record in seen.records]
 
-    for length in texts:
-        look(length)
-        expected[length] = found[length][0]
-    threads = [threading.Thread(target=look, args=(length,)) for length in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for length, calls in found.items():
+    expected = [look(text)[0] for text in texts]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        found = list(pool.map(look, texts))
+    for calls, weights in zip(found, expected, strict=True):
         assert len(calls) == 20
-        assert all(torch.equal(call, expected[length]) for call in calls)
+        assert all(torch.equal(call, weights) for call in calls)
     assert attached(model) == 0
 
 
