@@ -10,26 +10,16 @@ from hypothesis import strategies as st
 
 from glassformer.generation import SamplingRule, decoding, generate
 from glassformer.generation.decoding import Continuation
-from glassformer.models import Decoder, DecoderConfig
+from glassformer.models import Decoder
+from small_models import decoder
 
 VOCAB = 11
 
 
 def make_model(window: int | None = 3, max_seq_len: int = 64) -> Decoder:
     torch.manual_seed(1)
-    config = DecoderConfig(
-        vocab_size=VOCAB,
-        num_layers=2,
-        hidden_dim=16,
-        ff_dim=16,
-        num_heads=4,
-        head_dim=4,
-        num_kv_heads=2,
-        window=window,
-        sinks=True,
-        max_seq_len=max_seq_len,
-    )
-    return Decoder(config).double()
+    sizes = {"num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "head_dim": 4, "num_kv_heads": 2, "sinks": True}
+    return decoder(vocab_size=VOCAB, window=window, max_seq_len=max_seq_len, **sizes).double()
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.models import EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.scrambling import scrambling_test
 from refusals import refused
+from small_models import encoder_decoder
 
 
 def asked(source: Tensor) -> Tensor:
@@ -30,19 +30,7 @@ class Recorder:
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned"])
 @pytest.mark.parametrize("fields", [1, 2])
 def test_a_model_without_source_positions_passes_and_one_with_fails(fields: int, positions: str) -> None:
-    config = EncoderDecoderConfig(
-        14,
-        16,
-        24,
-        2,
-        1,
-        1,
-        12,
-        4,
-        fields_per_slot=fields,
-        source_positions=positions,  # type: ignore[arg-type]
-    )
-    model = EncoderDecoder(config).eval()
+    model = encoder_decoder(fields_per_slot=fields, source_positions=positions).eval()
     with torch.no_grad():
         model.output.weight.mul_(10)
     source = torch.randint(1, 14, (3, 9) if fields == 1 else (3, 9, fields))
