@@ -21,23 +21,10 @@ def random_head(
 
 
 def textbook(head: HeadWeights, seq: np.ndarray) -> np.ndarray:
-    """One number at a time, with exact sums."""
-    rows = [list(x) + ([] if head.pos is None else list(head.pos[i])) for i, x in enumerate(seq.tolist())]
-
-    def times(x: list[float], matrix: np.ndarray) -> list[float]:
-        return [math.fsum(a * float(b) for a, b in zip(x, column, strict=True)) for column in matrix.T]
-
-    out = []
-    for x in rows:
-        q = times(x, head.Qm)
-        scores = [math.fsum(a * b for a, b in zip(q, times(y, head.Km), strict=True)) for y in rows]
-        exponentials = [math.exp((s - max(scores)) / math.sqrt(head.qk_dim)) for s in scores]
-        values = [times(y, head.Vm) for y in rows]
-        total = math.fsum(exponentials)
-        out.append(
-            [math.fsum(e * v[c] for e, v in zip(exponentials, values, strict=True)) / total for c in range(head.v_dim)]
-        )
-    return np.array(out)
+    """By PyTorch's attention."""
+    x = head.with_positions(seq)
+    q, k, v = (torch.from_numpy(x @ matrix) for matrix in (head.Qm, head.Km, head.Vm))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v).numpy()
 
 
 shapes = {

@@ -22,18 +22,14 @@ from refusals import refused
 LAYOUTS: tuple[Layout, ...] = ("half-split", "interleaved")
 
 
-def rotated_one_pair_at_a_time(x: Tensor, start: int, base: float, layout: Layout) -> Tensor:
-    """A 2 x 2 rotation matrix for every pair of every position, in float64."""
-    x = x.double()
-    out = torch.empty_like(x)
-    head_dim = x.shape[-1]
-    for position in range(x.shape[-2]):
-        for pair in range(head_dim // 2):
-            i, j = (pair, pair + head_dim // 2) if layout == "half-split" else (2 * pair, 2 * pair + 1)
-            angle = torch.tensor((start + position) * base ** (-2 * pair / head_dim), dtype=torch.float64)
-            matrix = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
-            out[..., position, [i, j]] = x[..., position, [i, j]] @ matrix.T
-    return out
+def rotated(x: Tensor, start: int, base: float, layout: Layout) -> Tensor:
+    """Each pair of coordinates as a complex number, which is turned, in float64."""
+    positions = torch.arange(start, start + x.shape[-2], dtype=torch.float64)
+    angles = positions[:, None] * base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
+    axis, split = (-2, (2, -1)) if layout == "half-split" else (-1, (-1, 2))
+    first, second = x.double().unflatten(-1, split).unbind(axis)
+    turned = torch.polar(torch.ones_like(angles), angles) * torch.complex(first, second)
+    return torch.stack([turned.real, turned.imag], axis).flatten(-2)
 
 
 def test_ones_show_which_coordinates_are_a_pair() -> None:
@@ -56,7 +52,7 @@ def test_ones_show_which_coordinates_are_a_pair() -> None:
 def test_it_is_a_rotation_of_each_pair(layout: Layout, head_dim: int, start: int, base: float) -> None:
     x = torch.randn(2, 3, 7, head_dim, generator=torch.Generator().manual_seed(0))
     out = RotaryEmbedding(head_dim, base, layout=layout)(x, start)
-    expected = rotated_one_pair_at_a_time(x, start, base, layout)
+    expected = rotated(x, start, base, layout)
     assert (out - expected).abs().max() <= 2e-5  # float32 angles of up to 47 radians
     torch.testing.assert_close(out.norm(dim=-1), x.norm(dim=-1), rtol=1e-5, atol=1e-5)
 
