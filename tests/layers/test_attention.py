@@ -173,28 +173,6 @@ def test_long_windows_in_the_longest_blocks(window: int, sinks: bool) -> None:
     assert (case.attend() - case.reference()).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("queries", [1, 4, 150])
-def test_a_query_that_sees_no_key_gives_zeros_and_no_gradient(
-    queries: int, window: int | None, sinks: bool, dtype: torch.dtype
-) -> None:
-    case = make_case(queries=queries, earlier=3, window=window, sinks=sinks).to(dtype)
-    blind = torch.ones(2, queries + 3, dtype=torch.bool)
-    blind[0] = False
-    case = Case(case.q, case.k, case.v, Pattern(case.pattern.causal, window, blind), case.options)
-    leaves = case.leaves()
-    out = case.attend()
-    assert (out[0] == 0).all()
-    assert (out[1] != 0).any()
-    grads = gradients(out, leaves, torch.ones_like(out))
-    for name, grad in grads.items():
-        assert grad.isfinite().all(), name
-        if name in ("q", "k", "v"):
-            assert (grad[0] == 0).all(), name
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("window", [None, 4])

@@ -216,20 +216,6 @@ def test_under_autocast_the_shares_add_up_to_one() -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(50))
 
 
-def test_the_balance_loss_by_hand() -> None:
-    """Two tokens, top 1 of two experts, scores ln 3 and 0: probabilities 3/4 and 1/4."""
-    moe = make(hidden_dim=2, num_experts=2, top_k=1)
-    with torch.no_grad():
-        moe.router.score.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]) * torch.log(torch.tensor(3.0)))
-    both_to_first = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    with collect_routing() as routings:
-        moe(both_to_first)
-        moe(torch.eye(2))
-    losses = [balance_loss([routing]).item() for routing in routings]
-    assert losses == [pytest.approx(2 * (1.0 * 0.75 + 0.0 * 0.25)), pytest.approx(1.0)]
-    assert balance_loss(routings).item() == pytest.approx(sum(losses) / 2)
-
-
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_the_balance_loss_is_switchs_formula_and_trains_the_router(top_k: int) -> None:
     moe = make(num_experts=3, top_k=top_k)

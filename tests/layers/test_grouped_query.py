@@ -71,12 +71,6 @@ def test_heads_need_not_fill_the_width() -> None:
     assert attention.key.weight.shape == (8, 10)
 
 
-def test_a_window_of_one_passes_each_value_through() -> None:
-    attention = GroupedQueryAttention(12, 2, 6, window=1)
-    x = torch.randn(2, 7, 12)
-    torch.testing.assert_close(attention(x), attention.output(attention.value(x)), rtol=1e-5, atol=1e-6)
-
-
 def test_key_weights_and_sinks_start_neutral_and_are_learned() -> None:
     plain = GroupedQueryAttention(12, 2, 6)
     weighted = GroupedQueryAttention(12, 2, 6, key_weights=True)
