@@ -16,6 +16,7 @@ from processes import printed
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 PACKAGES = [
     "glassformer",
     *(found.name for found in pkgutil.walk_packages(glassformer.__path__, "glassformer.") if found.ispkg),
@@ -42,6 +43,15 @@ def named(requirements: list[str]) -> set[str]:
     return {re.split(r"[<>=!~\[; ]", each, maxsplit=1)[0] for each in requirements} - {"glassformer"}
 
 
+def test_the_constraints_pin_every_dependency() -> None:
+    needed = named([*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)])
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert {name.lower() for name in needed} <= {pin.split("==")[0] for pin in pins}
+    # A version of one platform ("2.13.0+cpu") could not be installed on another.
+    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9.-]+==[0-9][0-9a-z.]*", pin)] == []
+
+
 def imported() -> set[str]:
     """The packages that src imports, by the names they are installed by."""
     names = set()
@@ -59,13 +69,12 @@ def imported() -> set[str]:
 
 
 def test_src_imports_what_the_project_names() -> None:
-    extras = PROJECT["optional-dependencies"]
-    every = named(PROJECT["dependencies"]).union(*(named(extras[name]) for name in extras if name != "dev"))
+    every = named(PROJECT["dependencies"]).union(*(named(EXTRAS[name]) for name in EXTRAS if name != "dev"))
     # torch.utils imports the one, Jupyter the other.
     assert every - {"tensorboard", "ipykernel"} == imported() - {"tensorboard"}
-    assert not every & named(extras["dev"])
-    (listed,) = extras["all"]
-    assert listed == f"glassformer[{','.join(sorted(set(extras) - {'all', 'dev'}))}]"
+    assert not every & named(EXTRAS["dev"])
+    (listed,) = EXTRAS["all"]
+    assert listed == f"glassformer[{','.join(sorted(set(EXTRAS) - {'all', 'dev'}))}]"
 
 
 def private_names(path: Path) -> set[str]:
@@ -135,7 +144,8 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
         ("accelerate", "train", "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))"),
         ("matplotlib", "figures", "import glassformer.figures.attention_maps"),
         ("matplotlib", "figures", "glassformer.explore('identity').figure()"),
-        ("fastapi", "explore", "from glassformer.explorer import import_extra; import_extra('server')"),
+        ("fastapi", "explore", "glassformer.explore('identity').serve(0, browser=False)"),
+        ("uvicorn", "explore", "glassformer.explore('identity').serve(0, browser=False)"),
         ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
         ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
     ],
