@@ -108,15 +108,10 @@ def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, s
     ("path", "body", "status", "words"),
     [
         ("/api/run", {"model": "nobody", "text": "1"}, 404, "nobody"),
-        ("/api/weights", {"run": "r1", "part": "self", "layer": 0, "head": 0}, 404, "r1"),
         ("/api/nothing", {}, 404, "POST /api/nothing"),
         ("/explorer.js", {}, 405, "POST /explorer.js"),
         ("/api/run", {"model": "decoder", "text": "x"}, 422, "'x'"),
-        ("/api/head", {"model": "decoder"}, 422, "decoder"),
         ("/api/run", {"model": "decoder"}, 400, "text"),
-        ("/api/run", [], 400, "object"),
-        ("/api/run", {"model": "../x", "text": "1"}, 400, "pattern"),
-        ("/api/next", {"model": "decoder", "text": "1", "top_k": 1.5}, 400, "integer"),
     ],
 )
 def test_a_refusal_says_why(path: str, body: Any, status: int, words: str, client: TestClient) -> None:
@@ -127,7 +122,7 @@ def test_a_refusal_says_why(path: str, body: Any, status: int, words: str, clien
     assert words in response.json()["got"]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 200])
 def test_calls_are_made_with_post(method: str, client: TestClient) -> None:
     response = client.request(method, "/api/run")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
