@@ -172,9 +172,7 @@ def test_faults_of_the_tensors_are_all_named(tmp_path: Path, layout: str) -> Non
 @pytest.mark.parametrize(
     ("layout", "change", "message"),
     [
-        ("mixtral", {"model_type": "bloom"}, "model_type 'bloom'"),
         ("mixtral", {"model_type": None}, "model_type None"),
-        ("mixtral", {"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
         ("mixtral", {"num_local_experts": 10**9}, "num_experts = 1000000000"),
         ("mixtral", {"head_dim": 10**6}, "head_dim = 1000000"),
         ("glassformer", {"num_layers": 0}, "num_layers = 0"),

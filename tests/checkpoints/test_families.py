@@ -1,5 +1,6 @@
 """Every family against transformers: logits, gradients, caches, and files that come back bit for bit."""
 
+import copy
 import json
 import random
 import time
@@ -325,73 +326,37 @@ def test_masks_and_short_names_of_old_files(tmp_path: Path) -> None:
         load_decoder(tmp_path)
 
 
-VALUES = (
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    3,
-    2**31,
-    2**63,
-    0.5,
-    -1.5,
-    1e300,
-    "",
-    "silu",
-    [],
-    [0],
-    {},
-    {"rope_type": "yarn"},
-)
+VALUES: list[Any] = [None, True, False, "", "silu", [], [0], {}, {"rope_type": "yarn"}]
+VALUES += [0, 1, -1, 3, 2**31, 2**63, 0.5, -1.5, 1e300]
 
 
-def damage(directory: Path, rng: random.Random) -> None:
-    """Change one thing in config.json, or one tensor."""
-    file, weights = directory / "config.json", directory / "model.safetensors"
-    if rng.random() < 0.75:
-        config = json.loads(file.read_text())
-        place = config
-        if isinstance(config.get("rope_parameters"), dict) and rng.random() < 0.3:
-            place = config["rope_parameters"]
-        name = rng.choice([*place, "rope_scaling", "rope_theta", "sliding_window", "layer_types", "head_dim"])
-        if rng.random() < 0.2:
-            place.pop(name, None)
-        else:
-            place[name] = rng.choice(VALUES)
-        file.write_text(json.dumps(config))
-        return
-    tensors = load_file(weights)
-    name = rng.choice(sorted(tensors))
-    change = rng.choice(["gone", "wider", "integers", "other name"])
-    tensor = tensors.pop(name)
-    if change == "wider":
-        tensors[name] = torch.cat([tensor, tensor])
-    elif change == "integers":
-        tensors[name] = tensor.long()
-    elif change == "other name":
-        tensors[name + rng.choice([".bias", "2", "x"])] = tensor
-    save_file(tensors, weights)
+def damaged(config: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """With one thing changed or left out."""
+    place = config = copy.deepcopy(config)
+    if isinstance(config.get("rope_parameters"), dict) and rng.random() < 0.3:
+        place = config["rope_parameters"]
+    name = rng.choice([*place, "rope_scaling", "rope_theta", "sliding_window", "layer_types", "head_dim"])
+    place[name] = rng.choice(VALUES)
+    if rng.random() < 0.2:
+        del place[name]
+    return config
 
 
 @every_family
-def test_damaged_directories_load_or_are_refused(family: str, tmp_path: Path) -> None:
+def test_damaged_configurations_load_or_are_refused(family: str, tmp_path: Path) -> None:
     """Within a second of the processor: one CheckpointError, or a decoder that computes."""
     rng = random.Random(family)
     stored_model(family, 2, tmp_path)
-    kept = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    refusals = 0
+    file, refusals = tmp_path / "config.json", 0
+    whole = json.loads(file.read_text())
     for _ in range(40):
-        damage(tmp_path, rng)
+        file.write_text(json.dumps(damaged(whole, rng)))
         began = time.process_time()  # which others on the machine do not lengthen
         try:
             load_decoder(tmp_path)
         except CheckpointError:
             refusals += 1
         assert time.process_time() - began < 1
-        for file, content in kept.items():
-            file.write_bytes(content)
     assert refusals > 10
 
 

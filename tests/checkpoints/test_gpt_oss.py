@@ -184,27 +184,11 @@ def test_an_exponent_that_means_nan_is_refused(openai_files: Files, experts: str
         Decoder.from_pretrained(directory, experts=experts)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
-        ({"num_hidden_layers": 10**4}, "num_layers = 10000 with"),
-        ({"num_experts": 10**9}, "num_experts = 1000000000 with"),
-        ({"head_dim": 10**6}, "head_dim = 1000000"),
-        ({"hidden_size": 63}, r"expert_format = 'mxfp4' .* hidden_dim = 63"),
-        ({"num_key_value_heads": 3}, "num_kv_heads = 3 with num_heads = 4"),
-        ({"vocab_size": 10**12}, r"of shape \[48, 64\] instead of \[1000000000000, 64\]"),
-    ],
-)
-def test_configurations_that_do_not_fit_the_files_are_refused(
-    openai_files: Files, change: dict[str, Any], message: str
-) -> None:
-    directory = openai_files(num_hidden_layers=1)
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with refused(message, error=CheckpointError) as caught:
-        Decoder.from_pretrained(directory)
-    assert str(directory) in str(caught.value)
+def test_a_width_that_is_no_whole_number_of_blocks_is_refused(openai_files: Files) -> None:
+    path = openai_files(num_hidden_layers=1) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 63}))
+    with refused(r"expert_format = 'mxfp4' .* hidden_dim = 63", error=CheckpointError):
+        Decoder.from_pretrained(path.parent)
 
 
 def test_a_dtype_that_is_none_is_refused(openai_files: Files) -> None:

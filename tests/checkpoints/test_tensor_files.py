@@ -73,9 +73,6 @@ def test_pieces_with_an_index(tmp_path: Path) -> None:
     (tmp_path / "model-2.safetensors").unlink()
     with refused(r"no file .*model-2\.safetensors"):
         stored_tensors(tmp_path)
-    index.write_text(json.dumps({"weight_map": {"a": "../../elsewhere/model-1.safetensors"}}))
-    with refused(r"with a in '\.\./\.\./elsewhere/model-1\.safetensors'", error=CheckpointError):
-        stored_tensors(tmp_path)
     index.write_text("{}")
     with refused("without a weight_map"):
         stored_tensors(tmp_path)
@@ -170,6 +167,9 @@ def raw(directory: Path, header: Any, data: bytes, length: int | None = None) ->
         ({"a": entry("F32", {"2": 1}, 0, 8)}, "'a' without a shape"),
         ({"a": entry("F32", [2], 0, "8")}, "'a' without a shape"),
         ({"a": entry("F32", [2], 8, 0)}, "'a' with -8 bytes"),
+        ({"a": entry("F32", [2], -8, 0)}, "'a' without a shape"),
+        ({"a": entry("F32", [2], 0.0, 8.0)}, "'a' without a shape"),
+        ({"a": entry("F32", [0, 2**62], 0, 8)}, "'a' with 8 bytes for the shape"),
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4, 8]}}, "'a' without a shape"),
         ({"a": {"dtype": "F32", "shape": [2]}}, "'a' without a shape"),
         ({"a": entry("F33", [2], 0, 8)}, "'a' of the unknown dtype 'F33'"),
@@ -247,16 +247,6 @@ def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
         stored_tensors(snapshot)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
-def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "model.safetensors")
-    os.mkfifo(tmp_path / "config.json")
-    with refused(r"no file .*model\.safetensors", error=CheckpointError):
-        stored_tensors(tmp_path)
-    with refused(r"no file .*config\.json", error=CheckpointError):
-        read_json(tmp_path / "config.json")
-
-
 @pytest.mark.parametrize("kept", [0, 4, 8, 30, -1])
 def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
     path = write(tmp_path, TENSORS) / "model.safetensors"
@@ -277,20 +267,15 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"{", "cannot be read"),
-        (b"\xff\xfe\x00", "cannot be read"),
-        (b"", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
-        (b"[1]", "with a list; expected a JSON object"),
+        (b"[1]", "a JSON object"),
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', "'c' twice"),
         (b" " * 2**22 + b"{}", "of 4,194,306 bytes"),
-        (None, "no file"),
     ],
 )
-def test_json_that_is_no_object_is_refused(tmp_path: Path, content: Any, message: str) -> None:
-    if content is not None:
-        (tmp_path / "x.json").write_bytes(content)
-    got, _, other = message.partition("; expected ")
-    with refused(got, anywhere=other):
+def test_json_that_is_no_object_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    with refused(anywhere=message):
         read_json(tmp_path / "x.json")
 
 
