@@ -110,18 +110,6 @@ def test_a_map_in_given_axes_writes_numbers_where_there_is_room() -> None:
         assert len(axes[1].texts) == written
 
 
-@pytest.mark.slow
-def test_figures_can_be_read_and_saved() -> None:
-    check_readable(attention_map(weights(13, 13), TEXT, title="Layer 1, head 2"))
-    check_readable(attention_map(weights(40, 40), [f"word{place}" for place in range(40)]))
-    check_readable(attention_map(weights(1, 1), ["one"], title="A single word"))
-    check_readable(attention_map(weights(3, 600), queries=["a", "b", "c"]))
-    figure, (left, right) = new_figure(11, 5, columns=2)
-    attention_map(weights(13, 13), TEXT, title="left", ax=left)
-    attention_map(weights(2, 3), list("abc"), ["long name", "b"], title="right", ax=right)
-    check_readable(figure)
-
-
 def test_what_is_no_map_is_refused() -> None:
     square = np.full((2, 2), 0.5)
     attempts: list[tuple[Callable[[], object], str]] = [
@@ -220,6 +208,14 @@ def test_a_comparison_shows_both_and_what_each_reads_more() -> None:
 
 @pytest.mark.slow
 def test_figures_can_be_read() -> None:
+    check_readable(attention_map(weights(13, 13), TEXT, title="Layer 1, head 2"))
+    check_readable(attention_map(weights(40, 40), [f"word{place}" for place in range(40)]))
+    check_readable(attention_map(weights(1, 1), ["one"], title="A single word"))
+    check_readable(attention_map(weights(3, 600), queries=["a", "b", "c"]))
+    figure, (left, right) = new_figure(11, 5, columns=2)
+    attention_map(weights(13, 13), TEXT, title="left", ax=left)
+    attention_map(weights(2, 3), list("abc"), ["long name", "b"], title="right", ax=right)
+    check_readable(figure)
     check_readable(attention_grid(weights(2, 4, 5, 5), WORDS, title="A text"))
     check_readable(attention_grid(weights(1, 2, 300, 300), title="A long text"))
     check_readable(cross_attention(weights(2, 3, 5), WORDS, ["[SOS]", "RED", "is"]))

@@ -5,6 +5,7 @@ from itertools import pairwise
 import matplotlib
 import numpy as np
 import pytest
+from colour_vision import linear
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
@@ -64,18 +65,13 @@ def test_signed_weights_are_centred_at_0_and_told_apart_without_colours() -> Non
     assert len(coloured_text(["up"], [0.1], signed=True).axes[0].lines) == 0
 
 
-def luminance(colour: np.ndarray) -> float:
-    """As the guidelines put it, channel by channel."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 @pytest.mark.parametrize("signed", [False, True])
 def test_letters_can_be_read_on_every_ground(signed: bool) -> None:
     weights = np.linspace(-1 if signed else 0, 1, 201)
     ax = coloured_text(["word"] * 201, weights, signed=signed).axes[0]
     for text, colour in zip(ax.texts, colours(ax), strict=True):
-        darker, lighter = sorted((luminance(colour), luminance(np.array(to_rgb(text.get_color())))))
+        # Of the relative luminances, as the guidelines put it.
+        darker, lighter = sorted(linear(np.array([colour, to_rgb(text.get_color())])) @ (0.2126, 0.7152, 0.0722))
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5
     for text, line in zip(ax.texts, ax.lines, strict=False):
         assert line.get_color() == text.get_color()

@@ -2,7 +2,9 @@
 
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,45 +17,41 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "checkpoints"))
 
 
 @functools.cache
-def opened(name: str, hold: str) -> LanguageModel:
+def installed(find: Callable[..., Any], name: str, **options: str) -> Any:
     try:
-        return load(name, device="cpu", hold=hold)
+        return find(name, **options)
     except InputError as error:
         pytest.skip(f"{error} (make models)")
+
+
+opened = functools.partial(installed, load, device="cpu")
 
 
 @pytest.fixture(scope="session", params=["blocks", "dense"])
 def smollm2(request: pytest.FixtureRequest) -> LanguageModel:
     """SmolLM2-135M-Instruct, in the file's blocks and expanded."""
-    return opened("smollm2", request.param)
+    return opened("smollm2", hold=request.param)
 
 
 @pytest.fixture(scope="session")
 def expanded_smollm2() -> LanguageModel:
     """SmolLM2-135M-Instruct, expanded."""
-    return opened("smollm2", "dense")
+    return opened("smollm2", hold="dense")
 
 
 @pytest.fixture(scope="session")
 def gemma() -> LanguageModel:
     """Gemma 3 270m in the file's blocks."""
-    return opened("gemma-3-270m", "blocks")
-
-
-def file_of(name: str) -> GgufFile:
-    try:
-        return find_place(name)
-    except InputError as error:
-        pytest.skip(f"{error} (make models)")
+    return opened("gemma-3-270m", hold="blocks")
 
 
 @pytest.fixture(scope="session")
 def smollm2_file() -> GgufFile:
     """SmolLM2-135M-Instruct."""
-    return file_of("smollm2")
+    return installed(find_place, "smollm2")
 
 
 @pytest.fixture(scope="session")
 def gemma_file() -> GgufFile:
     """Gemma 3 270M: one file in four pieces."""
-    return file_of("gemma-3-270m")
+    return installed(find_place, "gemma-3-270m")

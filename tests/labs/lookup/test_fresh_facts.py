@@ -85,11 +85,8 @@ def test_weights_are_drawn_from_the_seed_alone() -> None:
     assert not torch.equal(first["output.weight"], build_model(TINY, 2).state_dict()["output.weight"])
 
 
-def test_a_run_is_continued_where_it_stands(tmp_path: Path) -> None:
-    models = [train_in_context(TINY, 0, directory)[0] for directory in (tmp_path / "run", tmp_path / "run", None)]
-    for name, weight in models[0].state_dict().items():
-        assert torch.equal(weight, models[1].state_dict()[name])
-        assert torch.equal(weight, models[2].state_dict()[name])
+def test_a_run_is_of_one_seed_which_is_not_that_of_the_measurements(tmp_path: Path) -> None:
+    train_in_context(TINY, 0, tmp_path / "run")
     with refused("seed"):
         train_in_context(TINY, 1, tmp_path / "run")
     with refused(f"seed = {MEASURING_SEED}"):

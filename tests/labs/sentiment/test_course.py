@@ -14,7 +14,6 @@ from glassformer.labs.sentiment.course import (
     LayerNorm,
     MiniTransformer,
     MultiHeadAttention,
-    PositionalEncoding,
     TokenEmbedding,
     TransformerBlock,
     TransformerEmbeddings,
@@ -212,15 +211,11 @@ def test_a_given_mask_decides_what_is_real() -> None:
     assert weights[0].abs().max() == 0
 
 
-LONG = torch.ones(1, 13, dtype=torch.long)
-
-
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: TokenEmbedding(10, 8)(torch.tensor([[2, 10]])), "tokens from 2 to 10"),
-        (lambda: PositionalEncoding(8, 0), "max_seq_len = 0"),
         (lambda: LayerNorm(1), "features = 1"),
         (lambda: LayerNorm(4, eps=0), "eps = 0"),
         (lambda: FeedForward(4, 0), "d_ff = 0"),
@@ -232,13 +227,8 @@ LONG = torch.ones(1, 13, dtype=torch.long)
             ),
             "numbers other than 0 and 1",
         ),
-        (lambda: model(num_layers=0), "num_layers = 0"),
-        (lambda: model(num_classes=1), "num_classes = 1"),
-        (lambda: model()(LONG[0]), r"tokens of shape \[13\]"),
-        (lambda: model()(LONG), "13 positions"),
-        (lambda: model()(30 * LONG[:, :3]), "tokens from 30 to 30"),
-        (lambda: model()(LONG[:, :3], torch.ones(1, 4)), r"attention_mask of shape \[1, 4\]"),
-        (lambda: model()(LONG[:, :3], torch.full((1, 3), 0.5)), "mask with numbers"),
+        (lambda: model()(torch.ones(1, 3).long(), torch.ones(1, 4)), r"attention_mask of shape \[1, 4\]"),
+        (lambda: model()(torch.ones(1, 3).long(), torch.full((1, 3), 0.5)), "mask with numbers"),
     ],
 )
 def test_bad_arguments_are_refused(call, message: str) -> None:

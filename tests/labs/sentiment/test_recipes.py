@@ -67,10 +67,7 @@ def test_it_learns_and_keeps_a_classifier(tmp_path: Path, monkeypatch: pytest.Mo
     texts = [example.text for example in DATA.test]
     probabilities = classifier.probabilities(texts)
     assert probabilities.argmax(1)[:2].tolist() == [1, 0]
-    for place in (tmp_path / "one", tmp_path / "one" / "encoder"):
-        again = load_classifier(place)
-        assert again.classes == DATA.classes
-        assert torch.equal(again.probabilities(texts), probabilities)
+    assert torch.equal(load_classifier(tmp_path / "one").probabilities(texts), probabilities)
     monkeypatch.setattr(ClassificationTask, "batch", lambda *_: pytest.fail("a step was repeated"))
     again = train_recipe(recipe, DATA, tmp_path / "one", seed=1)
     assert torch.equal(again.probabilities(texts), probabilities)
@@ -86,10 +83,8 @@ def test_the_vocabulary_and_weights_follow_texts_and_seed_alone() -> None:
     assert one.tokenizer.pieces(one.rows(["a good dog"])[0])[1:] == ["a", "good", "<UNK>"]
 
 
-def test_the_run_of_another_recipe_or_seed_is_refused(tmp_path: Path) -> None:
+def test_the_run_of_another_recipe_or_of_other_data_is_refused(tmp_path: Path) -> None:
     train_recipe(TINY, DATA, tmp_path, seed=1)
-    with refused("seed"):
-        train_recipe(TINY, DATA, tmp_path, seed=2)
     wider = dataclasses.replace(TINY, model={**TINY.model, "ff_dim": 32})
     with refused("description"):
         train_recipe(wider, DATA, tmp_path, seed=1)
