@@ -139,13 +139,6 @@ def test_a_run_of_the_command(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("Hé\x00")["input_ids"] == [72, 195, 169, 0]
 
 
-def test_what_has_no_equivalent_is_refused(released: Path, tmp_path: Path, output: Output) -> None:
-    told = output(["convert", released, tmp_path / "out", "--to", "mixtral"], 2).err
-    assert "sinks = True, attention_bias = True, ff_bias = True" in told
-    assert "expert_format = 'mxfp4'" in told
-    assert not (tmp_path / "out").exists()
-
-
 def test_packing_a_run(tmp_path: Path, refuses: Refuses) -> None:
     trained(tmp_path / "run")
     run = str(tmp_path / "run")
@@ -157,11 +150,14 @@ def test_packing_a_run(tmp_path: Path, refuses: Refuses) -> None:
     assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b"), "--to", "glassformer"]) == 0
 
 
-@pytest.mark.parametrize("to", ["huggingface", "mixtral", "gpt_oss", "openai", "glassformer"])
-@pytest.mark.parametrize("clamp", [None, Clamp()])
-def test_packed_experts_in_our_own_layout_as_numbers(
-    tmp_path: Path, to: str, clamp: Clamp | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("to", "clamp"),
+    [
+        *((to, None) for to in ("huggingface", "mixtral", "gpt_oss", "glassformer")),
+        *((to, Clamp()) for to in ("huggingface", "gpt_oss", "openai", "glassformer")),
+    ],
+)
+def test_packed_experts_in_our_own_layout_as_numbers(tmp_path: Path, to: str, clamp: Clamp | None) -> None:
     yarn = Yarn(original_max_seq_len=64) if to == "openai" else None
     form = DecoderConfig(96, 2, 32, 64, 4, 8, num_experts=4, clamp=clamp, sinks=to == "openai", rope_scaling=yarn)
     Decoder(form).save_pretrained(tmp_path / "numbers", layout="glassformer")
@@ -169,12 +165,7 @@ def test_packed_experts_in_our_own_layout_as_numbers(
     pack = ["--to", "glassformer", "--experts", "mxfp4"]
     assert main(["convert", str(tmp_path / "numbers"), packed, *pack]) == 0
     unpacked = Decoder.from_pretrained(packed, experts="dense").eval()
-    status = main(["convert", packed, str(out), "--to", to, "--experts", "bfloat16"])
-    if refused := {("mixtral", True): "clamp = Clamp", ("openai", False): "clamp = Clamp"}.get((to, clamp is not None)):
-        assert status == 2
-        assert refused in capsys.readouterr().err
-        return
-    assert status == 0
+    assert main(["convert", packed, str(out), "--to", to, "--experts", "bfloat16"]) == 0
     written = Decoder.from_pretrained(out)
     assert written.config.expert_format == "dense"
     with torch.no_grad():
