@@ -66,6 +66,8 @@ def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: 
     output(["convert", tmp_path / "again.GGUF", tmp_path / "out"])
     for place in ("run.gguf", "out"):
         assert output(["generate", tmp_path / place, *arguments, "--tokenizer", "numbers"]).out == shown
+    read = output(["capture", tmp_path / "run.gguf", "1 2 3", "--tokenizer", "numbers"]).out
+    assert read == output(["capture", recurrence_run, "1 2 3"]).out
 
 
 def test_a_run_takes_a_device_and_any_length_of_drafts(recurrence_run: Path) -> None:
@@ -241,4 +243,4 @@ def test_what_a_released_model_cannot_continue(
 
 
 def test_without_a_tokenizer_the_way_out_is_told(bare_gpt_oss: Path, refuses: Refuses) -> None:
-    refuses(["generate", bare_gpt_oss, "x"], "take tokenizer")
+    refuses(["generate", bare_gpt_oss, "x"], "--tokenizer")

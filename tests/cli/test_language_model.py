@@ -165,7 +165,7 @@ def test_for_the_released_vocabulary_the_way_to_its_tokenizer_is_told(directory:
 
 
 def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
-    with refused("without a tokenizer", fix=r"generate.*tokenizer.*'numbers'"):
+    with refused("without a tokenizer", fix=r"--tokenizer.*'numbers'"):
         module.require_tokenizer(module.find_model(str(bare_gpt_oss)))
     change(directory, vocab_size=200)
     with refused("265 tokens for a model of vocab_size = 200"):

@@ -36,6 +36,14 @@ _MODEL = arg(
     help="A GGUF file, the directory of a model or of a run, owner/name or owner/name:file.gguf on the Hugging Face "
     "hub, or a short name: smollm2, gemma-3-270m, gpt-oss-20b.",
 )
+Tokenizer = Annotated[
+    str | None,
+    arg(
+        metavar="PATH|NAME|bytes|numbers",
+        help="A tokenizer.json, a directory with one, a model on the hub, or bytes or numbers for a model whose tokens "
+        "these are. None: the model's own.",
+    ),
+]
 Device = Annotated[str, arg(help="cpu, cuda, or auto (a GPU if there is one).")]
 Dense = Annotated[
     DenseFormat | Literal["stored"] | None,
@@ -95,9 +103,7 @@ class GenerateFlags:
     model: Annotated[Positional[str], _MODEL]
     prompt: Annotated[Positional[str], arg(metavar="TEXT")]
     """What to continue: a text, or numbers as in "1 2 3" for a model of the recurrence."""
-    tokenizer: Annotated[str | None, arg(metavar="PATH|NAME|bytes|numbers")] = None
-    """A tokenizer.json, a directory with one, or a model on the hub; 'bytes' or 'numbers' for a model whose tokens are
-    bytes or numbers. None: the model's own."""
+    tokenizer: Tokenizer = None
     max_new_tokens: Size = 200
     """Maximum number of new tokens."""
     temperature: Temperature = 0.8
@@ -154,9 +160,7 @@ class ChatFlags:
     parts of what was said. 7 is a good number, 0 is off."""
     speed: bool = True
     """Print the number of tokens per second after each reply."""
-    tokenizer: Annotated[str | None, arg(metavar="PATH|NAME")] = None
-    """A tokenizer.json, a directory with one, or a model on the hub. None: the one next to the
-    weights."""
+    tokenizer: Tokenizer = None
     dense: Dense = None
     device: Device = "auto"
 
@@ -242,6 +246,7 @@ class CaptureFlags:
     save: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the arrays to this .npz or .safetensors file. Weights are then of all positions."""
     overwrite: Overwrite = False
+    tokenizer: Tokenizer = None
     device: Device = "auto"
 
     def __post_init__(self) -> None:
@@ -275,6 +280,7 @@ class InterveneFlags:
     """Likely tokens of each run that are shown."""
     generate: Count = 0
     """Continue TEXT by this many tokens, before and after."""
+    tokenizer: Tokenizer = None
     device: Device = "auto"
 
     def __post_init__(self) -> None:
@@ -446,7 +452,7 @@ class VerifyFlags:
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        got = "no task" if self.task is self.task_file is None else "both --task and --task-file"
+        got = "no task" if self.task is None else "both --task and --task-file"
         fix = "Pass --task unique, for example; 'glassformer verify --help' lists the tasks."
         require((self.task is None) != (self.task_file is None), got, "one of --task and --task-file", fix)
         own = self.letters is None and self.max_len is None

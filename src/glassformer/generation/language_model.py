@@ -432,7 +432,7 @@ def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
     """
     if found.tokenizer is None:
         its = "openai/gpt-oss-20b" if found.config.vocab_size == _HARMONY_VOCAB else "its file, its name on the hub"
-        fix = f"'glassformer chat' and 'generate', and load(), take tokenizer: {its}, or 'numbers' for token ids."
+        fix = f"Pass tokenizer=, or --tokenizer: {its}, or 'numbers' for token ids."
         raise InputError(f"{found.path} without a tokenizer", "one with the weights", fix)
     return found.tokenizer
 

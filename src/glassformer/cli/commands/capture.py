@@ -26,7 +26,7 @@ _LENS = 3
 @torch.no_grad()
 def main(flags: CaptureFlags) -> int:
     """Print the table, and write the arrays if asked for."""
-    lm = load(flags.model, device=flags.device)
+    lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
     tokens = lm.tokens(flags.text)
     (query,) = select("--position", flags.position, tokens.shape[1])
     lines, arrays = _TABLES[flags.what](lm, tokens, query, flags)

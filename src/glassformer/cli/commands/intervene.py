@@ -23,7 +23,7 @@ _PART = re.compile(r"(\d{1,6})\.(\d{1,6}|attention|ffn)")
 def main(flags: InterveneFlags) -> int:
     """Print a table of the likely next tokens before and after, and with ``generate`` both continuations."""
     parts = [_without(part) for part in flags.without]  # refused before the model is loaded
-    lm = load(flags.model, device=flags.device)
+    lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
     if flags.steer is not None:
         assert flags.layer is not None
         parts.append(add("residual", flags.strength * _direction(lm, flags.steer, flags.layer), layers=flags.layer))
