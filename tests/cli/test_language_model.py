@@ -170,6 +170,8 @@ def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> No
     change(directory, vocab_size=200)
     with refused("265 tokens for a model of vocab_size = 200"):
         module.find_model(str(directory))
+    change(directory, vocab_size=260)  # of special tokens some are beyond it, as Gemma 3's for images is
+    assert module.find_model(str(directory)).stop_tokens == (257, 258)
     change(directory, vocab_size="many")
     with refused("vocab_size = 'many'"):
         module.find_model(str(directory))

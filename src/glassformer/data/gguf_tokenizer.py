@@ -200,7 +200,8 @@ def gguf_vocabulary(tokenizer: ReleasedTokenizer, vocab_size: int, ends: Sequenc
     tokens, types = [f"[PAD{token}]" for token in range(vocab_size)], [UNUSED] * vocab_size
     kinds = {each["content"]: CONTROL if each["special"] else USER_DEFINED for each in added}
     for token, index in {**model["vocab"], **{each["content"]: each["id"] for each in added}}.items():
-        tokens[index], types[index] = token, kinds.get(token, 1)
+        if index < vocab_size:
+            tokens[index], types[index] = token, kinds.get(token, 1)
     ends = sorted(dict.fromkeys(ends), key=lambda end: (end != ends[0], tokens[end] in END_NAMES))
     found = {
         "model": "gpt2",

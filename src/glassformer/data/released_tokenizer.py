@@ -161,13 +161,14 @@ class ReleasedTokenizer:
         return texts
 
     def require_fits(self, vocab_size: int) -> None:
-        """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` has every token."""
-        require(
-            self.vocab_size <= vocab_size,
-            f"{self.source} with {self.vocab_size} tokens for a model of vocab_size = {vocab_size}",
-            "a tokenizer with no more tokens than the model",
-            "Use the tokenizer that came with the model.",
-        )
+        """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` has every token of texts.
+
+        Special ones may be beyond it, as Gemma 3's for images is.
+        """
+        beyond = {token for token in range(vocab_size, self.vocab_size) if self.piece(token) is not None}
+        got = f"{self.source} with {self.vocab_size} tokens for a model of vocab_size = {vocab_size}"
+        fix = "Use the tokenizer that came with the model."
+        require(beyond <= {*self.specials.values()}, got, "a tokenizer with no more tokens than the model", fix)
 
 
 def read_tokenizer(path: Path | str) -> ReleasedTokenizer:

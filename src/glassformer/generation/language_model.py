@@ -130,11 +130,10 @@ class FoundModel:
     @property
     def stop_tokens(self) -> tuple[int, ...]:
         """``declared_ends``, and the tokenizer's special tokens that end a text or a turn."""
-        if self.tokenizer is None:
-            return tuple(sorted(self.declared_ends))
-        specials = self.tokenizer.specials
-        named = [specials["</s>"]] if "</s>" in specials else []
-        return tuple(sorted({*self.declared_ends, *named, *self.tokenizer.ends}))
+        found = {*self.declared_ends}
+        if self.tokenizer is not None:
+            found |= {*self.tokenizer.ends, self.tokenizer.specials.get("</s>", -1)}
+        return _known_tokens(found, self.config)
 
     @property
     def about(self) -> str:
@@ -497,7 +496,7 @@ def _declared_ends(directory: Path, config: Mapping[str, Any], decoder: DecoderC
     return _known_tokens(ends, decoder)
 
 
-def _known_tokens(ends: Sequence[Any], config: DecoderConfig) -> tuple[int, ...]:
+def _known_tokens(ends: Iterable[Any], config: DecoderConfig) -> tuple[int, ...]:
     # The files of a small model may still name ids of the large model it was derived from.
     return tuple(sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size}))
 
