@@ -76,7 +76,8 @@ def test_fields_of_directories_that_a_family_uses_otherwise() -> None:
     with refused("is_causal = False"):
         from_config(model_type="llama", is_causal=False)
     factors = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0}
-    phi3 = from_config(model_type="phi3", max_position_embeddings=16384, rope_scaling=factors)
+    phi4 = {"full_attn_mod": 1, "interpolate_factor": 1, "unsloth_fixed": True}  # as in released files
+    phi3 = from_config(model_type="phi3", max_position_embeddings=16384, rope_scaling=factors, **phi4)
     assert phi3.rope_scaling.original_max_seq_len == Phi3Config().original_max_position_embeddings == 4096
     experts = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
     released = from_config(model_type="qwen3_moe", max_window_layers=48, sliding_window=None, **experts)

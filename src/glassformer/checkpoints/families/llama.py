@@ -168,6 +168,7 @@ PHI3 = Family(
         original=4096,
     ),
     windows="all",
+    ignored=("full_attn_mod", "interpolate_factor"),  # of Phi-4-mini
     names=NAMES | _PACKED,
     gguf="phi3",
     gguf_names=GGUF_NAMES | {"ffn.gate": "ffn_up", "ffn.up": "ffn_up"},
