@@ -107,11 +107,6 @@ def test_what_was_not_in_the_training_texts_is_unknown(tokenizer: WordTokenizer)
     assert tokenizer.pieces(encoded) == ["<CLS>", "the", "<UNK>", "movie", "!"]
 
 
-def test_the_empty_text_is_cls_alone(tokenizer: WordTokenizer) -> None:
-    assert tokenizer.encode("") == tokenizer.encode(" \x00\n") == [CLS_ID]
-    assert tokenizer.decode([CLS_ID]) == ""
-
-
 def test_a_long_text_is_cut(tokenizer: WordTokenizer) -> None:
     text = "the plot was slow, " * 20_000
     assert tokenizer.encode(text, max_len=32) == tokenizer.encode(text[:400], max_len=32)

@@ -89,8 +89,7 @@ def load_decoder(
             its latest.
         dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
         experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds); ``"dense"`` keeps
-            or expands them;
-            None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
+            or expands them; None: as they are stored. That happens while they are read.
         dense: How linear layers are held, but experts and an output that is the embedding, for inference only.
             ``"lossless"``: bfloat16 numbers in 12 bits (:func:`~glassformer.layers.quantized.lossless.encode`), a
             quarter less to read for each token; for processors, since elsewhere they are expanded at each use.

@@ -92,10 +92,6 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     marks as "user-defined" (gpt-oss's ``<|channel|>``). Of equal scores, which converters write where they find none,
     that of the lower id comes first, as in the tokenizer that was converted, and not the leftmost one. A byte without a
     token of its own is dropped, as there.
-
-    Args:
-        metadata: Values by key; ``tokenizer.ggml.*`` are read.
-        source: The file's name, for messages.
     """
     read = _Metadata(metadata, source)
     model = read.value("model", str, "")
