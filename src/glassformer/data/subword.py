@@ -113,6 +113,8 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
     settings = {theirs: config.get(ours, usual) for ours, (theirs, usual) in named.items() if kind or ours in config}
     if path.suffix == ".json":
         return SubwordTokenizer(_engine_from(text, str(path), settings))
+    words = kind != "BertJapaneseTokenizer"  # which splits a text by a dictionary first
+    require(words, f"{path} of the class {kind}", "a BERT vocabulary alone", "Tokenize texts with transformers.")
     return SubwordTokenizer(_bert(path, text, settings))
 
 
