@@ -12,6 +12,8 @@ from glassformer import kernels
 from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts, Router, Routing, balance_loss, collect_routing
 from glassformer.layers.quantized.packed_experts import PackedMixture
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.observe.capture import capture
 from refusals import refused
 
 
@@ -162,6 +164,16 @@ def test_an_expert_given_twice_counts_twice(packed: bool) -> None:
     torch.testing.assert_close(moe.mix(x, weights, indices), each[0] + each[1])
     with kernels.plain():
         torch.testing.assert_close(moe.mix(x, weights, indices), each[0] + each[1])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_hooks_of_a_router_change_the_mixture(packed: bool) -> None:
+    model = Decoder(DecoderConfig(9, 1, 32, 32, 1, 32, num_experts=4))
+    model.layers[0].ffn = moe = PackedMixture.pack(model.layers[0].ffn) if packed else model.layers[0].ffn
+    moe.router.register_forward_hook(lambda module, args, output: (0 * output[0], output[1]))
+    assert not moe(torch.randn(3, 2, 32)).any()
+    with refused("whose router has hooks"), capture(model, what="choices"):
+        model(torch.tensor([[1]]))
 
 
 def test_leading_axes_are_free() -> None:

@@ -103,8 +103,14 @@ class Router(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch hidden_dim"]
     ) -> tuple[Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"]]:
-        """The routing weights of the chosen experts, which sum to 1, and their indices, best first."""
-        weights, indices, _ = self.choose(x)
+        """The routing weights of the chosen experts, which sum to 1, and their indices, best first.
+
+        They and the scores are given to :func:`collect_routing`, too.
+        """
+        weights, indices, scores = self.choose(x)
+        for thread, routings in _collectors:
+            if torch.compiler.is_compiling() or thread == threading.get_ident():
+                routings.append(Routing(scores.reshape(-1, self.num_experts), indices.reshape(-1, self.top_k)))
         return weights, indices
 
     def choose(
@@ -116,16 +122,6 @@ class Router(nn.Module):
         best, indices = scores.topk(self.top_k, dim=-1)
         wide = torch.promote_types(best.dtype, torch.float32)
         return best.softmax(dim=-1, dtype=wide).to(x.dtype), indices, scores
-
-    def route(
-        self, tokens: Float[Tensor, "token hidden_dim"]
-    ) -> tuple[Float[Tensor, "token top_k"], Int[Tensor, "token top_k"]]:
-        """Routing weights and indices, which are also given to :func:`collect_routing`."""
-        weights, indices, scores = self.choose(tokens)
-        for thread, routings in _collectors:
-            if torch.compiler.is_compiling() or thread == threading.get_ident():
-                routings.append(Routing(scores, indices))
-        return weights, indices
 
 
 class MixtureOfExperts(nn.Module):
@@ -176,7 +172,7 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Route every position and mix the outputs of its experts."""
         tokens = x.reshape(-1, x.shape[-1])
-        return self.mix(tokens, *self.router.route(tokens)).view(x.shape)
+        return self.mix(tokens, *self.router(tokens)).view(x.shape)
 
     def mix(
         self,

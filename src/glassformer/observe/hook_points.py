@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.dispatch import autocast_dtype
-from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
+from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock, is_hooked
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.quantized.packed_experts import PackedMixture
@@ -276,6 +276,8 @@ def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) 
 
 
 def _route(module: MixtureOfExperts | PackedMixture, x: Tensor) -> Routed:
+    got = f"a {type(module).__name__} whose router has hooks"
+    require(not is_hooked(module.router), got, "choices by scores alone", "Hook router.score in place of router.")
     shares, choices, scores = module.router.choose(x)
     return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)), choices, shares
 

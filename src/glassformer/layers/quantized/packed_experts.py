@@ -73,7 +73,7 @@ class PackedMixture(nn.Module):
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Route every position and mix the outputs of its experts."""
         tokens = x.reshape(-1, x.shape[-1])
-        return self.mix(tokens, *self.router.route(tokens)).view(x.shape)
+        return self.mix(tokens, *self.router(tokens)).view(x.shape)
 
     def mix(
         self,
