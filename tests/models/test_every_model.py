@@ -5,16 +5,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models import Decoder, Encoder, EncoderDecoder
 from models.forms import BOTH, DECODER, ENCODER, GPT_OSS, Base, draw, every_form, make, new
 from processes import printed
 
 
 @every_form
-def test_every_parameter_gets_a_gradient(base: Base, form: dict[str, Any]) -> None:
+def test_every_module_is_called_and_every_parameter_gets_a_gradient(base: Base, form: dict[str, Any]) -> None:
     model = make(base, **form).train()
+    silent = {each for each in model.modules() if not isinstance(each, nn.ModuleList | RotaryEmbedding)}
+    for each in silent:
+        each.register_forward_hook(lambda module, *_: silent.discard(module))
     model(*draw(model, 12, 10)).logsumexp(-1).square().sum().backward()
+    assert silent == set(), "hooks of users see every part"
     # A key bias shifts all scores alike, and the one key of a window of 1 has a weight of 1 whatever its score.
     without = ("key.bias", "query.weight", "key.weight") if form.get("window") == 1 else ("key.bias",)
     for name, weight in model.named_parameters():

@@ -158,13 +158,15 @@ class SinusoidalPositions(nn.Module):
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
         self.table = waves[:, :hidden_dim].float()  # not a buffer, as the frequencies of rotary embeddings
 
-    def forward(self, x: Float[Tensor, "batch position hidden_dim"]) -> Float[Tensor, "batch position hidden_dim"]:
-        """Add the positions 0, 1, ... to ``x``, in its dtype."""
-        length, width = x.shape[-2:]
+    def forward(
+        self, x: Float[Tensor, "batch position hidden_dim"], start: int = 0
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """Add the positions ``start``, ``start + 1``, ... to ``x``, in its dtype."""
+        stop, width = start + x.shape[-2], x.shape[-1]
         require(
-            width == self.hidden_dim and length <= self.max_seq_len,
-            f"{length} positions of width {width}",
+            width == self.hidden_dim and stop <= self.max_seq_len,
+            f"{stop} positions of width {width}",
             f"at most max_seq_len = {self.max_seq_len} positions of width hidden_dim = {self.hidden_dim}",
             "Build the positions with the width and the greatest length of their input.",
         )
-        return x + self.table[:length].to(x)
+        return x + self.table[start:stop].to(x)

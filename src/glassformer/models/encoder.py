@@ -226,32 +226,25 @@ class Encoder(nn.Module):
             x = x * config.hidden_dim**0.5
         added: Tensor | None = None
         if isinstance(self.positions, nn.Embedding):
-            added = self.positions.weight[: tokens.shape[1]]
+            added = self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         elif self.positions is not None:
             x = self.positions(x)
-        require(
-            types is None or self.token_types is not None,
-            "types for an encoder with token_types = 0",
-            "none",
-            "Omit types, or make the model with token_types.",
-        )
+        if types is not None:
+            got, fix = "types for an encoder with token_types = 0", "Omit types, or make the model with token_types."
+            require(self.token_types is not None, got, "none", fix)
+            got = f"types of shape {list(types.shape)} and dtype {types.dtype}"
+            expected = f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}"
+            whole = types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32)
+            require(whole, got, expected, "Give each token the number of its segment.")
         if self.token_types is not None:
-            segment = self.token_types.weight[0] if types is None else self._segments(self.token_types, tokens, types)
+            first = types is None  # 0 for all
+            segment = self.token_types(tokens.new_zeros(1)) if first else look_up(self.token_types, "types", types)
             added = segment if added is None else added + segment
         if added is not None:
             x = x + added
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return F.dropout(x, config.dropout, self.training)
-
-    def _segments(self, table: nn.Embedding, tokens: Tensor, types: Tensor) -> Tensor:
-        require(
-            types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32),
-            f"types of shape {list(types.shape)} and dtype {types.dtype}",
-            f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}",
-            "Give each token the number of its segment.",
-        )
-        return look_up(table, "types", types)
 
 
 def embed(

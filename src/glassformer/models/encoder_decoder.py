@@ -268,10 +268,10 @@ class EncoderDecoder(nn.Module):
     def _embedded(self, x: Tensor, positions: nn.Module | None, start: int) -> Tensor:
         if self.config.scale_embeddings:
             x = x * self.config.hidden_dim**0.5
-        if positions is not None:
-            rows = positions.weight if isinstance(positions, nn.Embedding) else positions.table
-            assert isinstance(rows, Tensor)
-            x = x + rows[start : start + x.shape[1]].to(x)
+        if isinstance(positions, nn.Embedding):
+            x = x + positions(torch.arange(start, start + x.shape[1], device=x.device))
+        elif positions is not None:
+            x = positions(x, start)
         return F.dropout(x, self.config.dropout) if self.training and self.config.dropout > 0 else x
 
     def _check_source(self, source: Tensor, source_real: Tensor | None) -> None:
