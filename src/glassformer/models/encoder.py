@@ -237,8 +237,8 @@ class Encoder(nn.Module):
             whole = types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32)
             require(whole, got, expected, "Give each token the number of its segment.")
         if self.token_types is not None:
-            first = types is None  # 0 for all
-            segment = self.token_types(tokens.new_zeros(1)) if first else look_up(self.token_types, "types", types)
+            table, first = self.token_types, tokens.new_zeros(1)
+            segment = table(first) if types is None else look_up(table, "types", types)
             added = segment if added is None else added + segment
         if added is not None:
             x = x + added
