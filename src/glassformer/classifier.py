@@ -66,8 +66,7 @@ def predict(
             tokens, real = pad([rows[row] for row in chosen], pad_id)
             parts.append(model(tokens.to(device), real.to(device)).float().softmax(-1).cpu())
             order += chosen
-    probabilities = torch.cat(parts)
-    return torch.empty_like(probabilities).index_copy_(0, torch.tensor(order), probabilities)
+    return torch.cat(parts)[torch.tensor(order).argsort()]
 
 
 class TokenEffect(NamedTuple):

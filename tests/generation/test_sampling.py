@@ -140,9 +140,6 @@ def test_sample_repeats_with_the_seed() -> None:
     other = rule.choose(logits, SamplingRule(seed=12).generator())
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-def test_generators_without_a_seed_differ() -> None:
     assert SamplingRule().generator().initial_seed() != SamplingRule().generator().initial_seed()
 
 
