@@ -1,5 +1,6 @@
 import copy
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -209,13 +210,18 @@ def test_a_layer_that_is_skipped_adds_nothing_to_its_cache() -> None:
 
 
 @pytest.mark.parametrize("order", [[1, 2, 3], [1, 0, 3, 2], [0, 1, 1]])
-def test_windows_are_those_of_the_layers_that_are_there(order: list[int]) -> None:
-    model = Decoder(DecoderConfig(16, 4, 8, 16, 2, 4, window=3)).eval()
+def test_windows_and_rotations_are_those_of_the_layers_that_are_there(order: list[int]) -> None:
+    model = Decoder(DecoderConfig(16, 4, 8, 16, 2, 4, window=3, local_rope_base=50.0, unrotated_layers=(0,))).eval()
     model.layers = nn.ModuleList(copy.deepcopy(model.layers[layer]) for layer in order)
+    windowed = tuple(place for place, layer in enumerate(order) if layer % 2)
+    others = {"unrotated_layers": tuple(place for place, layer in enumerate(order) if layer == 0)}
+    made = Decoder(replace(model.config, num_layers=len(order), windowed_layers=windowed, **others)).eval()
+    made.load_state_dict(model.state_dict())
     tokens = torch.arange(12)[None]
     cache, step = model.new_cache(1), DecodingStep(model, model.new_cache(1))
     with torch.no_grad():
-        whole = model(tokens)
+        whole = made(tokens)
+        torch.testing.assert_close(model(tokens), whole)
         for read in (partial(model, cache=cache), step):
             found = torch.cat([read(each) for each in tokens.split(1, dim=1)], dim=1)
             torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)

@@ -207,8 +207,8 @@ class _Plan:
         for index, (layer, cache) in enumerate(zip(layers, self._cache.layers, strict=True)):
             block = _part(model.layers, str(index), Block)
             self._attention(layer, block, cache, model)
-            local = model.local_rotary is not None and config.layer_window(index) is not None
-            layer.rotation = -1 if config.learned_positions or index in config.unrotated_layers else int(local)
+            local = model.local_rotary is not None and model.layer_window(index) is not None
+            layer.rotation = int(local) if block.rotated and not config.learned_positions else -1
             self._feed_forward(layer, block, width)
         return Weights(
             embedding=self._embedding(model, "embedding", config.vocab_size),

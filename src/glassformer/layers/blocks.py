@@ -42,6 +42,7 @@ class Block(nn.Module):
         norm: ``"rms"`` or ``"layer"``.
         norm_place: ``"before"``, ``"after"`` or ``"both"``. Where a norm is not, the block has no weights for it.
         parallel: Add both parts to the same ``x``; with ``"before"``.
+        rotated: Whether the decoder gives it a rotation, if it has any.
 
     Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); OLMo
     Team 2025, arXiv 2501.00656; Gemma Team 2024, arXiv 2408.00118; Black et al. 2022, arXiv 2204.06745 (parallel).
@@ -57,13 +58,11 @@ class Block(nn.Module):
         norm: Literal["rms", "layer"] = "rms",
         norm_place: Literal["before", "after", "both"] = "before",
         parallel: bool = False,
+        rotated: bool = True,
     ) -> None:
         super().__init__()
-        make, before, after = (
-            partial(make_norm, norm, hidden_dim, norm_eps),
-            norm_place != "after",
-            norm_place != "before",
-        )
+        make = partial(make_norm, norm, hidden_dim, norm_eps)
+        before, after = norm_place != "after", norm_place != "before"
         # Identities have no weights; with them all blocks have the same hook points.
         self.attention_norm = make() if before else nn.Identity()
         self.attention = attention
@@ -71,7 +70,7 @@ class Block(nn.Module):
         self.ffn_norm = nn.Identity() if ffn is None or not before else make()
         self.ffn = NoFeedForward() if ffn is None else ffn
         self.ffn_post_norm = make() if after and ffn is not None else None
-        self.parallel = parallel
+        self.parallel, self.rotated = parallel, rotated
 
     def forward(
         self,

@@ -197,11 +197,10 @@ class Decoder(nn.Module):
 
         if config.learned_positions:
             return [None] * len(self.layers)
-        found = [made(self.rotary)] * len(self.layers)
-        if self.local_rotary is not None:
-            local = made(self.local_rotary)
-            found = [each if config.layer_window(layer) is None else local for layer, each in enumerate(found)]
-        return [None if layer in config.unrotated_layers else each for layer, each in enumerate(found)]
+        full = made(self.rotary)
+        local = full if self.local_rotary is None else made(self.local_rotary)
+        found = [full if self.layer_window(layer) is None else local for layer in range(len(self.layers))]
+        return [one if getattr(block, "rotated", True) else None for block, one in zip(self.layers, found, strict=True)]
 
     def run_layers(
         self,
@@ -269,6 +268,7 @@ def _block(config: DecoderConfig, layer: int) -> Block:
         norm=config.norm,
         norm_place=config.norm_place,
         parallel=config.parallel,
+        rotated=layer not in config.unrotated_layers,
     )
 
 
