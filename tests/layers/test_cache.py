@@ -2,6 +2,7 @@ import copy
 import random
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,12 +211,15 @@ def test_a_layer_that_is_skipped_adds_nothing_to_its_cache() -> None:
 
 
 @pytest.mark.parametrize("order", [[1, 2, 3], [1, 0, 3, 2], [0, 1, 1]])
-def test_windows_and_rotations_are_those_of_the_layers_that_are_there(order: list[int]) -> None:
+def test_windows_and_rotations_are_those_of_the_layers_that_are_there(order: list[int], tmp_path: Path) -> None:
     model = Decoder(DecoderConfig(16, 4, 8, 16, 2, 4, window=3, local_rope_base=50.0, unrotated_layers=(0,))).eval()
     model.layers = nn.ModuleList(copy.deepcopy(model.layers[layer]) for layer in order)
+    with refused("layers were moved"):  # of which a file, with the configuration, would say nothing
+        model.save_pretrained(tmp_path / "x")
     windowed = tuple(place for place, layer in enumerate(order) if layer % 2)
-    others = {"unrotated_layers": tuple(place for place, layer in enumerate(order) if layer == 0)}
-    made = Decoder(replace(model.config, num_layers=len(order), windowed_layers=windowed, **others)).eval()
+    unrotated = tuple(place for place, layer in enumerate(order) if layer == 0)
+    config = replace(model.config, num_layers=len(order), windowed_layers=windowed, unrotated_layers=unrotated)
+    made = Decoder(config).eval()
     made.load_state_dict(model.state_dict())
     tokens = torch.arange(12)[None]
     cache, step = model.new_cache(1), DecodingStep(model, model.new_cache(1))

@@ -25,7 +25,7 @@ from glassformer.checkpoints.tensor_files import (
     open_tensors,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import CheckpointError, InputError, require
 from glassformer.kernels.rotation import convert_rows
 from glassformer.layers.quantized import mxfp4
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
@@ -37,8 +37,12 @@ _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention
 
 def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
     """The same, of a decoder."""
+    config = decoder.config
+    said = [(config.layer_window(n), n not in config.unrotated_layers) for n in range(config.num_layers)]
+    there = [(decoder.layer_window(n), getattr(each, "rotated", True)) for n, each in enumerate(decoder.layers)]
+    got, fix = "a decoder whose layers were moved or deleted", "Load them into a Decoder whose configuration has them."
+    require(there == said, got, "the layers of its configuration", fix)
     state = {name: plan(tensor) for name, tensor in decoder.state_dict().items()}
-    dtype = torch.float32 if isinstance(decoder.embedding, BlockEmbedding) else decoder.embedding.weight.dtype
     for name, module in decoder.named_modules():
         if isinstance(module, BlockLinear):
             size = [module.out_features, module.in_features]
@@ -48,7 +52,7 @@ def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
             continue
         del state[f"{name}.blocks"]
         state[f"{name}.weight"] = Planned(size, torch.float32, partial(getattr, module, "weight"))
-    return StoredDecoder(decoder.config, state, dtype, dtype, decoder.family)
+    return StoredDecoder(config, state, decoder.dtype, decoder.dtype, decoder.family)
 
 
 @contextmanager
