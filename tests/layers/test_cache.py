@@ -102,29 +102,22 @@ def test_a_windowed_layer_takes_no_more_memory_than_its_window() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_reset_forgets(window: int | None) -> None:
-    k, v = numbered(8)
-    cache = LayerCache(2, 3, 4, 8, window)
-    memory = cache.keys.data_ptr()
-    cache.append(k, v)
-    cache.reset()
-    assert cache.length == 0
-    seen, _ = cache.append(k[:, :, 5:7], v[:, :, 5:7])
-    assert torch.equal(seen, k[:, :, 5:7])
-    assert cache.positions(2).tolist() == [0, 1]
-    assert cache.keys.data_ptr() == memory
-
-
-@pytest.mark.parametrize("window", [None, 3])
-def test_overflow_is_refused_and_changes_nothing(window: int | None) -> None:
+def test_overflow_is_refused_and_changes_nothing_and_reset_forgets(window: int | None) -> None:
     k, v = numbered(8)
     cache = LayerCache(2, 3, 4, 7, window)
+    memory = cache.keys.data_ptr()
     cache.append(k[:, :, :5], v[:, :, :5])
     with refused(r"3 new positions on top of 5", expected="at most 7"):
         cache.append(k[:, :, 5:], v[:, :, 5:])
     assert cache.length == 5
     cache.append(k[:, :, 5:7], v[:, :, 5:7])
     assert cache.length == 7
+    cache.reset()
+    assert cache.length == 0
+    seen, _ = cache.append(k[:, :, 5:7], v[:, :, 5:7])
+    assert torch.equal(seen, k[:, :, 5:7])
+    assert cache.positions(2).tolist() == [0, 1]
+    assert cache.keys.data_ptr() == memory
 
 
 @pytest.mark.parametrize("shape", [(3, 3, 1, 4), (2, 2, 1, 4), (2, 3, 1, 5)])
