@@ -125,6 +125,8 @@ def test_bad_calls_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) 
     with refused("NaN in 2 of 12 logits"):
         greedy_decode(model, source, 3, 1)
     monkeypatch.setattr(model, "encode", None)
+    with model.register_forward_hook(print), refused("a model with hooks of its own"):
+        greedy_decode(model, source, 3, 1)
     for changes, message in [
         ({"max_new_tokens": 10}, "max_new_tokens = 10"),
         ({"max_new_tokens": 0}, "max_new_tokens = 0"),

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from glassformer.errors import require, require_positive
 from glassformer.generation.decoding import GREEDY
+from glassformer.layers.blocks import is_hooked
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 
@@ -32,6 +33,8 @@ def greedy_decode(
         end_id: The token that ends a text; None: every text has ``max_new_tokens``.
         source_real: True where a source position is real; :meth:`EncoderDecoder.real_source` when None.
     """
+    hooked, fix = isinstance(model, EncoderDecoder) and is_hooked(model), "Hook a part of it, such as model.output."
+    require(not hooked, "a model with hooks of its own", "none, as its steps are calls of decode()", fix)
     require_positive(max_new_tokens=max_new_tokens)
     longest, vocab_size = model.config.max_target_len, model.config.target_vocab
     got, fix = f"max_new_tokens = {max_new_tokens}", "Ask for fewer, or make the model with a larger max_target_len."

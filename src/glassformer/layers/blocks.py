@@ -122,9 +122,7 @@ class _LayerNormBlock(nn.Module):
 
     def _add(self, x: Tensor, norm: nn.LayerNorm, part: Callable[[Tensor], Tensor]) -> Tensor:
         """``x`` and what ``part`` adds to it, normalised before or after."""
-        added = part(norm(x) if self.norm_first else x)
-        if self.training and self.dropout > 0:
-            added = F.dropout(added, self.dropout)
+        added = F.dropout(part(norm(x) if self.norm_first else x), self.dropout, self.training)
         return x + added if self.norm_first else norm(x + added)
 
 
