@@ -67,7 +67,7 @@ class DecodingStep:
 
     The native form computes activations in float32, whatever the dtype of the weights is. Logits of float32 models are
     those of the ordinary pass to 1e-5 of their size; their packed experts take the ordinary way. Logits have the same
-    bits for any number of threads, of texts beside one another and of tokens that are read at a time.
+    bits for any number of threads, of texts of one length beside one another and of tokens read at a time.
 
     Args:
         model: The decoder; it is left in the mode it is in.
