@@ -62,6 +62,8 @@ def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:
     assert {name for name, _ in run.said.classes} == {"no", "yes"}
     loaded = wrap_model(_encoder(None), "a bad film and too many words", TOKENIZER)
     assert len(_read(loaded).tokens) == 6  # as many as it reads
+    with refused("8 tokens"):  # what follows a part of the text is not what follows it
+        wrap_model(_decoder(TOKENIZER.vocab_size, max_seq_len=6), loaded.card.text, TOKENIZER)
     assert _read(wrap_model(_encoder(), "a good film", TOKENIZER)).said.classes[0][0].startswith("class ")
 
 

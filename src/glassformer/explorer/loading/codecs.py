@@ -98,7 +98,7 @@ def numbers_codec(vocab_size: int, longest: int, recurrence: Mapping[str, Any] |
     return {"kind": "numbers", "vocab_size": vocab_size, "longest": longest, "recurrence": recurrence}
 
 
-def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) -> Codec:
+def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *, cuts: bool = True) -> Codec:
     """The codec of a model.
 
     Args:
@@ -107,6 +107,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
         vocab_size: Size of the model's vocabulary.
         longest: Largest number of tokens that the model reads.
         text: The initial text or tokens, if any.
+        cuts: Whether our tokenizers cut a longer text, as for a classifier; otherwise it is refused.
     """
     kind = tokenizer.source if isinstance(tokenizer, ReleasedTokenizer) else None
     if tokenizer is None and vocab_size == 256:
@@ -120,7 +121,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
         return Codec(read, str, (text_of_numbers,), sample, data)
     if isinstance(tokenizer, Tokenizer):
         return Codec(
-            lambda typed: tokenizer.encode(typed, longest),
+            lambda typed: _require_length(tokenizer.encode(typed, longest if cuts else MOST_CHARACTERS), longest),
             lambda token: _plain(tokenizer.pieces([token])[0], False),
             (tokenizer.decode,),
             " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,

@@ -22,6 +22,7 @@ from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, tokenizer_beside, tokenizer_places
 from glassformer.data.subword import SubwordTokenizer, load_subwords
+from glassformer.data.tokenizer import MAX_LEN
 from glassformer.errors import InputError, first_line, require
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import Model, course_model, facts_model, load_exact, recurrence_model
@@ -141,12 +142,12 @@ def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
     stored_tensors(path)  # refuses missing or truncated weights
     if is_classifier:
         about = "A text classifier. Look for heads that attend to the words that decide."
-        help_text = "a text in the language of the training texts"
+        help_text = f"a text in the language of the training texts, of which up to {MAX_LEN} tokens are read"
         card = _card(place, "encoder", about, ["attention", "whatif", "patch"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if not is_decoder:
         has_tokenizer = _has_tokenizer(path)
-        text, help_text = (_REVIEW, "any text") if has_tokenizer else _TOKENS
+        text, help_text = (_REVIEW, "any text, of which as much is read as fits") if has_tokenizer else _TOKENS
         card = _card(
             place, "encoder", "An encoder of the BERT family, or of glassformer.", ["attention"], text, help_text
         )

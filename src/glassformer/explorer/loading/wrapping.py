@@ -117,7 +117,7 @@ def _one_stack(
 ) -> LoadedEncoder | LoadedDecoder:
     # A Classifier, whose classes are named, cuts its texts.
     longest, vocab_size = min(MAX_LEN if classes else MOST_TOKENS, _longest(model)), _vocab_size(model)
-    codec = codec_of(tokenizer, vocab_size, longest, text)
+    codec = codec_of(tokenizer, vocab_size, longest, text, cuts=not causal)
     initial = _initial_text(text, codec, vocab_size)
     tokens = codec.encode(initial)  # refuses a text that does not fit
     views: list[View] = ["attention"]
