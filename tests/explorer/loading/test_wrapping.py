@@ -154,6 +154,7 @@ def test_labels_of_tokens_are_no_next_tokens() -> None:
         (_decoder(), None),
         (_decoder(256, max_seq_len=9), None),
         (_encoder(), TOKENIZER),
+        (_decoder(11, max_seq_len=6), WordTokenizer(tuple("abcdefgh"))),
         (Classifier(_encoder(), TOKENIZER, ("no", "yes")), None),
         (design(TASKS["unique"]()), None),
     ],

@@ -120,11 +120,13 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
         read, data = partial(numbers, vocab_size=vocab_size, longest=longest), numbers_codec(vocab_size, longest)
         return Codec(read, str, (text_of_numbers,), sample, data)
     if isinstance(tokenizer, Tokenizer):
+        words = tokenizer.words[: min(8, longest - 1)] if isinstance(tokenizer, WordTokenizer) else ()
+        sample = _SAMPLE if len(tokenizer.encode(_SAMPLE, MOST_CHARACTERS)) <= longest else "a"
         return Codec(
             lambda typed: _require_length(tokenizer.encode(typed, longest if cuts else MOST_CHARACTERS), longest),
             lambda token: _plain(tokenizer.pieces([token])[0], False),
             (tokenizer.decode,),
-            " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
+            " ".join(words) or sample,
             tokenizer.described(longest) if isinstance(tokenizer, WordTokenizer) else None,
         )
     if isinstance(tokenizer, ReleasedTokenizer):
