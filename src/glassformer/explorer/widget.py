@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glassformer.errors import InputError
 from glassformer.explorer import PAGE
-from glassformer.explorer import messages as m
 from glassformer.explorer.api import UnknownName, refusal_of
 from glassformer.explorer.backend import Backend, parse
 
@@ -82,11 +81,8 @@ def _hear(widget: ExplorerWidget, content: object, buffers: object) -> None:
         answered = reply(widget.backend, content)
     except Exception as error:
         # The page always needs an answer; the traceback goes to the notebook's log.
-        refusal = m.Refusal(
-            got=f"an internal error of glassformer: {type(error).__name__}",
-            expected="an answer",
-            fix="Please report it.",
-        )
+        got = f"an internal error of glassformer: {type(error).__name__}"
+        refusal = refusal_of(InputError(got, "an answer", "Please report it."))
         widget.send({"id": str(content["id"]), "refusal": refusal.model_dump(mode="json")})  # type: ignore[index]
         raise
     if answered is not None:

@@ -93,13 +93,12 @@ def rows(runs: Runs, ask: AskRows) -> Float[np.ndarray, "layer head key"]:
     layers = range(len(stack)) if ask.layer is None else [_require_index("layer", ask.layer, len(stack))]
     count = stack[0].q.shape[1]
     heads = range(count) if ask.head is None else [_require_index("head", ask.head, count)]
-    found = np.zeros((len(layers), len(heads), stack[0].k.shape[2]), np.float32)
-    for place, layer in enumerate(layers):
-        some = range(ask.query, ask.query + 1)
+    found = []
+    for layer in layers:
         sizes = _sizes(kept, ask.part, layer) if ask.passed else None
-        ((*_, whole),) = _few_rows(stack[layer], heads, some, sizes)
-        found[place] = whole[:, 0]
-    return found
+        ((*_, whole),) = _few_rows(stack[layer], heads, range(ask.query, ask.query + 1), sizes)
+        found.append(whole[:, 0])
+    return np.stack(found)
 
 
 def _sizes(kept: KeptRun, part: Part, layer: int) -> Float[np.ndarray, "head key"]:
