@@ -221,6 +221,8 @@ def test_whatever_has_logits_tells_the_next_token() -> None:
         (_decoder().to("meta"), "1", {}, "device meta"),
         (_decoder(), "", {}, "a text of 0 characters"),
         (_decoder(), "1", {"source": [1]}, "a source for"),
+        (design(TASKS["unique"]()), "A", {"source": [1]}, "a source for a Design"),
+        (Classifier(_encoder(), TOKENIZER, ("no", "yes")), "a", {"tokenizer": TOKENIZER}, "a tokenizer for a Class"),
         (_decoder(), "1", {"tokenizer": 3}, "a tokenizer of type int"),
         (_decoder(max_seq_len=2), [1, 2, 3], {}, "3 numbers"),
     ],

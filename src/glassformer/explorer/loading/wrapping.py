@@ -61,6 +61,9 @@ def wrap_model(model: Any, text: Any = None, tokenizer: Any = None, source: Any 
     """
     if isinstance(model, LoadedModel):
         return model
+    alone = isinstance(model, LanguageModel | Classifier | Design | HeadWeights | CompiledProgram)
+    got = f"a {'source' if tokenizer is None else 'tokenizer'} for a {type(model).__name__}"
+    require(not alone or tokenizer is source is None, got, "none, since it reads by itself", "Leave it out.")
     if isinstance(model, LanguageModel):
         loaded = wrap_model(model.model, text, model.tokenizer)
         card = loaded.card.model_copy(update={"title": model.name, "about": f"{model.about}."})
