@@ -50,14 +50,18 @@ def test_a_head_that_rests_on_one_token_can_be_cut(page: Page, go: Callable[...,
     shares = np.array(measures.on_one)
     layer, head = (int(each) for each in np.unravel_index(shares.argmax(), shares.shape))
     assert shares[layer, head] > 0.5
-    go(page, model="induction", text=TEXT, layer=layer, head=head, measure="on_one")
+    removed = json.dumps([{"part": "self", "layer": 0, "head": 0}])
+    go(page, model="induction", text=TEXT, layer=layer, head=head, measure="on_one", removed=removed, place=0)
     first = page.get_by_role("list", name="The heads with most").get_by_role("button").first
     expect(first).to_have_accessible_name(f"layer {layer}, head {head}, {100 * shares[layer, head]:.0f} %")
     note = page.get_by_role("region", name="On one token")
     expect(note).to_contain_text(f"{100 * shares[layer, head]:.0f} % of its attention rests on")
     expect(note).to_contain_text(f"{100 * measures.passed[layer][head]:.0f} % of what it passes on comes from there")
     note.get_by_role("button").click()
+    # The edge alone, for what comes last.
+    expect(page.get_by_label("What is changed").get_by_role("listitem")).to_have_count(1)
     expect(page.get_by_label("What is changed")).to_contain_text(f"forbidden in layer {layer}, head {head}")
+    expect(page.get_by_label("After token")).to_have_value("")
     weakest = np.unravel_index(shares.argmin(), shares.shape)
     go(page, model="induction", text=TEXT, layer=int(weakest[0]), head=int(weakest[1]))
     expect(note).to_have_count(0)

@@ -474,6 +474,7 @@ def test_one_difference_is_what_all_panels_are_about(page: Page, show: Go, model
     page.get_by_role("button", name="over \u201c3\u201d").click()
     shown = page.locator(".lens tbody tr").first.locator("td").last
     assert number(shown.inner_text()) == pytest.approx(odds, abs=0.06)
-    page.locator(".about-fields select").select_option("")
+    page.get_by_role("radio", name=re.compile("^3: ")).click()  # nothing is subtracted from itself
+    expect(page.get_by_role("heading", name="What adds to 3", exact=True)).to_be_visible()
     expect(page.locator(".over")).to_have_count(0)
     expect(page.get_by_role("button", name="over \u201c3\u201d")).to_have_count(0)

@@ -1,6 +1,7 @@
 // Components shared by several views.
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { percent } from "./engine/formatting";
 import { scrollAcross } from "./measuring";
 import { refusalOf, type Refusal, type Source } from "./source";
 
@@ -175,6 +176,15 @@ export function Bar({ share }: { share: number }) {
   );
 }
 
+/** How far a computation is. */
+export function Under({ label, done, total, children }: { label: string; done: number; total: number; children: string }) {
+  return (
+    <p class="quiet sweeping">
+      <progress max={total} value={done} aria-label={label} /> {children}
+    </p>
+  );
+}
+
 /** A labelled control; a `wide` one takes a whole line. */
 export function Field({ label, wide, children }: { label: string; wide?: boolean; children: ComponentChildren }) {
   return (
@@ -182,6 +192,34 @@ export function Field({ label, wide, children }: { label: string; wide?: boolean
       <span>{label}</span>
       {children}
     </label>
+  );
+}
+
+interface PositionFieldProps {
+  label: string;
+  last: number;
+  value: number | null;
+  /** What an empty field means. */
+  placeholder: string;
+  disabled?: boolean;
+  change: (position: number | null) => void;
+}
+
+/** A field for a position of a text. */
+export function PositionField({ label, last, value, placeholder, disabled = false, change }: PositionFieldProps) {
+  return (
+    <Field label={`${label}, 0\u2013${last}`}>
+      <input
+        type="number"
+        {...{ min: 0, max: last, step: 1, placeholder, disabled }}
+        value={value ?? ""}
+        onInput={(event) => {
+          const { value, valueAsNumber } = event.currentTarget;
+          if (value === "") change(null);
+          else if (Number.isInteger(valueAsNumber) && valueAsNumber >= 0 && valueAsNumber <= last) change(valueAsNumber);
+        }}
+      />
+    </Field>
   );
 }
 
@@ -224,11 +262,7 @@ export function visible(token: string): string {
   return token.replaceAll(" ", "\u2423").replaceAll("\n", "\u21B5").replaceAll("\t", "\u21E5") || "\u2205";
 }
 
-/** A share in per cent; exactly all is "100 %" and exactly none "0 %", without decimals. */
-export function percent(share: number, digits = 1): string {
-  const text = (100 * share).toFixed(digits);
-  return `${Number(text) === 0 || Number(text) === 100 ? Number(text) : text} %`;
-}
+export { percent };
 
 /** A probability in per cent; one above 0 is never shown as 0. */
 export function share(value: number): string {

@@ -43,13 +43,20 @@ interface ExactProps {
   text: string;
   placeholder?: string;
   whole?: boolean;
-  /** The number in a text; undefined if there is none. */
-  read: (text: string) => number | null | undefined;
+  low: number;
+  high: number;
+  /** Null: of an empty field with a placeholder. */
   change: (value: number | null) => void;
 }
 
-export function Exact({ label, text, placeholder, whole: integer, read, change }: ExactProps) {
+export function Exact({ label, text, placeholder, whole: integer, low, high, change }: ExactProps) {
   const [typed, setTyped] = useState<string | null>(null);
+  /** The number in a text; undefined if there is none. */
+  const read = (text: string): number | null | undefined => {
+    if (text === "") return placeholder ? null : undefined;
+    const value = Number(text.replace("\u2212", "-"));
+    return value >= low && value <= high && (!integer || Number.isInteger(value)) ? value : undefined;
+  };
   const shown = typed ?? text;
   const wrong = typed !== null && read(typed.trim()) === undefined;
   return (

@@ -150,11 +150,11 @@ export function toHash(state: Address, words: Words = {}): string {
 
 const wordsIn = (hash: string): Words => Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
 
-/** What an address describes; what it leaves open is as in `words`, or as its tour has it. */
+/** What an address describes; what it leaves open about the model of `words` is as there, or as its tour has it. */
 export function fromHash(hash: string, words: Words = {}): Address {
   const own = wordsIn(hash);
   const from = startOfStep(own.tour ?? "", Number(own.step ?? 1));
-  return from ? fromWords(own, from) : fromWords({ ...words, ...own });
+  return from ? fromWords(own, from) : fromWords((own.model ?? words.model) === words.model ? { ...words, ...own } : own);
 }
 
 export interface Store {

@@ -119,4 +119,6 @@ test("the address of a step of a tour holds what differs from its beginning", ()
   assert.deepEqual(fromHash("#tour=first&step=99"), START);
   assert.deepEqual(fromHash("#tour=__proto__&step=x&layer=2"), { ...START, layer: 2 });
   assert.equal(fromHash("#tour=first", { model: "identity" }).step, 1);
+  const saved = { model: "identity", text: "AB" };
+  assert.deepEqual([fromHash("#layer=1", saved).text, fromHash("#model=unique", saved).text], ["AB", null]);
 });

@@ -87,8 +87,9 @@ def test_a_changed_model_is_recorded_as_it_is_shown(small_backend: Backend) -> N
     assert asked["sweep"] == [m.AskSweep(**about, other=4)]
     assert asked["lens"] == [m.AskLens(**about, first=0), m.AskLens(**about, first=64)]
     assert asked["contributions"] == [m.AskContributions(**about, other=4)]
-    asked = calls(small_backend, model="decoder", view="attention", text="1 2")
+    asked = calls(small_backend, model="decoder", view="attention", text="1 2", target=3, other=3)
     assert set(asked) >= {"whatif", "lens", "contributions"}
+    assert asked["contributions"][0].other is None  # nothing is subtracted from itself
     assert "sweep" not in asked  # it may take a minute, so it is only recorded where it is shown
 
 

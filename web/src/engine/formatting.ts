@@ -1,4 +1,10 @@
-// Numbers as Python's format() writes them.
+// Numbers as Python's format() writes them, and shares.
+
+/** A share in per cent; exactly all is "100 %" and exactly none "0 %", without decimals. */
+export function percent(share: number, digits = 1): string {
+  const text = (100 * share).toFixed(digits);
+  return `${Number(text) === 0 || Number(text) === 100 ? Number(text) : text} %`;
+}
 
 /** `format(value, ".{digits}g")`: rounded to so many digits, of two equally near numbers to the even one. */
 export function general(value: number, digits: number): string {

@@ -3,6 +3,7 @@ import { Unknown, type Ask, type Attention, type Part, type Run } from "../sourc
 import type { Attended, Pause } from "./attention";
 import type { Codec } from "./codecs";
 import { layerWindow, type ModelConfig } from "./config";
+import { percent } from "./formatting";
 import { Matrices } from "./matrices";
 import type { Model, Pass, Reading } from "./model";
 import { dot, softmax } from "./products";
@@ -204,9 +205,4 @@ export function inOrder<T>(units: T[], order: number[] | null): T[] {
   const fits = order.length === units.length && units.every((_, place) => order.includes(place));
   require(fits, got, `every number from 0 to ${units.length - 1} once`, "Name every place once: place i is read from unit order[i].");
   return order.map((place) => units[place]!);
-}
-
-function percent(share: number): string {
-  const text = (100 * share).toFixed(1);
-  return `${text === "0.0" || text === "100.0" ? text.slice(0, -2) : text} %`;
 }

@@ -4,7 +4,7 @@ import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Awaited, Fault, Field, capital, percent } from "../parts";
 import type { Attention, Detected, Measures, Run } from "../source";
-import type { Place } from "../state";
+import { UNCHANGED, type Place } from "../state";
 import "./attention.css";
 import "./attention/shapes.css";
 import { Controls } from "./attention/controls";
@@ -119,7 +119,7 @@ function Rests({ source, store, card, run, stack, place, measures, words, pin }:
   if (weight === null || key === null || weight < RESTING) return null;
   const query = pin ?? stack.queries - 1;
   const cuts = card.kind === "decoder" && card.views.includes("whatif") && source.answers("whatif") && query !== key;
-  const cut = () => store.set({ view: "whatif", ...place, forbidden: [{ part: stack.part, ...place, query, key }] }, true);
+  const cut = () => store.set({ ...UNCHANGED, view: "whatif", place: null, ...place, forbidden: [{ part: stack.part, ...place, query, key }] }, true);
   return (
     <section class="rests" aria-label="On one token">
       <p>

@@ -63,8 +63,8 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
       {refused && <Fault refusal={refused} />}
       {edits.faults.size > 0 && (
         <p class="stale" role="status">
-          {edits.faults.size === 1 ? "A cell holds" : `${edits.faults.size} cells hold`} no number: the last number
-          is used.
+          {edits.faults.size === 1 ? "A cell holds" : `${edits.faults.size} cells hold`} no number:{" "}
+          {state.exercise ? "0" : "the design's"} is used.
         </p>
       )}
       <Toolbar

@@ -1,5 +1,5 @@
 // A mixture of experts: the experts of each token in every layer, the router's probabilities, and the experts'
-// load is.
+// load.
 import { useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";

@@ -2,7 +2,7 @@
 import { useId } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
-import { Awaited, Fault, Field, share, visible } from "../parts";
+import { Awaited, Fault, Field, Under, share, visible } from "../parts";
 import type { Patches, Run, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./patch.css";
@@ -27,7 +27,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
   const differ = fits && text !== run.ask.text;
   const target = state.target ?? first?.target ?? null;
   // What the second text would say, unless another one is chosen.
-  const plain = useAsk(source, "whatif", differ ? { ...asked, ask: { ...run.ask, text }, target, other: null } : null).answer;
+  const plain = useAsk(source, "whatif", differ ? { ...asked, ask: { ...run.ask, text }, target } : null).answer;
   const likeliest = plain?.outcomes.reduce((best, each) => (each.before > best.before ? each : best)).id ?? null;
   const wanted = state.other ?? likeliest;
   const other = wanted === target ? null : wanted;
@@ -67,12 +67,14 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
         )}
         {second.refusal && <Fault refusal={second.refusal} />}
       </section>
-      {differ && first && (
+      {differ && plain && (
         <div class="sides">
           <section class="panel" aria-label="Each place from the first text" data-busy={sweep.busy && !sweep.answer}>
             <Title patches={sweep.answer} />
-            <About {...{ source, store, card, run }} state={{ ...state, other }} answer={first} quiet />
-            {sweep.answer && <Progress patches={sweep.answer} />}
+            <About {...{ source, store, card, run }} state={{ ...state, other }} answer={plain} quiet />
+            {sweep.answer && sweep.answer.done < sweep.answer.total && (
+              <Under label="Places so far" {...sweep.answer}>{`${sweep.answer.done} of ${sweep.answer.total} places`}</Under>
+            )}
             {sweep.answer && <PatchTable patches={sweep.answer} spot={spot} choose={(next) => store.set({ spot: next }, true)} />}
             {!sweep.answer && sweep.busy && <Awaited busy />}
             {sweep.refusal && <Fault refusal={sweep.refusal} />}
@@ -110,15 +112,6 @@ function Title({ patches }: { patches: Patches | null }) {
         text's log-odds, 0 changes nothing.
       </p>
     </div>
-  );
-}
-
-function Progress({ patches: { done, total } }: { patches: Patches }) {
-  if (done >= total) return null;
-  return (
-    <p class="quiet sweeping">
-      <progress max={total} value={done} aria-label="Places so far" /> {`${done} of ${total} places`}
-    </p>
   );
 }
 

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
-import { Awaited, Choice, Fault, Field, TokenField, capital, share, visible } from "../parts";
+import { Awaited, Choice, Fault, Field, PositionField, TokenField, Under, capital, share, visible } from "../parts";
 import type { Attention, HeadSweep, Refusal, Run, Source, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./what-if.css";
@@ -40,11 +40,14 @@ interface Shown extends Omit<ViewProps, "edits"> {
 }
 
 function Asked(props: Shown) {
-  const { source, store, state, run, stack } = props;
-  const { removed, forbidden, steer, swaps, place, target, other } = state;
+  const { source, store, run, stack } = props;
+  const { removed, forbidden, steer, swaps, place, target, other: subtracted } = props.state;
   const edits: Edits = { removed, forbidden, steer, swaps };
-  const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other, ...edits, patch: null });
+  const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other: subtracted, ...edits, patch: null });
   const { answer } = what;
+  // Nothing is subtracted from itself.
+  const other = subtracted === (target ?? answer?.target) ? null : subtracted;
+  const state = { ...props.state, other };
   const unseen = unseenOfOthers(what, run);
   const words = useMemo(() => new Map(run.attentions.map((each) => [each.part, wordsOf(run, each)])), [run]);
   const changes = changesOf(
@@ -76,8 +79,8 @@ function Asked(props: Shown) {
             {lens}
           </div>
           <div class="results" {...unseen}>
-            <Prediction {...props} {...{ answer }} busy={what.busy} />
-            <Explained {...props} {...{ answer }} />
+            <Prediction {...props} {...{ state, answer }} busy={what.busy} />
+            <Explained {...props} {...{ state, answer }} />
           </div>
         </div>
       )}
@@ -228,22 +231,14 @@ function Prediction({ source, store, card, run, state, answer, busy }: Answered)
           </p>
         </div>
         {answer.kind === "token" && answer.place !== null && last > 0 && (
-          <Field label={`After token, 0\u2013${last}`}>
-            <input
-              type="number"
-              min={0}
-              max={last}
-              step={1}
-              disabled={!source.answers("whatif")}
-              placeholder={String(answer.place)}
-              value={state.place ?? ""}
-              onInput={(event) => {
-                const { value, valueAsNumber } = event.currentTarget;
-                if (value === "") store.set({ place: null }, "place");
-                else if (Number.isInteger(valueAsNumber) && valueAsNumber >= 0 && valueAsNumber <= last) store.set({ place: valueAsNumber }, "place");
-              }}
-            />
-          </Field>
+          <PositionField
+            label="After token"
+            {...{ last }}
+            value={state.place}
+            placeholder={String(answer.place)}
+            disabled={!source.answers("whatif")}
+            change={(place) => store.set({ place }, "place")}
+          />
         )}
       </div>
       <About {...{ source, store, state, card, run, answer }} />
@@ -285,7 +280,7 @@ export function About({ source, store, state: { other }, card, run, answer, quie
         </Field>
         {typed && <TokenField label="Minus any token" {...{ source, model }} choose={(other) => store.set({ other }, true)} />}
       </div>
-      {!quiet && one && versus && one !== versus && (
+      {!quiet && one && versus && (
         <p class="over">
           <span class="word">{visible(one.name)}</span> over <span class="word">{visible(versus.name)}</span>, log-odds:{" "}
           <span class="number">{signed(over("before"))}</span> before, <strong class="number">{signed(over("after"))}</strong> after
@@ -297,10 +292,10 @@ export function About({ source, store, state: { other }, card, run, answer, quie
 
 function Explained({ source, store, state, run, stack, answer }: Answered) {
   const { place, target, other } = state;
-  const asked = { ask: run.ask, place, target };
-  const sweep = useSweep(source, "sweep", answer.offers.includes("sweep") ? { ...asked, other: other === answer.target ? null : other } : null, DETAILS);
+  const asked = { ask: run.ask, place, target, other };
+  const sweep = useSweep(source, "sweep", answer.offers.includes("sweep") ? asked : null, DETAILS);
   const over = sweep.answer?.other_name ?? null;
-  const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? { ...asked, other } : null, DETAILS);
+  const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? asked : null, DETAILS);
   const own = answer.outcomes.find(({ id }) => id === answer.target);
   return (
     <>
@@ -356,10 +351,9 @@ function Progress({ sweep: { done, total, stacks } }: { sweep: HeadSweep }) {
   if (done >= total && guessed === 0) return null;
   if (done >= total) return <p class="quiet">{`${guessed} heads, in the layers that seem to matter least, are estimated: the text is long.`}</p>;
   return (
-    <p class="quiet sweeping">
-      <progress max={total} value={done} aria-label="Heads removed so far" />
-      {` ${estimated ? "Estimated; removed" : "Removed"} so far: ${done} of ${total}${left === null ? "" : `, about ${Math.ceil(left)} s left`}.`}
-    </p>
+    <Under label="Heads removed so far" {...{ done, total }}>
+      {`${estimated ? "Estimated; removed" : "Removed"} so far: ${done} of ${total}${left === null ? "" : `, about ${Math.ceil(left)} s left`}.`}
+    </Under>
   );
 }
 
@@ -382,7 +376,7 @@ function LensPanel({ source, store, run, place, target, other, at }: LensPanelPr
   const lens = asked.answer;
   // A saved file may not hold it.
   const second = useAsk(source, "lens", other === null ? null : { ask: run.ask, place, target: other, first }, DETAILS);
-  const versus = other !== null && !second.busy && second.answer && lens && other !== lens.target && second.answer.first === lens.first ? second.answer : null;
+  const versus = other !== null && !second.busy && second.answer && lens && second.answer.first === lens.first ? second.answer : null;
   const can = source.answers("whatif") && at !== null;
   // Hundreds of cells, drawn again with another answer only.
   const table = useMemo(

@@ -130,13 +130,14 @@ def _what_if(backend: Answering, state: State, ask: m.Ask) -> Iterator[tuple[str
         answer: m.WhatIf = backend.answer("whatif", plain)
     except InputError:  # a place or a target that the text lacks
         return
+    other = None if state.other == answer.target else state.other  # nothing is subtracted from itself
     if "sweep" in answer.offers and state.view == "whatif":
-        yield "sweep", m.AskSweep(**about, other=state.other)
+        yield "sweep", m.AskSweep(**about, other=other)
     if "lens" in answer.offers:
         for first in sorted({0, (answer.place or 0) // MOST_POSITIONS * MOST_POSITIONS}):
             yield "lens", m.AskLens(**about, first=first)
     if "contributions" in answer.offers:
-        yield "contributions", m.AskContributions(**about, other=state.other)
+        yield "contributions", m.AskContributions(**about, other=other)
 
 
 def _orders(shown: PageState) -> list[list[int] | None]:

@@ -1,5 +1,5 @@
 // Controls for stack, layer, head, second head, query, and display.
-import { Choice, Field, capital } from "../../parts";
+import { Choice, Field, PositionField, capital } from "../../parts";
 import type { Attention, Run } from "../../source";
 import type { Place, State, Store } from "../../state";
 import contract from "../../contract.json";
@@ -134,24 +134,9 @@ function another(place: Place, stack: Attention): Place {
 
 /** A field for the pinned query's position, and a button that unpins it. */
 function Query({ words, pin, setPin }: Pick<ControlsProps, "words" | "pin" | "setPin">) {
-  const last = words.queries.length - 1;
   return (
     <span class="query">
-      <Field label={`Query, 0\u2013${last}`}>
-        <input
-          type="number"
-          min={0}
-          max={last}
-          step={1}
-          placeholder="none"
-          value={pin ?? ""}
-          onInput={(event) => {
-            const { value, valueAsNumber } = event.currentTarget;
-            if (value === "") setPin(null);
-            else if (Number.isInteger(valueAsNumber) && valueAsNumber >= 0 && valueAsNumber <= last) setPin(valueAsNumber);
-          }}
-        />
-      </Field>
+      <PositionField label="Query" last={words.queries.length - 1} value={pin} placeholder="none" change={setPin} />
       {pin !== null && (
         <button type="button" aria-label={`Unpin ${shown(words.queries[pin] ?? "")}`} onClick={() => setPin(null)}>
           <span class="word">{shown(words.queries[pin] ?? "", 14)}</span> <span aria-hidden="true">{"\u00D7"}</span>

@@ -52,7 +52,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, p
     [numbers, stack, state.across, place.head],
   );
   const largest = useMemo(() => Math.max(1e-6, ...panels.flatMap((each) => each.rows.map((row) => row.reduce((a, b) => Math.max(a, b), 0)))), [panels]);
-  const single = panels.length === 1;
+  const [single, reads] = [panels.length === 1, passed ? "gets" : "reads"];
   const columns = single || width < 480 ? 1 : width < 760 ? 2 : 3;
   const each = single ? width : Math.floor((width - 16 * (columns - 1)) / columns);
   const here = spot ? panels.find((panel) => panel.head === spot.head)?.rows[spot.layer] : undefined;
@@ -87,13 +87,13 @@ export function Layers({ source, store, state, run, stack, place, words, root, p
               <span>
                 Layer {spot.layer}
                 {spot.head >= 0 && `, head ${spot.head}`}: <Word text={words.queries[shownQuery] ?? ""} place={shownQuery} />{" "}
-                <span class="verb">reads</span> <Word text={words.keys[spot.key] ?? ""} place={spot.key} />
+                <span class="verb">{passed ? "gets from" : reads}</span> <Word text={words.keys[spot.key] ?? ""} place={spot.key} />
               </span>
               <strong class="number">{short(here[spot.key] ?? 0)}</strong>
             </>
           ) : (
             <span>
-              What <Word text={words.queries[shownQuery] ?? ""} place={shownQuery} /> reads in each of {stack.layers} layers
+              What <Word text={words.queries[shownQuery] ?? ""} place={shownQuery} /> {reads} in each of {stack.layers} layers
             </span>
           )}
         </output>
@@ -108,7 +108,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, p
                 {!single && <figcaption data-chosen={panel.head === place.head}>Head {panel.head}</figcaption>}
                 <Strip
                   rows={panel.rows}
-                  name={`${panel.title}: what ${shown(words.queries[shownQuery] ?? "")} reads, by layer`}
+                  name={`${panel.title}: what ${shown(words.queries[shownQuery] ?? "")} ${reads}, by layer`}
                   high={single ? ROW : Math.max(6, Math.min(14, Math.floor(160 / stack.layers)))}
                   width={each}
                   query={shownQuery}

@@ -74,7 +74,7 @@ export function Tokens(props: TokensProps) {
             heads.map((tiles) => (
               <Reads tiles={tiles} query={now.place} words={words} {...(several ? { place: tiles.place, count: 4 } : {})} />
             ))}
-          {now?.side === "key" && heads.map((tiles) => <ReadBy tiles={tiles} place={now.place} words={words} />)}
+          {now?.side === "key" && heads.map((tiles) => <ReadBy {...{ tiles, words, several }} place={now.place} />)}
         </div>
       </div>
     </div>
@@ -82,14 +82,14 @@ export function Tokens(props: TokensProps) {
 }
 
 /** The queries with the largest weights on a key. */
-function ReadBy({ tiles, place, words }: { tiles: HeadTiles; place: number; words: Words }) {
+function ReadBy({ tiles, place, words, several }: { tiles: HeadTiles; place: number; words: Words; several: boolean }) {
   void tiles.version.value;
   const column = tiles.column(place);
   const best = column ? most(column, 6) : [];
   return (
     <section class="reads by" aria-label="What reads the key most">
       <h3>
-        <Word text={words.keys[place] ?? ""} place={place} /> is read most by
+        <Word text={words.keys[place] ?? ""} place={place} /> is read most by{several && `, in ${named(tiles.place)}`}
       </h3>
       {!column && <p class="quiet">Its readers are farther away than what is loaded: scroll to them.</p>}
       <ol>

@@ -217,15 +217,8 @@ export function Grid(props: GridProps) {
             {fault ? <span class="wrong">{fault}</span> : changed.has(chosen) && <span>was {whole(before)}</span>}
           </>
         )}
-        {!focused && faults.size > 0 && <Faults name={name} faults={faults} />}
+        {!focused && <span class="wrong">{[...faults].find(([key]) => key.startsWith(`${name}.`))?.[1]}</span>}
       </p>
     </div>
   );
-}
-
-function Faults({ name, faults }: { name: Name; faults: Map<string, string> }) {
-  const mine = [...faults].filter(([key]) => key.startsWith(`${name}.`));
-  const first = mine[0];
-  if (!first) return null;
-  return <span class="wrong">{first[1]}</span>;
 }

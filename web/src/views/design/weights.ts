@@ -73,7 +73,7 @@ function wanted(design: Weights, cells: Cells): Sizes {
 }
 
 export interface Edited {
-  /** In the edited sizes. A cell without a valid number keeps the last one that it had, or else the design's. */
+  /** In the edited sizes. A cell without a valid number keeps the design's. */
   weights: Weights;
   /** The design in the edited sizes, with zeros in new cells. */
   base: Weights;
@@ -87,12 +87,8 @@ export interface Edited {
   differs: boolean;
 }
 
-/**
- * @param design The matrices before the edits.
- * @param cells The edits.
- * @param last The last valid number of each cell, by address.
- */
-export function edited(design: Weights, cells: Cells, last?: ReadonlyMap<string, number>): Edited {
+/** The matrices of a design with some edits. */
+export function edited(design: Weights, cells: Cells): Edited {
   const sizes = wanted(design, cells);
   const rows = tokensOf(design) + sizes.pos;
   const base: Weights = {
@@ -118,18 +114,13 @@ export function edited(design: Weights, cells: Cells, last?: ReadonlyMap<string,
     if (place === null || before === undefined) continue;
     const { value, fault } = parse(text);
     if (fault !== null) faults.set(key, fault);
-    const now = fault === null ? value : (last?.get(key) ?? before);
-    if (fault === null && now === before) continue;
-    (weights[place.name]?.[place.row] as number[])[place.column] = now;
+    if (value === before) continue;
     changed.add(key);
-    differs ||= now !== before;
+    if (value === null) continue;
+    (weights[place.name]?.[place.row] as number[])[place.column] = value;
+    differs = true;
   }
   return { weights, base, changed, faults, resized, differs };
-}
-
-/** The numbers in some cells. */
-export function numbersIn(weights: Weights, cells: Iterable<string>): [string, number][] {
-  return [...cells].map((key) => [key, at(weights, key) ?? 0]);
 }
 
 const fitted = (matrix: Matrix, rows: number, columns: number): Matrix =>

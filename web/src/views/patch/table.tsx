@@ -81,7 +81,7 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
           </li>
         ))}
       </ol>
-      {paint && <Legend kind="difference" label="Share that is brought back (1: 100 %)" hatched={false} root={false} largest={1} paint={paint} />}
+      {paint && <Legend kind="difference" label="Share that is brought back, %" hatched={false} root={false} largest={100} paint={paint} />}
     </div>
   );
 }

@@ -4,7 +4,6 @@ import { bare, type PartProps } from "./part";
 import { Scroll } from "../../parts";
 import type { ProgramPart } from "../../source";
 
-
 const KINDS: Record<ProgramPart["kind"], string> = {
   input: "input",
   function: "function",

@@ -4,8 +4,7 @@ import type { ProgramHead } from "../../source";
 import { Scroll, percent } from "../../parts";
 
 export function Heads(props: PartProps) {
-  const { heads, stages } = props.program;
-  const layers = [...Array((stages.length - 2) / 2).keys()];
+  const { heads } = props.program;
   return (
     <section class="panel" aria-label="Heads">
       <div class="title">
@@ -16,10 +15,9 @@ export function Heads(props: PartProps) {
         </p>
       </div>
       <div class="heads">
-        {layers.map((layer) => {
-          const own = heads.filter((each) => each.layer === layer);
-          return own.map((head) => <Head head={head} {...props} />);
-        })}
+        {heads.map((head) => (
+          <Head head={head} {...props} />
+        ))}
         {heads.length === 0 && <p class="quiet">None: every part is computed at its own position.</p>}
       </div>
     </section>

@@ -33,7 +33,8 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
         <Exact
           label="Temperature, exact"
           text={String(state.temperature)}
-          read={(text) => within(Number(text), 0, 100)}
+          low={0}
+          high={100}
           change={(temperature) => store.set({ temperature: temperature ?? 1 }, true)}
         />
       </Slider>
@@ -50,7 +51,8 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
           text={state.topK === null ? "" : String(state.topK)}
           placeholder="all"
           whole
-          read={(text) => (text === "" ? null : whole(Number(text), 1, 1_000_000))}
+          low={1}
+          high={1_000_000}
           change={(value) => store.set({ topK: value }, true)}
         />
       </Slider>
@@ -65,7 +67,8 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
         <Exact
           label="Top-p, exact"
           text={String(state.topP)}
-          read={(text) => within(Number(text), 0, 1)}
+          low={0}
+          high={1}
           change={(topP) => store.set({ topP: topP ?? 1 }, true)}
         />
       </Slider>
@@ -75,12 +78,4 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
       {fixed && <p class="quiet">{fixed}</p>}
     </fieldset>
   );
-}
-
-function within(value: number, low: number, high: number): number | undefined {
-  return Number.isFinite(value) && value >= low && value <= high ? value : undefined;
-}
-
-function whole(value: number, low: number, high: number): number | undefined {
-  return Number.isInteger(value) ? within(value, low, high) : undefined;
 }

@@ -58,8 +58,8 @@ export function LensTable({ lens, versus, place, choose }: LensTableProps) {
       {paint && (
         <Legend
           {...{ kind, paint }}
-          label={colour === "likeliest" ? "Probability of the likeliest" : colour === "target" ? `Probability of ${target}` : "Log-odds"}
-          largest={colour === "over" ? largest : 1}
+          label={colour === "over" ? "Log-odds" : `Probability of ${colour === "likeliest" ? "the likeliest" : target}, %`}
+          largest={colour === "over" ? largest : 100}
           root={false}
           hatched={false}
         />

@@ -79,10 +79,8 @@ export function Steering({ source, model, store, edits, answer, layers, can, typ
         <Exact
           label="Strength, exact"
           text={String(steer.strength)}
-          read={(text) => {
-            const value = text === "" ? NaN : Number(text.replace("\u2212", "-"));
-            return Math.abs(value) <= FARTHEST ? value : undefined;
-          }}
+          low={-FARTHEST}
+          high={FARTHEST}
           change={(strength) => change({ strength: strength ?? 0 }, true)}
         />
       </Slider>
