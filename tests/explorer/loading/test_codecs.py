@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from glassformer.data.released_tokenizer import from_json
-from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer.loading.codecs import (
     byte_word,
     codec_of,
     halves,
     numbers,
-    require_text,
     text_bytes,
     text_of,
     text_of_bytes,
@@ -90,14 +88,6 @@ def test_without_a_tokenizer_a_text_is_numbers_or_bytes() -> None:
     for vocab_size in (11, 256):
         codec = codec_of(None, vocab_size, 8)
         assert codec.joins[-1](codec.encode(codec.sample)) == codec.sample
-
-
-def test_words_of_our_own_tokenizer() -> None:
-    tokenizer = WordTokenizer(("a", "good", "film"))
-    codec = codec_of(tokenizer, tokenizer.vocab_size, 6)
-    assert codec.encode("a good film") == tokenizer.encode("a good film", 6)
-    assert [codec.word(token) for token in codec.encode("a film")] == ["<CLS>", "a", "film"]
-    assert codec.sample == "a good film"
 
 
 def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(

@@ -117,12 +117,9 @@ def _overviews(runs: Runs, kept: KeptRun, ask: AskTile, heads: Sequence[int]) ->
         found: dict[int, Any] = {head: runs.derived.get(name) for head, name in names.items()}
         missing = [head for head in heads if found[head] is None]
         if missing:
-            given, sizes = kept.layers(ask.part)[ask.layer], kept.sizes[ask.part][ask.layer]
-            if ask.passed:
-                sizes = _sizes(kept, ask.part, ask.layer)
-            causal = given.pattern.causal or any(
-                each.causal for each in kept.message.attentions if each.part == ask.part
-            )
+            given = kept.layers(ask.part)[ask.layer]
+            sizes = _sizes(kept, ask.part, ask.layer) if ask.passed else kept.sizes[ask.part][ask.layer]
+            causal = any(each.causal for each in kept.message.attentions if each.part == ask.part)
             found |= zip(missing, _pass(given, missing, ask, causal, sizes), strict=True)
             for head in missing:
                 size = sum(level.nbytes for level in found[head].levels) + found[head].thumbnail.nbytes
