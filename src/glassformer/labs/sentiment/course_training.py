@@ -144,10 +144,9 @@ def _attention_of(
     model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int
 ) -> tuple[Figure, Float[Tensor, " num_classes"]]:
     ids = tokenizer.words.encode(text, max_length)
-    names = [shown(one_line(token, 20)) for token in tokenizer.words.pieces(ids)]
     logits, weights = model.eval()(torch.tensor([ids], device=next(model.parameters()).device))
     layers = [layer[0, :4].float().cpu().numpy() for layer in weights]
-    title = shown(_line(text)).replace("$", r"\$")  # two of them would enclose mathematics
+    names, title = tokenizer.words.pieces(ids), shown(_line(text))
     return attention_grid(layers, names, title=title, figure=plt.figure()), logits[0].float().softmax(-1).cpu()
 
 
