@@ -311,3 +311,4 @@ def test_bad_trainings_are_refused() -> None:
         train_loop(make_batch_unique, 4, 3, 1, 4, 5)
     with refused("lr = 1000000", fix="Lower lr"):
         train_loop(make_batch_identity, 3, 3, 3, num_epochs=2000, lr=1e6, seed=0)
+    assert math.isnan(train_loop(make_batch_identity, 3, 3, 3, num_epochs=0)[1])

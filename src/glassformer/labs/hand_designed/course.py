@@ -250,7 +250,7 @@ def train_loop(
     if config.optimizer == "sgd":
         optimizer = torch.optim.SGD(weights, lr=lr, momentum=config.momentum, weight_decay=decay)
     loss_fn: nn.Module = nn.MSELoss() if config.loss_fn == "mse" else nn.CrossEntropyLoss()
-    final_loss = 0.0
+    final_loss = math.nan
     for step in range(num_epochs):
         sequence, target = make_batch()
         output = head(sequence)[int(remove_cls) :]
