@@ -29,8 +29,9 @@ def checked(monkeypatch, exercise, answer, seed=0):
     try:
         check(exercise.name, answer)
     except WrongAnswer as wrong:
-        assert printed == []
-        return str(wrong)
+        message = str(wrong)
+        assert (check.case is None, printed) == ("\n" not in message, []), "the arguments that it shows are kept"
+        return message
     assert len(printed) == 1
     return printed[0]
 

@@ -361,7 +361,7 @@ class Lesson:
             raise WrongAnswer(f"{name}: not answered yet{_place(blank)}") from None
         except TooLong:
             if not failed:
-                text = f"{name}: no result within {SECONDS:g} seconds. Does a loop never end?"
+                self.case, text = case, f"{name}: no result within {SECONDS:g} seconds. Does a loop never end?"
                 raise WrongAnswer("\n".join([text, *_arguments(exercise, answer, case)])) from None
         if not failed:
             return f"{name}: right ({number} cases, values{' and gradients' if graded else ''})"
