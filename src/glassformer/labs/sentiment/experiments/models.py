@@ -1,5 +1,6 @@
 """The table of models: each trained on the same texts, measured once on the test texts, and on reviews of each kind."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -187,7 +188,7 @@ def measure_models(run: Run) -> Models:
     )
     kept = run.out / "classifier"
     save_classifier(load_classifier(run.out / "trainings" / found.best_encoder.slug / ENCODER), kept)
-    print(f"  the best encoder: glassformer classify --run {kept} TEXT", flush=True)
+    print(f"  the best encoder: glassformer classify --run {shlex.quote(str(kept))} TEXT", flush=True)
     return found
 
 
