@@ -55,6 +55,8 @@ def test_a_path_is_all_else_held(kind: str, sender: Sender, receiver: Any) -> No
     model = (makers.get(kind) or FAMILIES[kind])().double().eval()
     count = 4 if kind in makers else 2
     clean, corrupted = pair()
+    if kind in FAMILIES:
+        model(clean, output_attentions=True)  # leaves hooks that record
     found = path_patch(model, clean, corrupted, metric, sender, receiver)
     expected = float(held(model, sender, receiver, count, clean, corrupted))
     assert float(found.values[0]) == pytest.approx(expected, abs=1e-8)

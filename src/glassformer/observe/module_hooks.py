@@ -112,11 +112,15 @@ def is_changed(module: nn.Module | None, where: str) -> bool:
 
 
 def other_hooks(model: nn.Module) -> tuple[int, ...]:
-    """The numbers of the forward hooks of modules that are not inserted here, such as a user's own."""
+    """The numbers of the forward hooks of modules that are not inserted here, such as a user's own.
+
+    Those that transformers leaves in a model which was asked for attentions or hidden states change nothing.
+    """
     everywhere = (*torch_module._global_forward_hooks, *torch_module._global_forward_pre_hooks)
     hooks = (each for module in model.modules() for each in (module._forward_hooks, module._forward_pre_hooks))
-    own = _HOOKS.values()
-    return everywhere + tuple(number for each in hooks for number, hook in tuple(each.items()) if hook not in own)
+    found = (pair for each in hooks for pair in tuple(each.items()) if pair[1] not in _HOOKS.values())
+    recording = "transformers.utils.output_capturing"
+    return everywhere + tuple(number for number, hook in found if getattr(hook, "__module__", None) != recording)
 
 
 def has_other_hooks(model: nn.Module) -> bool:
