@@ -179,8 +179,7 @@ def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) ->
     with refused(r"without \['\[SEP\]'\]"):
         load_subwords(bert_directory(tmp_path / "short", "[PAD]\n[UNK]\n[CLS]\ngood\n"))
     with refused("BertJapaneseTokenizer", fix="with transformers"):
-        load_subwords(bert_directory(tmp_path / "words", "good
-", tokenizer_class="BertJapaneseTokenizer"))
+        load_subwords(bert_directory(tmp_path / "words", "good\n", tokenizer_class="BertJapaneseTokenizer"))
 
 
 def test_wrong_arguments_are_refused(without_type_checks: None) -> None:

@@ -9,6 +9,7 @@ import torch
 from glassformer.generation import SamplingRule, generate, stream
 from glassformer.generation.decoding import Continuation
 from glassformer.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDecoderConfig
+from glassformer.observe.capture import capture
 from refusals import refused
 
 SIZES = {"vocab_size": 61, "num_layers": 3, "hidden_dim": 32, "ff_dim": 48, "num_heads": 4, "head_dim": 8}
@@ -57,6 +58,10 @@ def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts
     del passes[:]
     assert generate(decoder, prompts, 12) == expected
     assert passes == [3, 3, *([1] if max(map(len, prompts)) == 7 else []), *[1] * 11]
+    with capture(decoder, what="residual", layers=0, queries=-1) as seen:
+        generate(decoder, prompts, 2)
+    length = max(map(len, prompts))
+    assert [record.queries for record in seen.records] == [(length - 1,), (length,)]  # of the whole prompt
 
 
 class Contrary(Decoder):

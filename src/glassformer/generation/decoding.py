@@ -207,13 +207,14 @@ def decode(
 def read_prompt(
     model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None = None
 ) -> Float[Tensor, "batch vocab"]:
-    """Read texts into the cache; the logits after them."""
+    """Read texts into the cache; the logits after them. Hooks and edits, which may name positions, see whole texts."""
     # Calling the model may give other logits than its methods do.
     whole = isinstance(model, Decoder) and (is_hooked(model) or type(model).forward is not Decoder.forward)
     read: Callable[..., Tensor] = model if whole else partial(model.hidden, last=1)
-    last, most = torch.empty(0), max(PREFILL, _border(model) + 1)
+    last, length = torch.empty(0), max(tokens.shape[1], 1)  # once for no tokens, which the model refuses
+    most = length if is_watched(model) else max(PREFILL, _border(model) + 1)
     with evaluating(model), torch.inference_mode():
-        for start in range(0, max(tokens.shape[1], 1), most):  # once for no tokens, which the model refuses
+        for start in range(0, length, most):
             piece = slice(start, start + most)
             padding = None if real is None else real[:, piece]
             last = read(tokens[:, piece], cache=cache, key_padding=padding)
