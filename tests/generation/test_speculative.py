@@ -15,6 +15,8 @@ from glassformer.generation.decoding import Continuation, decode
 from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.speculative import Drafts, Lookup, verification_costs
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.observe.edits import scale
+from glassformer.observe.intervene import intervene
 
 SIZES = {"vocab_size": 5, "num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 4, "head_dim": 4}
 VARIANTS = {
@@ -88,6 +90,8 @@ def test_a_text_that_repeats_takes_few_passes(passes: list[int]) -> None:
     assert len(passes) < 30
     assert max(passes) == 8
     assert generate(decoder, [[1, 2, 1, 2]], 3, speculate=999_999_999) == generate(decoder, [[1, 2, 1, 2]], 3)
+    with intervene(decoder, scale("heads", -1.0, queries=-1)):  # of the newest position in each step
+        assert generate(decoder, [[1, 2]], 60, speculate=7) == generate(decoder, [[1, 2]], 60)
 
 
 @pytest.mark.usefixtures("always")

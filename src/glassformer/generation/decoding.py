@@ -295,9 +295,9 @@ class Continuation:
     After a reply the text is taken back to the end of its prompt, so that the next prompt may hold the reply in another
     form, as in conversations whose reasoning is left out later. Keys and values of full layers are still there then;
     those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
-    a layer. Any other prompt is read from its start, and so is one under other interventions or weights than the last:
-    not one after a change of torch's hooks, of a layer's settings, or of weights through ``.data`` or NumPy, which
-    torch does not count. Make a new continuation after these.
+    a layer. Any other prompt is read from its start, and so is one under interventions or hooks, which may name
+    positions, or under other weights than the last: not one after a change of a layer's settings, or of weights through
+    ``.data`` or NumPy, which torch does not count. Make a new continuation after these.
 
     The tokens are those of :func:`generate` for the whole prompt, up to rounding.
 
@@ -324,8 +324,8 @@ class Continuation:
         self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
         self._turn = 0
-        self._editors, self._weights = editors(), self._versions()
-        """Interventions and weights under which the mark was read: under others the text is read again."""
+        self._watched, self._weights = is_watched(model), self._versions()
+        """How the mark was read: with hooks or interventions, or under other weights, the text is read again."""
 
     def unread(self, prompt: Sequence[int]) -> int:
         """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
@@ -375,7 +375,7 @@ class Continuation:
         same = len(before) == len(now) and all(
             one() is other() and version == newer for (one, version), (other, newer) in zip(before, now, strict=True)
         )
-        same = same and self._editors == editors() and tuple(prompt[: len(known)]) == known
+        same = same and not self._watched and not is_watched(self._model) and tuple(prompt[: len(known)]) == known
         same = same and not len(known) <= _border(self._model) < len(prompt)
         return self._mark if same else self._start
 
@@ -383,7 +383,7 @@ class Continuation:
         """Logits after ``prompt``; sets the mark there."""
         # The cache is overwritten: another mark is no longer valid.
         self._mark = mark = self._mark_before(prompt)
-        self._editors, self._weights = editors(), self._versions()
+        self._watched, self._weights = is_watched(self._model), self._versions()
         logits = mark.logits
         self._cache.restore(mark.snapshot)
         if new := prompt[len(mark.tokens) :]:

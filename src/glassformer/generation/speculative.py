@@ -15,6 +15,7 @@ text).
 
 from collections.abc import Iterable, Sequence
 
+from glassformer.layers.blocks import is_watched
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -114,6 +115,7 @@ class Drafts:
 
     def __init__(self, model: Decoder, cache: Cache, text: Sequence[int], longest: int, most: int) -> None:
         longest = min([longest, most, *(layer.window - 1 for layer in cache.layers if layer.window is not None)])
+        longest = 0 if is_watched(model) else longest  # hooks and edits may name the newest position
         self._lookup = Lookup(text, verification_costs(model.config, longest))
         self._cache, self._length, self._snapshot = cache, len(text), cache.snapshot(0)
 
