@@ -78,7 +78,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_a_model_changes_every_token_and_is_not_compiled(change, monkeypatch, uncached):
+def test_what_changes_a_model_changes_every_token_and_is_not_compiled(change, monkeypatch):
     """Torch's compiled code does not look at hooks again."""
     decoder = model()
     plain = generate(decoder, PROMPTS, 6)
