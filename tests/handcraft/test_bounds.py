@@ -491,18 +491,6 @@ def test_leakage_is_the_weight_of_equal_keys_below_one(margin: float, others: in
     assert found <= others * np.exp(-margin) * (1 + 1e-12)
 
 
-def test_score_tables_are_the_heads_scores() -> None:
-    space = SequenceSpace(tuple("AB"), 3, has_cls=True)
-    head = random_weights(np.random.default_rng(8), space, 2, 1.0)
-    tables = PlaceTables.of(head, space, ROUNDOFF)
-    block = space.block([space.encode("BAB")])
-    trace = NumpyHead(head).trace(space.one_hot(block)[0])
-    place = space.place_of(block)[0]
-    np.testing.assert_allclose(tables.scores[np.ix_(place, place)], trace.scores, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(tables.values[place], trace.V, rtol=1e-13, atol=1e-14)
-    assert tables.largest[1] >= np.abs(tables.scores).max() * math.sqrt(2)
-
-
 def test_rounding_of_scores_stays_within_what_is_claimed() -> None:
     """Scores of a float32 head against the same weights in exact rational arithmetic."""
     rng = np.random.default_rng(9)
