@@ -31,6 +31,16 @@ def decoder(**changes: Any) -> Decoder:
     return Decoder(DecoderConfig(**{**sizes, "max_seq_len": 64, **changes}))
 
 
+def learned(**changes: Any) -> Decoder:
+    """A decoder whose key weights and sinks are no longer at their start."""
+    model = decoder(**changes).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "sinks" in name or "key_weights" in name:
+                weight.uniform_(0.5, 1.5)
+    return model
+
+
 def encoder_decoder(**changes: Any) -> EncoderDecoder:
     sizes = {"vocab_size": 50, "hidden_dim": 8, "ff_dim": 20, "num_heads": 2, "max_source_len": 10, "max_target_len": 6}
     return EncoderDecoder(

@@ -113,13 +113,6 @@ def test_each_block_keeps_its_mode(training: bool) -> None:
 def test_bad_calls_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()
     source = torch.randint(1, 12, (2, 5))
-    for source_given, message in [
-        (source[:, :0], r"source of shape \[2, 0\]"),
-        (source.repeat(1, 2), "10 positions of source"),
-        (source + 12, "source tokens from"),
-    ]:
-        with refused(message):
-            greedy_decode(model, source_given, 3, 1)
     with torch.no_grad():
         model.output.bias[3] = torch.nan
     with refused("NaN in 2 of 12 logits"):

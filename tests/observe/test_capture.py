@@ -15,6 +15,7 @@ from glassformer.observe.capture import capture
 from glassformer.observe.captured import Captured, Record
 from processes import printed
 from refusals import refused
+from small_models import learned
 
 NAMES = ("encoder_layers.0.attention", "decoder_layers.0.self_attention", "decoder_layers.0.cross_attention")
 
@@ -24,14 +25,7 @@ def lookup_model(**changes: float) -> EncoderDecoder:
 
 
 def decoder() -> Decoder:
-    """Groups, windows in every second layer, key weights and sinks that have been learned."""
-    config = DecoderConfig(20, 2, 24, 16, 4, 8, 2, window=3, key_weights=True, sinks=True, max_seq_len=32)
-    model = Decoder(config).eval()
-    with torch.no_grad():
-        for layer in model.layers:
-            layer.attention.key_weights.uniform_(0.5, 2)
-            layer.attention.sinks.normal_()
-    return model
+    return learned(num_layers=2, num_kv_heads=2, window=3, key_weights=True, sinks=True)
 
 
 def batch() -> tuple[Tensor, Tensor]:

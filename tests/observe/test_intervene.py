@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import small_models
 from glassformer.generation import generate
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.models import Decoder
@@ -66,13 +67,7 @@ def made(name: str) -> tuple[nn.Module, float]:
 
 
 def learned(**changes: Any) -> Decoder:
-    """A decoder whose key weights and sinks are no longer at their start."""
-    model = decoder(**changes).double().eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "sinks" in name or "key_weights" in name:
-                weight.uniform_(0.5, 1.5)
-    return model
+    return small_models.learned(**changes).double()
 
 
 def kinds(model: nn.Module) -> list[str]:
