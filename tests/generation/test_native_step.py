@@ -488,6 +488,11 @@ def test_experts_of_equal_scores_are_those_that_the_forward_pass_takes() -> None
     assert relative(DecodingStep(model, model.new_cache(2))(drawn(2, 5)), expected) < 1e-5
 
 
+def test_factors_that_depend_on_the_length_take_the_ordinary_way() -> None:
+    model = decoder(dataclasses.replace(BASE, rope_scaling=options.LongRope((1.0,) * 4, (2.0,) * 4, 16)))
+    assert _Plan.of(model, model.new_cache(1, 8)) is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder(BASE).to(dtype)

@@ -106,7 +106,7 @@ def cases(scale: st.SearchStrategy[float | None]) -> st.SearchStrategy[Case]:
     )
 
 
-CASES = cases(st.none() | st.floats(0.05, 1.0))
+CASES = cases(st.none() | st.floats(0.05, 1.0) | st.sampled_from([0.0, -1.0]))  # which turn scores round
 # Rounding moves a score by a part of its size, so the bounds below hold for the scores that the usual scale gives.
 USUAL_CASES = cases(st.none())
 
@@ -199,18 +199,6 @@ def test_expanded_and_turned_tensors_are_read_as_they_are(dtype: torch.dtype, si
         torch.testing.assert_close(*gradients)
         with torch.no_grad():
             torch.testing.assert_close(attend(*three, Pattern(causal=True, window=window), sinks=sink), expected[0])
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0])
-@pytest.mark.parametrize("queries", [1, 9, 40])
-@pytest.mark.parametrize("sinks", [False, True])
-def test_scales_that_turn_scores_round(scale: float, queries: int, sinks: bool) -> None:
-    case = make_case(queries=queries, sinks=sinks, scale=scale).to(torch.float32)
-    with torch.no_grad():
-        torch.testing.assert_close(case.attend(), case.reference().float(), rtol=0, atol=1e-5)
-    leaves = [*case.leaves().values()]
-    found, expected = (torch.autograd.grad(made().square().sum(), leaves) for made in (case.attend, case.reference))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 def test_cross_attention_takes_more_queries_than_keys() -> None:

@@ -1,4 +1,4 @@
-"""What steps, observes and edits, on the random models of every family that tests/checkpoints holds to transformers."""
+"""What observes and edits, on the random models of every family that tests/checkpoints holds to transformers."""
 
 from collections.abc import Callable
 from itertools import count
@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from checkpoints.family_models import FAMILIES, VOCAB, as_float64, no_rounding, stored_model
-from glassformer.generation.native_step import DecodingStep
-from glassformer.layers.options import LongRope
+from checkpoints.family_models import VOCAB, as_float64, no_rounding, stored_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.capture import capture
@@ -63,21 +61,6 @@ def test_captured_and_edited_scores_are_capped(tmp_path: Path) -> None:
         ours(tokens)
     uniform = flat.last("weights")["layers.0.attention"][0, 0, -1]
     torch.testing.assert_close(uniform[-window:], torch.full((window,), 1 / window, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
-def test_the_native_step_computes_every_family(family: str, seed: int, tmp_path: Path) -> None:
-    stored_model(family, seed, tmp_path)
-    ours = Decoder.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    tokens, cache = torch.randint(VOCAB, (1, 12)), ours.new_cache(1)
-    ours(tokens[:, :9], cache=cache)
-    step = DecodingStep(ours, cache)
-    found = torch.cat([step(tokens[:, at : at + 1]) for at in (9, 10, 11)], dim=1)
-    # Factors that depend on the length of the text take the ordinary pass.
-    assert (step._plan is None) == isinstance(ours.config.rope_scaling, LongRope)
-    torch.testing.assert_close(found, ours(tokens)[:, 9:], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "olmo3", "gpt_neox", "nanochat", "gpt2"])
