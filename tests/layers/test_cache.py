@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.generation import generate
-from glassformer.generation.compiled import SlotCache
 from glassformer.generation.native_step import DecodingStep
-from glassformer.kernels.pattern import Pattern
-from glassformer.layers.attention import attend
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
@@ -51,48 +48,6 @@ def test_it_returns_what_the_new_queries_can_see(chunks: list[int], window: int 
         assert torch.equal(cache.visible(real, new), real[:, positions])
         assert cache.visible(None, new) is None
         start = stop
-
-
-@given(CHUNKS, st.none() | st.integers(1, 12), st.booleans(), st.integers(0, 100))
-@settings(deadline=None)
-def test_attention_in_chunks_is_attention_at_once(
-    chunks: list[int], window: int | None, padded: bool, seed: int
-) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    total = sum(chunks)
-    q = torch.randn(2, 4, total, 8, generator=draw)
-    k, v = (torch.randn(2, 2, total, 8, generator=draw) for _ in range(2))
-    real = torch.arange(total) >= torch.randint(0, total + 1, (2, 1), generator=draw) if padded else None
-    whole = attend(q, k, v, Pattern(True, window, real))
-    cache, parts, start = LayerCache(2, 2, 8, total, window), [], 0
-    for new in chunks:
-        piece = slice(start, start + new)
-        seen_k, seen_v = cache.append(k[:, :, piece], v[:, :, piece])
-        so_far = None if real is None else real[:, : start + new]
-        parts.append(attend(q[:, :, piece], seen_k, seen_v, Pattern(True, window, cache.visible(so_far, new))))
-        start += new
-    torch.testing.assert_close(torch.cat(parts, dim=2), whole, rtol=0, atol=1e-6)
-
-
-@given(st.integers(1, 20), st.none() | st.integers(1, 12), st.booleans())
-@settings(deadline=None)
-def test_a_step_of_fixed_shape_sees_the_same_keys(steps: int, window: int | None, padded: bool) -> None:
-    k, v = numbered(steps)
-    plain, fixed = LayerCache(2, 3, 4, 20, window), LayerCache(2, 3, 4, 20, window)
-    real = torch.rand(2, 20) < 0.6 if padded else None
-    for position in range(steps):
-        piece = slice(position, position + 1)
-        expected, _ = plain.append(k[:, :, piece], v[:, :, piece])
-        step = SlotCache(fixed, torch.tensor([position]))
-        keys, values = step.append(k[:, :, piece], v[:, :, piece])
-        assert keys.shape[2] == min(window or 20, 20)
-        assert torch.equal(values, -keys)
-        visible = step.visible(real, 1).expand(2, -1)
-        so_far = None if real is None else real[:, : position + 1]
-        kept = plain.visible(so_far, 1)
-        for row in range(2):
-            expected_row = expected[row, 0, :, 0] if kept is None else expected[row, 0, kept[row], 0]
-            assert sorted(keys[row, 0, visible[row], 0].tolist()) == sorted(expected_row.tolist())
 
 
 def test_a_windowed_layer_takes_no_more_memory_than_its_window() -> None:
