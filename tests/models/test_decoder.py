@@ -68,20 +68,6 @@ def test_ragged_batches_are_their_rows_alone(form: str) -> None:
         assert (cached[row, -length:] - alone).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("form", FORMS)
-@torch.no_grad()
-def test_padding_is_remembered_by_the_cache(form: str) -> None:
-    """Only the prompt is padded; steps come without a mask."""
-    model = make(**FORMS[form])
-    tokens = torch.randint(32, (2, 20))
-    prompt_real = torch.arange(12) >= 12 - torch.tensor([12, 5])[:, None]
-    cache = model.new_cache(2)
-    model(tokens[:, :12], cache=cache, key_padding=prompt_real)
-    steps = torch.cat([model(tokens[:, i : i + 1], cache=cache) for i in range(12, 20)], dim=1)
-    alone = model(tokens[1:, 7:])[:, 5:]
-    assert (steps[1:] - alone).abs().max() <= 1e-5
-
-
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @torch.no_grad()

@@ -126,19 +126,6 @@ def test_cross_attention_counts_target_positions_in_cached_decoding() -> None:
     assert seen.records[0].source
 
 
-def test_what_is_kept_is_not_what_the_model_goes_on_with() -> None:
-    """Slots of a windowed cache are written over; a record is not."""
-    module = GroupedQueryAttention(8, 2, 4, window=2)
-    model, cache = nn.ModuleDict({"only": module}), LayerCache(1, 2, 4, 9, 2)
-    x = torch.randn(1, 5, 8)
-    with torch.no_grad(), capture(model, what=("k", "q")) as seen:
-        for step in x.split(1, dim=1):
-            module(step, cache=cache)
-        expected = module._heads(module.key(x), 2)
-    made = torch.cat([record.values for record in seen.of("k")["only"]], 2)
-    torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_the_single_head_is_seen() -> None:
     head = SingleHead(3, 2, 4, 2)
     sequences = torch.randn(2, 5, 3)
