@@ -158,20 +158,6 @@ def test_sampled_texts_have_the_distribution_of_the_model(passes: list[int]) -> 
     assert passes == [2] * 1500  # every first token was followed by a proposal
 
 
-def test_a_rule_that_accepts_too_often_has_another_distribution() -> None:
-    """What the test above can see: a rejected token that may be drawn again."""
-    decoder, prompt, proposed = model(), [0, 1, 2, 3, 0, 1], 2
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        share = decoder.eval()(torch.tensor([prompt]))[0, -1].softmax(-1)
-    tries = SamplingRule().choose(share.log().expand(2, 1500, 5), generator)
-    wrong = torch.where(tries[0] == proposed, tries[0], tries[1]).tolist()
-    right = tries[0].tolist()
-    expected = {(token,): float(share[token]) for token in range(5)}
-    assert p_value([(token,) for token in right], expected) > 0.01
-    assert p_value([(token,) for token in wrong], expected) < 1e-6
-
-
 def test_it_proposes_what_followed_the_newest_tokens() -> None:
     free = [1.0] * 10
     assert Lookup([1, 2, 3, 4, 5, 1, 2], free).propose(3) == [3, 4, 5]

@@ -45,11 +45,6 @@ def test_blocks_of_up_to_a_length_are_the_beginning_of_the_list() -> None:
         assert texts == [text for text in listed(space) if len(text) <= longest]
 
 
-def test_the_courses_counts() -> None:
-    assert SequenceSpace(tuple("ABC"), 6).count == 1092
-    assert SequenceSpace(tuple("ABC"), 4, has_cls=True).count == 120
-
-
 @given(space=spaces)
 @settings(max_examples=30, deadline=None)
 def test_places_number_every_token_at_every_position(space: SequenceSpace) -> None:

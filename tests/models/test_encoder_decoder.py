@@ -255,17 +255,13 @@ def test_bad_calls_are_refused() -> None:
     memory, real = model.encode(source), torch.ones(2, 6, dtype=torch.bool)
     cache = model.new_cache(memory, 4)
     for call, message in [
-        (lambda: model(source[:, :0], target), r"source of shape \[2, 0\]"),
         (lambda: model(source[0], target), r"source of shape \[6\]"),
-        (lambda: model(source.float(), target), r"source of dtype torch\.float32"),
         (lambda: model(source.repeat(1, 3), target), "18 positions of source"),
         (lambda: model(source + 20, target), r"source tokens from \d+ to \d+"),
         (lambda: model(source, target, real[:, :2]), r"source_real of shape \[2, 2\]"),
-        (lambda: model(source, target, real.long()), "source_real of .* dtype torch.int64"),
         (lambda: slots(source, target), r"source of shape \[2, 6\]"),
         (lambda: slots(source[..., None], target), r"source of shape \[2, 6, 1\]"),
         (lambda: model(source[..., None], target), r"source of shape \[2, 6, 1\]"),
-        (lambda: model(source, target[:, :0]), r"target of shape \[2, 0\]"),
         (lambda: model(source, target.repeat(1, 3)), "12 positions of target"),
         (lambda: model(source, -target), r"target tokens from -\d+ to "),
         (lambda: model(source, target, real, real), r"target_real of shape \[2, 6\]"),

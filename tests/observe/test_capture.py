@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.generation import generate, greedy_decode
+from glassformer.generation import generate
 from glassformer.layers import attention
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.capture import capture
@@ -32,21 +32,6 @@ def batch() -> tuple[Tensor, Tensor]:
     source, target = torch.randint(1, 12, (3, 6)), torch.randint(1, 12, (3, 4))
     source[1, 4:], source[2] = 0, 0
     return source, target
-
-
-# What is seen
-
-
-def test_every_call_is_kept_in_order() -> None:
-    model = lookup_model()
-    source, _ = batch()
-    with capture(model) as seen:
-        assert seen.weights == {}
-        tokens = greedy_decode(model, source, 5, 1)
-    assert tokens.shape == (3, 5)
-    assert {name: len(calls) for name, calls in seen.of("weights").items()} == dict(zip(NAMES, (1, 5, 5), strict=True))
-    assert [each.values.shape[-1] for each in seen.of("weights")[NAMES[1]]] == [1, 2, 3, 4, 5]
-    assert seen.weights[NAMES[2]] is seen.of("weights")[NAMES[2]][-1].values
 
 
 # What watching changes: nothing

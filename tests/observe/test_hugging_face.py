@@ -68,18 +68,6 @@ def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries
         torch.testing.assert_close(weights, eager.float(), rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_chosen_heads_and_queries_are_those_of_the_whole(family: str) -> None:
-    model = FAMILIES[family]()
-    tokens, _ = batch()
-    with capture(model) as whole, capture(model, layers=-1, heads=[-1, 1], queries=[-2, 4]) as some:
-        model(tokens)
-    (record,) = some.records
-    assert (record.layer, record.heads, record.queries) == (1, (3, 1), (7, 4))
-    expected = whole.weights[record.name][:, [3, 1]][:, :, [7, 4]][..., list(record.keys)]
-    torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-7)
-
-
 @pytest.mark.parametrize(
     ("family", "changes", "options", "queries"),
     [

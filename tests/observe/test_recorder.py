@@ -119,6 +119,7 @@ def test_cross_attention_counts_target_positions_in_cached_decoding() -> None:
     assert [record.queries for record in steps] == [(0,), (1,), (2,), (3,)]
     assert all(record.keys == range(7) and record.cross and not record.source for record in steps)
     assert [record.keys for record in seen.of("k")[name]] == [range(7)] * 4
+    assert seen.weights[name] is steps[-1].values
     own = seen.of("weights")["decoder_layers.2.self_attention"]
     assert [record.keys for record in own] == [range(stop) for stop in (1, 2, 3, 4)]
     with capture(model, ["encoder_layers.0"]) as seen:
