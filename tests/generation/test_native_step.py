@@ -31,6 +31,7 @@ from glassformer.layers.quantized.int8 import Int8Linear, decode, encode
 from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
+from torch_settings import defaults, threads
 
 pytestmark = pytest.mark.usefixtures("library", "fast_forms")
 
@@ -344,14 +345,10 @@ def test_bits_do_not_depend_on_threads_texts_or_tokens_at_a_time(
         return found
 
     expected = logits(tokens, [1] * 24)
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3, 4):
-            torch.set_num_threads(threads)
+    for number in (1, 2, 3, 4):
+        with threads(number):
             assert torch.equal(logits(tokens, [8, 1, 3, 7, 5]), expected)
             assert torch.equal(logits(tokens[2:3], [1] * 24), expected[2:3])
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("level", range(len(native.LEVELS)))
@@ -501,18 +498,12 @@ def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pyt
     assert counts == []
 
 
-@pytest.mark.parametrize(
-    "change", [lambda: torch.set_default_dtype(torch.bfloat16), lambda: torch.set_default_device("meta")]
-)
-def test_torchs_defaults_change_nothing(change: Callable[[], None]) -> None:
+def test_torchs_defaults_change_nothing() -> None:
     model, tokens = decoder(BASE), drawn(2, 6)
     cache, expected = model.new_cache(2), read(DecodingStep(model, model.new_cache(2)), tokens, [1] * 6)
-    try:
-        change()
-        assert relative(read(DecodingStep(model, cache), tokens, [1] * 6), expected) < 1e-5
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.set_default_device(None)
+    with defaults(torch.bfloat16):
+        found = read(DecodingStep(model, cache), tokens, [1] * 6)
+    assert relative(found, expected) < 1e-5
 
 
 # ---- bad input ------------------------------------------------------------------------------------------------------

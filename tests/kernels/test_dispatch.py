@@ -1,7 +1,6 @@
 """Which tensors and settings the fast forms leave to their definitions."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rms_norm import rms_norm
 from glassformer.kernels.rotation import rotate
 from glassformer.kernels.swiglu import swiglu
+from torch_settings import defaults
 
 pytestmark = pytest.mark.usefixtures("library")
 GAIN, WEIGHT = torch.ones(64), torch.ones(2**13, 64)
@@ -54,18 +54,6 @@ def test_traces(name: str) -> None:
 def test_sparse_weights() -> None:
     x = torch.randn(2, 600)
     torch.testing.assert_close(linear(x, torch.eye(600).to_sparse_csr()), x)
-
-
-@contextmanager
-def defaults(dtype: torch.dtype) -> Iterator[None]:
-    """Another default dtype, and another device, on which the library cannot write."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device("meta"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @every_operation

@@ -9,6 +9,7 @@ from glassformer.kernels import linear as module
 from glassformer.kernels import native, plain
 from glassformer.kernels.linear import FEW, FEW_NARROW, linear
 from glassformer.layers.feedforward import Linear
+from torch_settings import defaults
 
 
 @pytest.fixture(params=["library", "torch"])
@@ -172,15 +173,11 @@ def test_widths_that_do_not_fit_never_reach_the_library() -> None:
 def test_the_default_dtype_and_device_change_nothing() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         given = tensors((3,), 40, 33, dtype, True)
-        expected, before = linear(*given), torch.get_default_dtype()
+        expected = linear(*given)
         for other in (torch.float64, torch.bfloat16):
-            torch.set_default_dtype(other)
-            try:
-                with torch.device("meta"):
-                    got = linear(*given)
-                    linear(*(each.requires_grad_() for each in given)).float().sum().backward()
-            finally:
-                torch.set_default_dtype(before)
+            with defaults(other):
+                got = linear(*given)
+                linear(*(each.requires_grad_() for each in given)).float().sum().backward()
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
             given = [each.detach() for each in given]
 

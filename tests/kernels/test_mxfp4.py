@@ -5,6 +5,7 @@ from torch import Tensor
 from glassformer.kernels import mxfp4
 from glassformer.kernels.mxfp4 import FEW, expand_definition, expand_natively, multiply_natively
 from glassformer.kernels.native import LEVELS, Library
+from torch_settings import threads
 
 
 def random_rows(rows: int, groups: int) -> tuple[Tensor, Tensor]:
@@ -70,9 +71,5 @@ def test_a_token_is_independent_of_the_batch_and_of_threads(
 
 
 def test_threads_are_used_where_there_is_work() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
+    with threads(3):
         assert [mxfp4._threads(groups) for groups in (1, 2**14, 2**20)] == [1, 2, 3]
-    finally:
-        torch.set_num_threads(before)

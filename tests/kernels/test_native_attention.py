@@ -11,6 +11,7 @@ from glassformer.kernels import attention as kernel
 from glassformer.kernels import native
 from glassformer.kernels.native import Library
 from glassformer.kernels.pattern import Pattern
+from torch_settings import threads
 
 random_sizes = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 lengths = st.one_of(st.integers(1, 20), st.sampled_from((47, 48, 49, 96, 97, 150, 300)))
@@ -105,11 +106,8 @@ def test_bfloat16_where_pytorch_multiplies_matrices(monkeypatch: pytest.MonkeyPa
 
 def test_the_number_of_threads_changes_no_bit() -> None:
     inputs = [draw(2, heads, 200, 16, True) for heads in (4, 2, 2)]
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found.append(results(inputs, Pattern(True, 70), 0.25, torch.randn(4).fill_(0.5)))
-    finally:
-        torch.set_num_threads(before)
+    found = []
+    for number in (1, 3):
+        with threads(number):
+            found.append(results(inputs, Pattern(True, 70), 0.25, torch.full((4,), 0.5)))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

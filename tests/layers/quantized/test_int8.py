@@ -15,6 +15,7 @@ from glassformer.kernels import int8 as kernel
 from glassformer.layers.quantized.int8 import Int8Linear, decode, encode
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
+from torch_settings import defaults
 
 
 @given(st.integers(1, 9), st.integers(0, 4), st.integers(-60, 60), st.sampled_from([torch.float32, torch.bfloat16]))
@@ -73,14 +74,10 @@ def test_widths_defaults_and_strides() -> None:
     integers, scales = encode(torch.randn(64, 64))
     with pytest.raises(RuntimeError):
         kernel.int8_linear(torch.randn(2, 32), integers, scales)
-    x, before = torch.randn(3, 64), torch.get_default_dtype()
+    x = torch.randn(3, 64)
     expected = kernel.int8_linear(x, integers, scales)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("meta"):
-            got = kernel.int8_linear(x, integers, scales)
-    finally:
-        torch.set_default_dtype(before)
+    with defaults(torch.bfloat16):
+        got = kernel.int8_linear(x, integers, scales)
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
     columns = integers.T.contiguous().T
     torch.testing.assert_close(kernel.int8_linear(x, columns, scales), expected, rtol=0, atol=0)
