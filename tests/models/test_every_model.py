@@ -1,12 +1,14 @@
 """What decoder, encoder and encoder-decoder have in common."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from glassformer.checkpoints.bert import save_encoder
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models import Decoder, Encoder, EncoderDecoder
 from models.forms import BOTH, DECODER, ENCODER, GPT_OSS, Base, draw, every_form, make, new
@@ -83,6 +85,22 @@ def test_the_state_dict_is_the_parameters(base: Base, form: dict[str, Any]) -> N
     other.load_state_dict(model.state_dict())
     inputs = draw(model, 2, 9)
     assert torch.equal(other(*inputs), model(*inputs))
+
+
+READING = """
+import sys
+from glassformer.models import Decoder, Encoder
+assert not any(name.startswith("glassformer.checkpoints") for name in sys.modules)
+Decoder.from_pretrained("{0}/decoder").save_pretrained("{0}/written", layout="glassformer")
+assert Decoder.from_pretrained("{0}/written").config.num_layers == 4
+assert Encoder.from_pretrained("{0}/encoder").config.num_layers == 2
+"""
+
+
+def test_models_find_what_reads_and_writes_their_files_and_import_none_of_it_before(tmp_path: Path) -> None:
+    new(DECODER).save_pretrained(tmp_path / "decoder")
+    save_encoder(new(ENCODER), tmp_path / "encoder")
+    printed(READING.format(tmp_path))
 
 
 COMPILED = """

@@ -1,4 +1,4 @@
-"""Measures of attention: against scipy, at their extremes, and with what must be refused."""
+"""Measures of attention: against scipy's, in half precision, with positions of their own and without weight."""
 
 import math
 

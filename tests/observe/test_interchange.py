@@ -83,14 +83,14 @@ def test_the_wrong_place_and_broken_weights_do_not_agree() -> None:
 def test_bad_input_is_refused() -> None:
     model = compiled("parity")
     tokens, source = pairs(model)
-    with pytest.raises(InputError):
-        exchange_in_program(model, "no such variable", tokens, source)
-    with pytest.raises(InputError):
-        exchange(model, Place(1, (0,)), tokens, source[:, 1:])
-    with pytest.raises(InputError):
-        exchange(model, Place(0, (0,)), tokens, source)
-    with pytest.raises(InputError):
-        exchange(model, Place(1, (99,)), tokens, source)
+    for call in (
+        lambda: exchange_in_program(model, "no such variable", tokens, source),
+        lambda: exchange(model, Place(1, (0,)), tokens, source[:, 1:]),
+        lambda: exchange(model, Place(0, (0,)), tokens, source),
+        lambda: exchange(model, Place(1, (99,)), tokens, source),
+    ):
+        with pytest.raises(InputError):
+            call()
     model.program = None
     with pytest.raises(InputError):
         exchange_in_program(model, "count of 1", tokens, source)
