@@ -1,6 +1,7 @@
 """Small models to look into: a design, a decoder, an encoder and an encoder-decoder, drawn at random and untrained."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from glassformer.errors import require
 from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading import codecs
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoderDecoder,
@@ -27,19 +29,7 @@ from small_models import decoder
 
 WORDS = 11
 LONGEST = 96
-
-
-def numbers(text: str) -> list[int]:
-    """The numbers in a text, as a decoder reads them."""
-    found = text.split()
-    require(
-        0 < len(found) <= LONGEST and all(each.isascii() and each.isdecimal() and len(each) < 4 for each in found),
-        f"the text {text[:40]!r}",
-        "numbers between spaces",
-        "Type some.",
-    )
-    require(all(int(each) < WORDS for each in found), "a larger number", f"0 to {WORDS - 1}", "Type another.")
-    return [int(each) for each in found]
+numbers = partial(codecs.numbers, vocab_size=WORDS, longest=LONGEST)
 
 
 def card(name: str, kind: Any, views: list[Any], text: str, source: list[str] | None = None) -> ModelCard:
@@ -76,7 +66,7 @@ def decoder_model() -> LoadedDecoder:
         decoder(**sizes, window=4, num_experts=3, sinks=True, max_seq_len=LONGEST).eval(),
         encode=numbers,
         word=str,
-        join=lambda tokens: " ".join(map(str, tokens)),
+        join=codecs.text_of_numbers,
         obeys=lambda tokens, candidate: candidate == (tokens[-1] + 1) % WORDS,
         rule=lambda tokens: "x[t] = x[t-1] + 1",
         longest=LONGEST,

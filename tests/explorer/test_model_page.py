@@ -81,7 +81,7 @@ def test_a_text_that_is_refused_has_no_picture(small_backend: Backend) -> None:
     data, _ = page._repr_mimebundle_()
     assert WIDGET in data
     assert "image/png" not in data
-    with refused(expected="numbers between spaces"):
+    with refused(expected="between spaces"):
         page.figure()
 
 

@@ -49,7 +49,7 @@ def test_numbers_come_as_a_buffer_and_a_page_as_text(small_backend: Backend) -> 
     ("message", "got"),
     [
         (ask("run", model="nobody", text=""), "the model 'nobody'"),
-        (ask("run", model="decoder", text="99"), "a larger number"),
+        (ask("run", model="decoder", text="99"), "'99' at place 1"),
         (ask("steal"), "the call 'steal'"),
         (ask("next", model="decoder", text="1", temperature="1"), "temperature: Input should be a valid number"),
         (ask("run", model="decoder", text=b"1"), "text: Input should be a valid string"),

@@ -124,7 +124,7 @@ def test_shares_are_told_without_needless_digits() -> None:
 @pytest.mark.parametrize(
     ("model", "more", "message"),
     [
-        ("decoder", {"text": ""}, "the text ''"),
+        ("decoder", {"text": ""}, "0 numbers"),
         ("decoder", {"text": "1", "source": ["1"]}, "a source for"),
         ("decoder", {"text": "1", "order": [0]}, "a source for"),
         ("identity", {"text": "A", "source": ["1"]}, "a source for"),

@@ -124,7 +124,7 @@ def test_it_is_written_whole(small_backend: Backend, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved(small_backend: Backend) -> None:
-    with refused(expected="numbers between spaces"):
+    with refused(expected="between spaces"):
         of(small_backend, model="decoder", text="words")
     with refused(got="Z"):
         of(small_backend, model="identity", text="Z", cells='{"Km.0.0": "2"}')
