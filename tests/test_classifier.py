@@ -107,10 +107,6 @@ def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "it" / "classes.json").write_text(json.dumps(["one", "two"]))
     with refused(expected="one name for each class of the head"):
         load_classifier(tmp_path / "it")
-    for content in ("[", "[" * 100_000, '["\\ud800'):
-        (tmp_path / "it" / "classes.json").write_text(content)
-        with refused("invalid JSON|nested too deeply"):
-            load_classifier(tmp_path / "it")
     (tmp_path / "it" / "classes.json").write_text(json.dumps(["same", "same", "other"]))
     with refused(expected="a different name for each class"):
         load_classifier(tmp_path / "it")
@@ -122,14 +118,6 @@ def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
         (tmp_path / "it" / "tokenizer.json").write_text(json.dumps({**words, "words": changed}))
         with refused("a tokenizer of .* tokens", expected="exactly the encoder's"):
             load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "tokenizer.json").write_text("[" * 100_000)
-    with refused("not JSON"):
-        load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "tokenizer.json").unlink()
-    with refused(r"tokenizer\.json .No such file"):
-        load_classifier(tmp_path / "it")
-    with refused("No such file"):
-        load_classifier(tmp_path / "nowhere")
 
 
 def test_a_training_run_holds_its_classifier_in_a_directory_of_its_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from glassformer.classifier import Classifier, load_classifier, save_classifier
 from glassformer.cli.runs import read_run
 from glassformer.cli.training_data import text_data
 from glassformer.data.released_tokenizer import read_tokenizer
+from glassformer.data.sentiment import read_table
 from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import require
@@ -92,8 +93,8 @@ def test_files_of_a_classifier(kind: str, name: str, tmp_path: Path) -> None:
         load_classifier(tmp_path / "run")
 
 
-def test_a_key_twice_and_deep_nesting_in_a_classifier(tmp_path: Path) -> None:
-    for text in ('{"a": 1, "a": 2}', "[" * 10**5, "1" * 5000):
+def test_a_key_twice_deep_nesting_and_half_a_text() -> None:
+    for text in ('{"a": 1, "a": 2}', "[" * 10**5, "1" * 5000, "[", '["\\ud800'):
         with refused():
             json_value(text)
 
@@ -118,6 +119,7 @@ def test_texts_and_tokenizers(kind: str, tmp_path: Path) -> None:
         "text": lambda path: text_data(path, 8, 0),
         "tokenizer.json": load_subwords,
         "other.json": read_tokenizer,
+        "table.csv": read_table,
         "program.json": lambda path: require(is_program_file(path), "", "", ""),
     }.items():
         special(kind, tmp_path / name)

@@ -363,13 +363,6 @@ def test_faults_name_the_file_and_the_line(tmp_path: Path, name: str, content: s
         read_table(write(tmp_path / name, content))
 
 
-def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "directory.csv").mkdir()
-    for path in (tmp_path / "nowhere.csv", tmp_path / "directory.csv"):
-        with refused(path.name):
-            read_table(path)
-
-
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
 def test_a_file_without_end_is_not_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
