@@ -175,13 +175,6 @@ def huge_tensor(damaged: Damaged, rng: Random) -> list[str]:
 # Which tensors there are.
 
 
-def missing_tensor(damaged: Damaged, rng: Random) -> list[str]:
-    parts, name = picked(damaged, rng)
-    parts.remove(name)
-    parts.write()
-    return [name]
-
-
 def renamed_tensor(damaged: Damaged, rng: Random) -> list[str]:
     parts, name = picked(damaged, rng)
     new = rng.choice([name + "x", name.upper(), "../" + name, "", "\0", name * 200, "é" + name])
@@ -245,7 +238,6 @@ DAMAGES: list[Damage] = [
     link_outside,
     bad_json,
     huge_tensor,
-    missing_tensor,
     renamed_tensor,
     many_layers,
     many_experts,

@@ -197,41 +197,6 @@ def test_what_other_programs_may_take_for_granted_is_told() -> None:
         assert part in told
 
 
-def test_names_and_shapes_of_packed_files() -> None:
-    """As the 20b's two releases have them, here with 3 experts of widths 64 and 32."""
-    config = dataclasses.replace(GPT_OSS, vocab_size=11, num_layers=2, hidden_dim=64, ff_dim=32, head_dim=6)
-    config = dataclasses.replace(config, num_kv_heads=2, num_experts=3, expert_format="mxfp4")
-    theirs, openai = (
-        {name: shape for entry in row.entries(config) for name, shape in entry.shapes().items()}
-        for row in (ROW, OPENAI)
-    )
-    moe = "model.layers.1.mlp.experts."
-    assert theirs[f"{moe}gate_up_proj_blocks"] == [3, 64, 2, 16]
-    assert theirs[f"{moe}gate_up_proj_scales"] == [3, 64, 2]
-    assert theirs[f"{moe}down_proj_blocks"] == [3, 64, 1, 16]
-    assert theirs[f"{moe}down_proj_bias"] == [3, 64]
-    layer = {name.removeprefix("block.1."): shape for name, shape in openai.items() if name.startswith("block.1.")}
-    assert layer == {
-        "attn.norm.scale": [64],
-        "attn.qkv.weight": [48, 64],
-        "attn.qkv.bias": [48],
-        "attn.sinks": [4],
-        "attn.out.weight": [64, 24],
-        "attn.out.bias": [64],
-        "mlp.norm.scale": [64],
-        "mlp.gate.weight": [3, 64],
-        "mlp.gate.bias": [3],
-        "mlp.mlp1_weight.blocks": [3, 64, 2, 16],
-        "mlp.mlp1_weight.scales": [3, 64, 2],
-        "mlp.mlp1_bias": [3, 64],
-        "mlp.mlp2_weight.blocks": [3, 64, 1, 16],
-        "mlp.mlp2_weight.scales": [3, 64, 1],
-        "mlp.mlp2_bias": [3, 64],
-    }
-    outside = {name: shape for name, shape in openai.items() if not name.startswith("block.")}
-    assert outside == {"embedding.weight": [11, 64], "norm.scale": [64], "unembedding.weight": [11, 64]}
-
-
 def test_experts_as_numbers_by_hand(tmp_path: Path) -> None:
     """Rows of gate and up in turns; Hugging Face's experts are transposed, OpenAI's are not."""
     decoder = drawn(dataclasses.replace(GPT_OSS, max_seq_len=2048))

@@ -111,15 +111,6 @@ def test_a_gguf_file_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
     assert read(entry.open(), m.Ask(model="it", text=entry.card.text)).message.tokens == ["1", "2", "3"]
 
 
-def test_a_mixtral_checkpoint(tmp_path: Path) -> None:
-    model = decoder(vocab_size=30, num_layers=1, num_experts=3)
-    model.save_pretrained(tmp_path / "mixtral", layout="mixtral")
-    run = _read(tmp_path / "mixtral")
-    with torch.no_grad():
-        wanted = model.eval()(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
-    assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
-
-
 @pytest.mark.parametrize("name", ["GPT2", "Llama"])
 def test_a_directory_of_transformers(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -134,10 +125,10 @@ def test_a_directory_of_transformers(tmp_path: Path, name: str) -> None:
     assert [stack.layers for stack in run.attentions] == [2]
 
 
-@pytest.mark.parametrize("layout", ["huggingface", "openai", "glassformer"])
-def test_a_decoder_as_released_keeps_its_experts_packed(tmp_path: Path, layout: Any) -> None:
-    if layout == "glassformer":
-        decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "it", layout="glassformer")
+@pytest.mark.parametrize("layout", ["huggingface", "openai", "glassformer", "mixtral"])
+def test_a_decoder_of_any_layout(tmp_path: Path, layout: Any) -> None:
+    if layout in ("glassformer", "mixtral"):
+        decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "it", layout=layout)
     else:
         write_random_gpt_oss(tmp_path / "it", layout=layout)
     model = Decoder.from_pretrained(tmp_path / "it").eval()
