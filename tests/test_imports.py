@@ -21,6 +21,17 @@ from glassformer.checkpoints.assembly import empty_decoder
 from glassformer.models import DecoderConfig
 empty_decoder(DecoderConfig(9, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, num_experts=4))
 """
+FIRST_PAGE = """
+from starlette.testclient import TestClient
+from glassformer.explorer.backend import Backend
+from glassformer.explorer.guards import Guard, hosts_of
+from glassformer.explorer.loading.discovery import list_models
+from glassformer.explorer.server import create_api
+app = Guard(create_api(Backend(list_models())), hosts_of(8017))
+client = TestClient(app, base_url="http://127.0.0.1:8017")
+answers = client.get("/"), client.get("/explorer.js"), client.post("/api/models", json={})
+assert {answer.status_code for answer in answers} == {200}
+"""
 PARTS = {f"glassformer.{part}" for part in ("figures", "labs", "training", "observe")}
 
 
@@ -29,10 +40,11 @@ PARTS = {f"glassformer.{part}" for part in ("figures", "labs", "training", "obse
     [
         (WITHOUT_TORCH, {"torch", "fastapi", "pydantic", "matplotlib", "numpy", "anywidget"}),
         (WITHOUT_COMPILER, {"torch._dynamo", "sympy", "matplotlib", "accelerate", *PARTS}),
+        (FIRST_PAGE, {"matplotlib.pyplot", "accelerate", "glassformer.labs"}),
     ],
 )
-def test_nothing_is_imported_before_it_is_asked_for(code: str, left_out: set[str]) -> None:
-    loaded = {*printed(f"{code}\nimport sys; print(*sys.modules)").split()}
+def test_nothing_is_imported_before_it_is_asked_for(code: str, left_out: set[str], tmp_path: Path) -> None:
+    loaded = {*printed(f"{code}\nimport sys; print(*sys.modules)", cwd=tmp_path).split()}
     assert "glassformer" in loaded
     assert loaded & left_out == set()
 

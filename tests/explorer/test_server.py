@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from glassformer.explorer.backend import CALLS, Backend
 from glassformer.explorer.guards import Guard, hosts_of
 from glassformer.explorer.messages import Message
 from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_api, listen, make_server
-from processes import printed
 from refusals import refused
 from serving import serving
 
@@ -341,24 +339,3 @@ def test_ctrl_c_while_something_computes_is_quiet() -> None:
     assert ran.stderr == ""
     assert ran.stdout.startswith('503 {"got":"a server that is ending"')
     assert ran.returncode == 0
-
-
-_FIRST_PAGE = """
-import sys
-from starlette.testclient import TestClient
-from glassformer.explorer.guards import Guard, hosts_of
-from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.server import create_api
-from glassformer.explorer.backend import Backend
-
-client = TestClient(
-    Guard(create_api(Backend(list_models())), hosts_of(8017)), base_url="http://127.0.0.1:8017"
-)
-for answer in (client.get("/"), client.get("/explorer.js"), client.post("/api/models", json={})):
-    assert answer.status_code == 200
-print([name for name in ("matplotlib.pyplot", "accelerate", "glassformer.labs") if name in sys.modules])
-"""
-
-
-def test_the_first_page_loads_neither_pyplot_nor_accelerate_nor_the_labs(tmp_path: Path) -> None:
-    assert printed(_FIRST_PAGE, cwd=tmp_path).strip() == "[]"
