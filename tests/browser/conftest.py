@@ -65,15 +65,8 @@ def browser() -> Iterator[Browser]:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} on the PATH: apt-get install chromium")
-    quiet = ["disable-quic", "no-first-run", "disable-background-networking", "disable-component-update"]
-    flags = [
-        "no-sandbox",
-        "disable-gpu",
-        "disable-sync",
-        "force-color-profile=srgb",
-        "font-render-hinting=none",
-        *quiet,
-    ]
+    flags = ["no-sandbox", "disable-gpu", "disable-sync", "force-color-profile=srgb", "font-render-hinting=none"]
+    flags += ["disable-quic", "no-first-run", "disable-background-networking", "disable-component-update"]
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=[f"--{flag}" for flag in flags])

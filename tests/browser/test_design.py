@@ -121,18 +121,6 @@ def test_a_head_without_positions_shows_its_numbers(page: Page, show: Go) -> Non
     expect(page.locator('.sheet[data-matrix="pos"]')).to_have_count(0)
 
 
-def test_a_text_that_is_none_of_the_tasks_is_refused_once(page: Page, show: Go, watch: Any) -> None:
-    watch.forgive("status of 422")
-    show(page)
-    page.get_by_label("Text", exact=True).fill("ABX")
-    expect(page.locator(".fault")).to_contain_text("the letter 'X'")
-    expect(page.locator(".fault")).to_have_count(1)
-    page.get_by_label("Text", exact=True).fill("AB")
-    expect(page.locator(".fault")).to_have_count(0)
-    eventually(page, lambda: len(numbers(page, "x,")) == 3)
-    check_numbers(page, design(unique()).weights, "AB", has_cls=True)
-
-
 def test_a_click_on_the_counterexample_makes_it_the_text(page: Page, show: Go) -> None:
     show(page, cells=json.dumps({"Vm.1.0": "1"}))
     weights = changed(design(unique()).weights, "Vm", 1, 0, 1.0)

@@ -61,15 +61,6 @@ def text_field(page: Page) -> Any:
     return page.locator(".reading .field").locator("input, textarea")
 
 
-def test_the_first_view_appears_and_is_alive(page: Page, go: Go) -> None:
-    go(page, model="identity")
-    expect(page).to_have_title("glassformer")
-    expect(page.get_by_role("heading", name="glassformer", level=1)).to_be_visible()
-    expect(page.get_by_role("tab", selected=True)).to_have_count(1)
-    assert len(page.locator(".view").inner_text()) > 20
-    assert page.locator(".fault").count() == 0
-
-
 def test_typing_changes_what_the_model_says(page: Page, go: Go) -> None:
     go(page, model="sentiment", text="a wonderful film")
     said = page.locator(".said")

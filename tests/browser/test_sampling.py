@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 import torch
@@ -251,15 +250,6 @@ def test_typing_a_text_forgets_what_was_written(page: Page, show: Go) -> None:
     expect(page.locator(".trail li")).to_have_count(1)
     page.get_by_label("Text", exact=True).fill("1 2 3")
     expect(page.locator(".trail li")).to_have_count(0)
-
-
-def test_a_text_that_cannot_be_read_is_answered_with_a_reason(page: Page, served: str, watch: Any) -> None:
-    watch.forgive("status of 4")
-    page.goto(f"{served}#{urlencode({'model': 'recurrence', 'view': 'sampling', 'text': 'seven'})}")
-    expect(page.locator(".sampling .fault")).to_contain_text("Expected")
-    page.get_by_label("Text", exact=True).fill("1 2 3")
-    expect(rows(page)).to_have_count(7)
-    expect(page.locator(".fault")).to_have_count(0)
 
 
 def test_the_rule_is_read_aloud_as_it_is(page: Page, serve: Callable[[Any], Any]) -> None:

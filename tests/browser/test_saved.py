@@ -16,9 +16,8 @@ from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.saving import saved_model
 from glassformer.explorer.saving.recorded_answers import edited
-from glassformer.explorer.saving.saved_page import page as saved_page
 from glassformer.explorer.saving.saved_page import save, save_all
-from glassformer.explorer.state import State, changed, from_words
+from glassformer.explorer.state import State, changed
 
 from .attention_page import shown_value
 from .conftest import Open, Watch, check_look, screenshot, settled
@@ -27,7 +26,6 @@ pytestmark = pytest.mark.slow
 
 BUNDLE = PAGE / "explorer.js"
 MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence", "program-induction"]
-LONG = 600
 
 
 @pytest.fixture
@@ -83,27 +81,6 @@ def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], backend: B
         answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=layer, head=head))
         told = shown_value(page)
         assert told == float(f"{np.frombuffer(answer, '<f4')[1]:.3g}")
-
-
-@pytest.mark.parametrize(
-    ("shape", "title", "drawn", "times"),
-    [
-        ("matrix", "Matrix", ".cell-map", 3),
-        ("lines", "Lines", ".lines-all", 2),
-        ("words", "Text", ".words .token-text", 2),
-        ("layers", "Layers", ".layers .tops", 1),
-        ("heads", "Heads", ".heads canvas", 1),
-    ],
-)
-def test_every_way_to_draw_attention(
-    opened: Callable[..., Page], shape: str, title: str, drawn: str, times: int
-) -> None:
-    page = opened(model="sentiment", shape=shape, pin=2, versus=(1, 1))
-    chosen = page.get_by_role("group", name="How attention is drawn").locator("[aria-pressed=true]")
-    expect(chosen).to_have_text(title)
-    expect(page.locator(drawn)).to_have_count(times)
-    expect(page.locator(drawn).first).to_be_visible()
-    expect(page.locator(".fault")).to_have_count(0)
 
 
 def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
@@ -164,20 +141,6 @@ def test_its_model_is_changed(opened: Callable[..., Page], backend: Backend, mod
     screenshot(page, f"saved-changes-{model}")
 
 
-def test_other_facts_are_looked_up_and_reordered(opened: Callable[..., Page], backend: Backend) -> None:
-    page = opened(model="lookup-facts", view="scramble")
-    facts = ["ada=3", "max=14", "mia=15", "ned=92"]
-    page.evaluate(f"location.hash = '#model=lookup-facts&view=scramble&text=mia&source=' + JSON.stringify({facts})")
-    settled(page)
-    run = backend.answer("run", m.Ask(model="lookup-facts", text="mia", source=facts))
-    expect(page.locator(".said").first).to_have_text(run.said.headline)
-    page.get_by_role("button", name="Shuffle").click()
-    page.get_by_role("button", name="Try every order").click()
-    settled(page)
-    expect(page.get_by_text("all 24 orders", exact=False).first).to_be_visible()
-    expect(page.locator(".fault")).to_have_count(0)
-
-
 def test_a_head_is_edited_proved_and_read(opened: Callable[..., Page], backend: Backend) -> None:
     page = opened(model="unique", text="ABA", cells={"Vm.0.0": "5"})
     expect(page.get_by_text("Fails").first).to_be_visible()
@@ -205,41 +168,6 @@ def test_a_head_is_edited_proved_and_read(opened: Callable[..., Page], backend: 
     expect(page.locator(".fault")).to_have_count(0)
     page.get_by_label("Text", exact=True).fill("ABX")
     expect(page.locator(".fault").first).to_contain_text("the letter 'X' at place 3")
-
-
-def test_a_program_reads_another_text(opened: Callable[..., Page], backend: Backend) -> None:
-    page = opened(model="program-sort")
-    run = backend.answer("run", m.Ask(model="program-sort", text="3 1 2"))
-    changed_text(page, "3 1 2")
-    program = backend.answer("program", m.AskProgram(run=run.run))
-    expect(page.locator(".said")).to_have_text(run.said.headline)
-    for place, value in enumerate(program.outputs):
-        name = f"{run.tokens[place]} at {place}: {value}, as defined"
-        expect(page.get_by_role("button", name=name)).to_be_visible()
-    expect(page.get_by_text("Holds").first).to_be_visible()
-    expect(page.locator(".fault")).to_have_count(0)
-    screenshot(page, "saved-computes-program")
-
-
-def test_attention_of_an_edited_head_is_kept(opened: Callable[..., Page], backend: Backend) -> None:
-    page = opened(model="identity", view="attention", text="ABA", cells={"Qm.0.0": "0.5"}, pin=0)
-    design = backend.answer("head", m.AskHead(model="identity"))
-    query, keys = np.array(design.weights.Qm[0]), np.array(design.weights.Km)[[0, 1, 0]]
-    query[0] = 0.5
-    scores = keys @ query / np.sqrt(len(query))
-    expected = np.exp(scores) / np.exp(scores).sum()
-    told = page.locator(".reads .number").all_inner_texts()
-    assert told == [f"{100 * share:.1f} %" for share in sorted(expected, reverse=True)]
-    expect(page.locator(".fault")).to_have_count(0)
-
-
-def test_another_order_is_compared(opened: Callable[..., Page]) -> None:
-    page = opened(model="lookup-facts", view="scramble", order=[5, 4, 3, 2, 1, 0])
-    page.get_by_role("button", name="Try every order").click()
-    settled(page)
-    expect(page.locator(".fault")).to_have_count(0)
-    expect(page.get_by_text("500 orders, drawn at random, of 6 cards were read.")).to_be_visible()
-    expect(page.get_by_role("heading", name="No order that was read changes anything")).to_be_visible()
 
 
 def test_its_address_counts_before_what_was_saved(backend: Backend, open_page: Open, tmp_path: Path) -> None:
@@ -405,57 +333,6 @@ def test_the_button_saves_what_is_seen(
     settled(alone)
     expect(alone.get_by_label("Text", exact=True)).to_have_value("a dull film")
     assert alone.locator(".said").inner_text() == page.locator(".said").inner_text()
-
-
-def test_the_file_answers_as_the_server_does(page: Page, backend: Backend) -> None:
-    text = " ".join(str(number % 7) for number in range(LONG))
-    held = data_in(saved_page(backend, from_words({"model": "recurrence", "text": text, "layer": "1", "head": "2"})))
-    run = backend.answer("run", m.Ask(model="recurrence", text=text))
-    asks = [
-        m.AskTile(run=run.run, part="self", layer=1, head=2, level=level, row=row, column=column)
-        for level in range(11)
-        for row in range(-(-LONG // 2**level // m.TILE))
-        for column in range(-(-LONG // 2**level // m.TILE))
-    ]
-    found = page.evaluate(
-        """async ([code, saved, asks]) => {
-            const module = await import(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
-            const source = module.fromSaved(saved);
-            return Promise.all(asks.map(async (asked) => Array.from(await source.ask("weights", asked))));
-        }""",
-        [BUNDLE.read_text(encoding="utf-8"), held, [ask.model_dump(mode="json") for ask in asks]],
-    )
-    assert len(found) > 20
-    for ask, tile in zip(asks, found, strict=True):
-        expected = backend.answer("weights", ask)
-        np.testing.assert_array_equal(np.array(tile, np.float32), np.frombuffer(expected, "<f4"), str(ask))
-
-
-def test_of_a_long_text_it_says_what_is_missing(opened: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)  # otherwise the page computes them
-    text = " ".join(str(number % 7) for number in range(LONG))
-    page = opened(model="recurrence", text=text, layer=1, head=2)
-    note = page.get_by_role("complementary", name="About this file")
-    expect(note).to_contain_text("15 of 16 heads are held as an overview, without single weights.")
-    expect(page.locator(".fault")).to_have_count(0)
-    page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(0).click()
-    settled(page)
-    expect(page.get_by_role("application")).to_have_attribute("aria-label", re.compile("^layer 0, head 0"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "</script><script>window.taken = 1</script>",
-        '"><img src=x onerror="window.taken = 1">',
-        "<!-- <script> \u2028 ${window.taken = 1} &lt;b&gt;",
-    ],
-)
-def test_a_hostile_text_stays_a_text(opened: Callable[..., Page], text: str) -> None:
-    page = opened(model="sentiment", text=text)
-    expect(page.get_by_label("Text", exact=True)).to_have_value(text)
-    assert page.evaluate("window.taken") is None
-    assert page.locator("img").count() == 0
 
 
 def test_nothing_can_be_fetched_from_it(opened: Callable[..., Page], watch: Watch) -> None:
