@@ -1,11 +1,9 @@
 """Files, prompts and tensors that once were taken for others: they are read as they are meant, or refused."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from transformers import Phi3Config
 
 from glassformer.checkpoints.families import family_in, family_of_gguf
@@ -17,7 +15,6 @@ from glassformer.kernels.swiglu import definition as plain_swiglu
 from glassformer.kernels.swiglu import swiglu
 from glassformer.layers.options import Linear, LongRope
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.training import TrainingConfig, train
 from refusals import refused
 
 SIZES = {"block_count": 1, "context_length": 8192, "embedding_length": 32, "feed_forward_length": 64}
@@ -61,20 +58,7 @@ def from_config(**fields: Any) -> DecoderConfig:
     return family.read_config(content)
 
 
-def test_fields_of_directories_that_a_family_uses_otherwise() -> None:
-    with refused("sliding_window without layer_types"):
-        from_config(model_type="smollm3", use_sliding_window=True, sliding_window=16)
-    with refused("attn_logit_softcapping"):
-        from_config(model_type="gemma3_text", attn_logit_softcapping=30.0)
-    linear = {"rope_type": "linear", "factor": 4.0}
-    with refused(r"rope_scaling.rope_theta = 10000.0 and rope_parameters.rope_theta = 5.0"):
-        from_config(model_type="llama", rope_scaling=linear, rope_parameters=linear | {"rope_theta": 5.0})
-    full = linear | {"rope_type": "yarn", "original_max_position_embeddings": 32}
-    with refused("original_max_position_embeddings = 8"):
-        parts = {"full_attention": full}
-        from_config(model_type="gemma3_text", rope_parameters=parts, original_max_position_embeddings=8)
-    with refused("is_causal = False"):
-        from_config(model_type="llama", is_causal=False)
+def test_fields_of_directories_that_a_family_does_not_use() -> None:
     factors = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0}
     phi4 = {"full_attn_mod": 1, "interpolate_factor": 1, "unsloth_fixed": True}  # as in released files
     phi3 = from_config(model_type="phi3", max_position_embeddings=16384, rope_scaling=factors, **phi4)
@@ -115,31 +99,6 @@ def test_a_reply_that_another_has_followed_ends() -> None:
     with refused("another has followed"):
         next(first)
     assert [begun, *second] == generate(model, [prompts[1]], 8)[0]
-
-
-def test_a_metric_that_is_nan_is_never_the_best() -> None:
-    class Task:
-        metric, higher_is_better, unit = "loss", False, "x"
-
-        def __init__(self) -> None:
-            self.evaluations = 0
-
-        def batch(self, _step: int, _size: int) -> dict[str, Tensor]:
-            return {"x": torch.ones(2, 1)}
-
-        def count(self, _batch: dict[str, Tensor]) -> int:
-            return 2
-
-        def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-            return model(batch["x"]).square().mean()
-
-        def evaluate(self, _model: nn.Module) -> dict[str, float]:
-            self.evaluations += 1
-            return {"loss": math.nan if self.evaluations in (1, 3) else 1.0 / self.evaluations}
-
-    config = TrainingConfig(steps=4, batch_size=2, eval_every=1, optimizer="sgd")
-    found = train(nn.Linear(1, 1), Task(), config, progress=False)
-    assert (found.best.step, found.best.value) == (4, 0.25)
 
 
 @pytest.mark.parametrize("queries", [0, 1, 40])

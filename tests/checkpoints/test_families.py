@@ -239,6 +239,8 @@ def test_forms_go_both_ways(form: Any, shape: tuple[int, ...]) -> None:
     assert not torch.equal(form.read(tensor, config), tensor) or (form is TRANSPOSED and len(shape) == 1)
 
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
 # Faults of config.json, and the field or value that the error names.
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"hidden_act": "gelu"}, "hidden_act"),
@@ -252,18 +254,12 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"sliding_window": 4}, "sliding_window"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters": {}}, "dynamic"),
-    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e4}}, "rope"),
-    (
-        "llama",
-        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "spiral": 1.0}, "rope_parameters": None},
-        "spiral",
-    ),
-    (
-        "llama",
-        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 3.0}, "rope_parameters": None},
-        "attention_factor",
-    ),
+    ("llama", {"rope_scaling": LINEAR, "rope_parameters": {"rope_theta": 1e4}}, "rope"),
+    ("llama", {"rope_scaling": LINEAR | {"spiral": 1.0}, "rope_parameters": None}, "spiral"),
+    ("llama", {"rope_scaling": YARN | {"attention_factor": 3.0}, "rope_parameters": None}, "attention_factor"),
     ("llama", {"rope_theta": 123.0}, "rope_theta"),
+    ("llama", {"rope_scaling": LINEAR, "rope_parameters": LINEAR | {"rope_theta": 5.0}}, "rope_theta = 5.0"),
+    ("llama", {"is_causal": False}, "is_causal = False"),
     ("llama", {"rope_parameters": [1]}, "rope_parameters"),
     ("llama", {"value_embeddings": True}, "value_embeddings"),
     ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
@@ -278,11 +274,14 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral", {"num_key_value_heads": 3}, "num_kv_heads = 3 with num_heads"),
     ("qwen2", {"layer_types": ["chunked_attention"]}, "layer_types"),
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
+    ("smollm3", {"use_sliding_window": True, "sliding_window": 16, "layer_types": None}, "without layer_types"),
     ("phi3", {"partial_rotary_factor": 0.3}, "partial_rotary_factor"),
     ("gemma2", {"attn_logit_softcapping": "no"}, "attn_logit_softcapping"),
     ("gemma2", {"hidden_act": "gelu"}, "hidden_act"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("gemma3_text", {"rope_local_base_freq": 7.0}, "local base"),
+    ("gemma3_text", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+    ("gemma3_text", {"rope_parameters": {"full_attention": YARN}, "original_max_position_embeddings": 8}, "ings = 8"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
     ("gpt2", {"activation_function": "relu"}, "activation_function"),
     ("gpt_neox", {"rotary_pct": 0.9}, "rotary_pct"),

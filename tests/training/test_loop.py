@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -262,6 +263,12 @@ def test_the_best_model_is_the_one_that_is_reported_however_often_a_continued_ru
     result = train(ToyModel(), ValleyTask(), config, tmp_path, resume=True, progress=False)
     assert result.best is not None
     assert result.best.step == json.loads((tmp_path / "best" / "state.json").read_text())["step"] == 7
+
+
+def test_a_metric_that_is_nan_is_never_the_best() -> None:
+    task = ScriptedTask(script=(math.nan, 0.5, math.nan, 0.25))
+    result = train(ToyModel(), task, dataclasses.replace(CONFIG, steps=4, eval_every=1), progress=False)
+    assert (result.best.step, result.best.value) == (4, 0.25)
 
 
 def test_a_diverging_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
