@@ -162,15 +162,6 @@ def test_what_cannot_be_shown(
     assert served.backend is None
 
 
-def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
-    for missing in ("uvicorn", "fastapi"):
-        with monkeypatch.context() as without:
-            without.setitem(sys.modules, missing, None)
-            without.delitem(sys.modules, "glassformer.explorer.server")
-            without.delattr(glassformer.explorer, "server")
-            refuses(["explore"], f"no module {missing}", "pip install 'glassformer[explore]'")
-
-
 def test_saving_needs_no_web_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "glassformer.explorer.server")
