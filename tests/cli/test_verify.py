@@ -61,7 +61,6 @@ def test_letters_and_length_are_the_tasks_or_ones_own(tmp_path: Path, output: Ou
     shown = output(["verify", path, "--task", "identity", "--letters", "XY", "--max-len", "3"]).out
     assert "every sequence: 14 of 14 run" in shown
     refuses(["verify", path, "--task", "identity"], "Km of shape [2, 2]")
-    refuses(["verify", path, "--task", "identity", "--letters", "XX"], "('X', 'X')")
 
 
 def test_tolerance_and_number_format(blunt: Path, good: Path, output: Output) -> None:
@@ -160,7 +159,6 @@ def test_json_has_null_for_what_is_infinite(tmp_path: Path, output: Output) -> N
     ("content", "words"),
     [
         ('{"Km": [[1]], "Qm": [[1]], "Vm": [[NaN]]}', "NaN"),
-        ('{"Km": [[1, 2]], "Qm": [[1, 2]], "Vm": [[1]]}', "Km of shape [1, 2]"),
         ('{"Km": [[1e200],[1],[1],[1]], "Qm": [[1e200],[1],[1],[1]], "Vm": [[1],[1],[1],[1]]}', "scores of up to"),
     ],
 )
