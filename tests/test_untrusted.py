@@ -12,7 +12,6 @@ from glassformer.data.sentiment import read_table
 from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import require
-from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.programs.saved import is_program_file
 from glassformer.text import short, shown
 from glassformer.training import load_weights
@@ -20,6 +19,7 @@ from glassformer.training.metrics import read_records
 from glassformer.training.run_directory import RunState
 from glassformer.untrusted import json_value, parse_json, read_bytes, read_text
 from refusals import refused
+from small_models import encoder
 
 
 def test_all_numbers_of_json_are_floats(tmp_path: Path) -> None:
@@ -83,10 +83,7 @@ def special(kind: str, path: Path) -> None:
 @pytest.mark.parametrize("name", ["tokenizer.json", "classes.json"])
 def test_files_of_a_classifier(kind: str, name: str, tmp_path: Path) -> None:
     words = WordTokenizer.from_texts(["a good film", "a bad film"])
-    config = EncoderConfig(
-        vocab_size=words.vocab_size, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, max_seq_len=8, num_classes=2
-    )
-    save_classifier(Classifier(Encoder(config), words, ("bad", "good")), tmp_path / "run")
+    save_classifier(Classifier(encoder(vocab_size=words.vocab_size), words, ("bad", "good")), tmp_path / "run")
     load_classifier(tmp_path / "run")
     special(kind, tmp_path / "run" / name)
     with refused(f"{name}, (which is a pipe|a link)"):

@@ -21,11 +21,10 @@ from glassformer.explorer.messages import ModelCard
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.encoder import Positions
-from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.programs import compile_program
 from glassformer.programs.library import PROGRAMS
 from serving import serving
-from small_models import decoder
+from small_models import decoder, encoder_decoder
 
 WORDS = 11
 LONGEST = 96
@@ -75,17 +74,8 @@ def decoder_model() -> LoadedDecoder:
 
 def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoderDecoder:
     torch.manual_seed(2)
-    config = EncoderDecoderConfig(
-        vocab_size=WORDS + 1,
-        hidden_dim=16,
-        ff_dim=16,
-        num_heads=2,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        max_source_len=16,
-        max_target_len=16,
-        source_positions=source_positions,
-    )
+    sizes = {"vocab_size": WORDS + 1, "hidden_dim": 16, "ff_dim": 16, "max_source_len": 16, "max_target_len": 16}
+    model = encoder_decoder(**sizes, num_encoder_layers=1, num_decoder_layers=1, source_positions=source_positions)
 
     def source(units: Any) -> torch.Tensor:
         require(0 < len(units) <= 16, f"{len(units)} numbers", "1 to 16", "Take less.")
@@ -104,7 +94,7 @@ def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoder
             "4",
             list("12345"),
         ),
-        EncoderDecoder(config).eval(),
+        model.eval(),
         source_tokens=source,
         target=lambda text: torch.tensor([[1 + number for number in numbers(text)[:8]]]),
         word=str,

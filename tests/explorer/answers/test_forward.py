@@ -21,10 +21,10 @@ from glassformer.explorer.loading.loaded_model import (
     Turn,
 )
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
 from refusals import refused
+from small_models import encoder
 
 
 def _dense(run: KeptRun, part: Any, layer: int) -> torch.Tensor:
@@ -59,17 +59,14 @@ def test_a_decoder_run_holds_every_weight(by_name: dict[str, LoadedModel]) -> No
 
 
 def test_an_encoder_names_its_classes() -> None:
-    torch.manual_seed(0)
-    config = EncoderConfig(20, num_layers=2, hidden_dim=8, ff_dim=8, num_heads=2, max_seq_len=16, num_classes=3)
-    model = Encoder(config).eval()
+    model = encoder(num_classes=3).eval()
     loaded = replace(wrap_model(model, [1]), classes=("x", "y", "z"))
     run = read(loaded, m.Ask(model="given", text="3 4 5"))
     with torch.no_grad():
         probabilities = model(torch.tensor([[3, 4, 5]]))[0].double().softmax(-1)
     assert dict(run.message.said.classes) == pytest.approx(dict(zip("xyz", probabilities.tolist(), strict=True)))
     assert not run.message.attentions[0].causal
-    bare = Encoder(EncoderConfig(20, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, max_seq_len=16)).eval()
-    said = read(wrap_model(bare, [1]), m.Ask(model="given", text="3 4")).message.said
+    said = read(wrap_model(encoder(num_classes=None).eval(), [1]), m.Ask(model="given", text="3 4")).message.said
     assert said == m.Said(headline="a vector for each token")
 
 

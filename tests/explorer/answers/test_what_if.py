@@ -21,14 +21,14 @@ from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.recorded_answers import whole_sweep
-from glassformer.models.encoder import Encoder, EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.models.encoder import Encoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import forbid
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.partial_runs import Runner
 from refusals import refused
+from small_models import encoder, encoder_decoder
 from transformers_models import FAMILIES, bert_classifier
 
 TEXT = "1 2 3 5 8 1 2 3"
@@ -356,10 +356,7 @@ def test_an_encoder_decoder_has_three_stacks(small_backend: Backend, by_name: di
 
 
 def test_contributions_of_an_encoder_decoder_name_the_stack_of_a_head() -> None:
-    torch.manual_seed(5)
-    sizes = {"vocab_size": 12, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "max_source_len": 8, "max_target_len": 8}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    model = EncoderDecoder(EncoderDecoderConfig(**sizes, **layers, norm_first=True, final_norm=True)).eval()
+    model = encoder_decoder(num_decoder_layers=1, norm_first=True, final_norm=True).eval()
     backend = Backend([wrap_model(model, [3], source=[4, 5, 6])])
     ask = m.Ask(model="given", text="3", source=["4", "5", "6"])
     found = backend.answer("contributions", m.AskContributions(ask=ask))
@@ -371,8 +368,7 @@ def test_contributions_of_an_encoder_decoder_name_the_stack_of_a_head() -> None:
 @pytest.fixture(scope="module")
 def classifier() -> Encoder:
     torch.manual_seed(3)
-    sizes = {"vocab_size": 20, "num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "max_seq_len": 32}
-    model = Encoder(EncoderConfig(**sizes, num_classes=3, norm_first=True, final_norm=True, dropout=0.0)).eval()
+    model = encoder(hidden_dim=16, num_classes=3, norm_first=True).eval()
     model.classifier.weight.data.normal_()
     return model
 
@@ -397,7 +393,6 @@ def test_a_classifier_has_classes_and_no_place(classifier: Encoder) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "bert"])
 def test_models_of_transformers_offer_what_they_have(family: str) -> None:
-    torch.manual_seed(4)
     make = bert_classifier if family == "bert" else FAMILIES[family]
     backend = Backend([wrap_model(make(), [3, 4, 5, 6])])
     assert "whatif" in backend.catalogue().models[0].views
@@ -441,8 +436,7 @@ def test_threads_change_only_their_own_run(small_backend: Backend) -> None:
 def test_heads_and_encoders_of_vectors_have_no_output(small_backend: Backend) -> None:
     with refused("'identity', a head"):
         whatif(small_backend, "AB", "identity")
-    bare = Encoder(EncoderConfig(vocab_size=20, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, max_seq_len=32))
-    backend = Backend([wrap_model(bare, [3, 4])])
+    backend = Backend([wrap_model(encoder(num_classes=None), [3, 4])])
     assert backend.catalogue().models[0].views == ["attention"]
     with refused("predicts no tokens or classes"):
         whatif(backend, "3 4", "given")

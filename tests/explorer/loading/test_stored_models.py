@@ -36,10 +36,10 @@ from glassformer.explorer.loading.stored_models import (
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.training.in_context_lookup import InContextRecipe, build_model
 from refusals import refused
-from small_models import decoder, encoder, write_run
+from small_models import decoder, encoder, encoder_decoder, write_run
 from trained_subwords import train_subwords
 
 DATA = RecurrenceConfig(order=2, vocab_size=7)
@@ -285,14 +285,11 @@ def test_weights_of_other_widths(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_tables_that_are_shared_are_stored_once(tmp_path: Path) -> None:
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_source_len": 8, "max_target_len": 8}
-
     def build() -> EncoderDecoder:
-        model = EncoderDecoder(EncoderDecoderConfig(9, hidden_dim=8, ff_dim=8, num_heads=2, **sizes))
+        model = encoder_decoder(num_encoder_layers=1, num_decoder_layers=1)
         model.output.weight = model.target_embedding.weight
         return model
 
-    torch.manual_seed(0)
     model = build()
     found = filled(write_run(tmp_path / "run", model), build, 2)
     assert found.output.weight is found.target_embedding.weight

@@ -68,7 +68,6 @@ def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:
 
 
 def test_a_classifier_reads_as_much_of_a_text_as_it_does_without_the_page() -> None:
-    torch.manual_seed(0)
     long = encoder(vocab_size=TOKENIZER.vocab_size, max_seq_len=300, num_classes=2)
     classifier = Classifier(long, TOKENIZER, ("no", "yes"))
     text = "good film " * 60 + "bad " * 120
