@@ -249,7 +249,9 @@ def directory(tmp_path: Path, harmony_engine: Tokenizer) -> Path:
     return tmp_path
 
 
-def test_it_lies_beside_the_weights_or_above_openais(directory: Path, harmony_engine: Tokenizer) -> None:
+def test_it_lies_beside_the_weights_or_above_openais(
+    directory: Path, harmony_engine: Tokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     for place in (directory, directory / "original"):
         found = module.tokenizer_beside(place)
         assert found.source == str(directory.resolve() / "tokenizer.json")
