@@ -116,10 +116,8 @@ def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry
     model, data = description.get("model"), description.get("data")
     if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
         return None
-    config, load = (
-        decoders.read_decoder_config(place.path),
-        partial(decoders.load_decoder, place.path, dtype=torch.float32),
-    )
+    config = decoders.read_decoder_config(place.path)
+    load = partial(decoders.load_decoder, place.path, dtype=torch.float32)
     longest, experts = min(config.max_seq_len, MOST_TOKENS), config.num_experts is not None
     if data["kind"] == "recurrence":
         about = "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden rule."
