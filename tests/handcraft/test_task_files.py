@@ -116,6 +116,9 @@ def test_two_letters_of_text_are_one_hot(tmp_path: Path) -> None:
         ({"letters": "A\ud800"}, ["letters"]),
         ({"letters": "A"}, ["'B'", "'BAB'", "letters among A"]),
         ({"cls": "yes"}, ["cls = 'yes'", "boolean"]),
+        ({"readout": "softmax"}, ["softmax", "sign"]),
+        ({"readout": "argmax"}, ["argmax", "sign for one number"]),
+        ({"readout": ["sign"]}, ["readout = ['sign']"]),
         ({"tolerance": 0}, ["tolerance = 0.0"]),
         ({"tolerance": "0.1"}, ["tolerance = '0.1'"]),
         ({"tolerance": True}, ["tolerance = True"]),
@@ -192,7 +195,7 @@ def test_tables_whose_work_would_not_fit_into_memory(tmp_path: Path, monkeypatch
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["input", "output"]), inner),
         max_leaves=8,
     ),
-    key=st.sampled_from(["letters", "cls", "tolerance", "examples"]),
+    key=st.sampled_from(["letters", "cls", "readout", "tolerance", "examples"]),
 )
 @settings(max_examples=150, deadline=None)
 def test_any_value_is_taken_or_refused(value: Any, key: str, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -263,8 +266,8 @@ def test_a_program_whose_outputs_are_text_only_at_first_is_read_output_by_output
     assert certificate.num_right == 2 + 2  # A, B and both outputs of BB; AB and BA are ties
 
 
-def test_a_program_may_ask_for_cls_and_a_tolerance(tmp_path: Path) -> None:
-    path = program(tmp_path / "mine.py", PROGRAM + "cls, tolerance = True, 2\n")
+def test_a_program_may_ask_for_cls_and_a_readout(tmp_path: Path) -> None:
+    path = program(tmp_path / "mine.py", PROGRAM + "cls, readout, tolerance = True, 'sign', 2\n")
     task = read_task(path, run_python=True)
     assert (task.space.has_cls, task.readout, task.tolerance) == (True, "sign", 2)
 

@@ -422,10 +422,10 @@ class VerifyFlags:
       --task NAME           a built-in task, for any letters and length
       --task-file my.json   a table of examples; only these are checked:
                             {"letters": "ABC", "examples": [{"input": "CA", "output": "CC"}]}
-                            An output is text, a list of numbers or a list of lists; "cls" (true or false) and
-                            "tolerance" may be added.
+                            An output is text, a list of numbers or a list of lists; "cls" (true or false), "readout"
+                            ("argmax" or "sign") and "tolerance" may be added.
       --task-file my.py     a Python file that defines letters, max_len and target(sequence), which returns such an
-                            output; every sequence up to max_len is checked. Optional: cls, tolerance.
+                            output; every sequence up to max_len is checked. Optional: cls, readout, tolerance.
 
     A Python file can do anything on this computer: read, change or delete files, use the network. It is run only with
     --run-python; read it first if you did not write it. A table of examples is never run.

@@ -2,12 +2,11 @@
 
 **JSON**, ``mine.json``: sequences and their wanted outputs; only these are checked::
 
-    {"letters": "ABC", "cls": false, "tolerance": 0.001,
+    {"letters": "ABC", "cls": false, "readout": "argmax", "tolerance": 0.001,
      "examples": [{"input": "ABCC", "output": "ABCC"}, {"input": "CA", "output": "CA"}]}
 
 An output is text (each position outputs that letter, one-hot), a list of numbers (one for each position), or a list of
-lists of numbers. Only ``letters`` and ``examples`` are required. Outputs of one number are read by their sign, longer
-ones by their largest entry.
+lists of numbers. Only ``letters`` and ``examples`` are required.
 
 **Python**, ``mine.py``: a function that returns the wanted output of any sequence, so that all sequences are checked::
 
@@ -16,8 +15,8 @@ ones by their largest entry.
     def target(sequence):
         return [1 if letter == sequence[0] else -1 for letter in sequence]
 
-``cls`` and ``tolerance`` are optional as well. Such a file can do anything on the computer that it is run on, so it is
-run only on request.
+``cls``, ``readout`` and ``tolerance`` are optional as well. Such a file can do anything on the computer that it is run
+on, so it is run only on request.
 """
 
 from numbers import Real
@@ -32,7 +31,7 @@ from typing_extensions import TypedDict
 from glassformer.config import Positive, config
 from glassformer.errors import require
 from glassformer.handcraft.sequences import SequenceSpace
-from glassformer.handcraft.tasks import Target, Task
+from glassformer.handcraft.tasks import Readout, Target, Task
 from glassformer.text import short, shown
 from glassformer.untrusted import error_in, in_file, parse_json, require_permission, run_python_file
 
@@ -55,13 +54,15 @@ class TaskFile:
     letters: str | list[str] | tuple[str, ...]
     examples: Annotated[list[_Example] | None, Field(min_length=1, max_length=MAX_EXAMPLES)] = None
     cls: bool = False
+    readout: Readout | None = None
     tolerance: Positive | None = None
 
 
 def read_task(path: Path | str, run_python: bool = False) -> Task:
     """The task that the file ``path`` describes; its name is the file's.
 
-    Without ``tolerance``, only the readout counts.
+    Without ``readout``, it is the sign of outputs with one number and the largest entry of longer ones. Without
+    ``tolerance``, only the readout counts.
 
     Args:
         path: Ends in .json or .py.
@@ -74,13 +75,18 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
     if kind == ".py":
         require_permission(path, run_python)
     settings, space, v_dim, target = _read_table(path) if kind == ".json" else _run_program(path)
+    readout: Readout = "sign" if v_dim == 1 else "argmax"
+    with in_file(path):
+        got = f"readout = {settings.readout!r} for outputs of {v_dim} numbers"
+        fix = "Use the other readout, or change the outputs."
+        require(settings.readout in (None, readout), got, "sign for one number, argmax for more", fix)
     return Task(
         name=shown(Path(path.stem)),
         summary=f"the task of {shown(path)}",
         space=space,
         v_dim=v_dim,
         target=target,
-        readout="sign" if v_dim == 1 else "argmax",
+        readout=readout,
         tolerance=settings.tolerance,
         # How far the largest entry of an output stands above the others is not known without computing all outputs.
         decisive_error=0.0,
@@ -121,7 +127,7 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
 def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
     made = run_python_file(path, ("letters", "max_len", "target"))
     with in_file(path):
-        settings = TaskFile(**{name: made[name] for name in ("letters", "cls", "tolerance") if name in made})
+        settings = TaskFile(**{name: made[name] for name in ("letters", "cls", "readout", "tolerance") if name in made})
         function = made["target"]
         require(callable(function), f"target = {short(repr(function))}", "a function", "Define target().")
         space = SequenceSpace(tuple(settings.letters), made["max_len"], settings.cls)
