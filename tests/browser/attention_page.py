@@ -23,10 +23,10 @@ class Reading:
     def stack(self, part: str | None = None) -> m.Attention:
         return next(each for each in self.run.attentions if part in (None, each.part))
 
-    def rows(self, query: int, part: str | None = None) -> np.ndarray:
+    def rows(self, query: int, part: str | None = None, passed: bool = False) -> np.ndarray:
         """[layer, head, key]."""
         stack = self.stack(part)
-        answer = self.backend.answer("rows", m.AskRows(run=self.run.run, part=stack.part, query=query))
+        answer = self.backend.answer("rows", m.AskRows(run=self.run.run, part=stack.part, query=query, passed=passed))
         return np.frombuffer(answer, "<f4").reshape(stack.layers, stack.heads, stack.keys)
 
 

@@ -21,16 +21,9 @@ def reading(backend: Any) -> Reading:
     return Reading(backend, "induction", TEXT)
 
 
-def rows(reading: Reading, query: int, passed: bool) -> np.ndarray:
-    stack = reading.stack()
-    ask = m.AskRows(run=reading.run.run, part="self", query=query, passed=passed)
-    answer = reading.backend.answer("rows", ask)
-    return np.frombuffer(answer, "<f4").reshape(stack.layers, stack.heads, stack.keys)
-
-
 def test_cells_show_what_is_passed_on(page: Page, go: Callable[..., None], reading: Reading) -> None:
     go(page, model="induction", text=TEXT, layer=1, head=1, pin=17)
-    weights, passed = rows(reading, 17, False)[1, 1], rows(reading, 17, True)[1, 1]
+    weights, passed = reading.rows(17)[1, 1], reading.rows(17, passed=True)[1, 1]
     key = int(np.abs(weights - passed).argmax())
     assert abs(weights[key] - passed[key]) > 0.02
     size = (len(weights), len(weights))
