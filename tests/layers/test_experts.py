@@ -175,6 +175,11 @@ def test_hooks_of_a_router_change_the_mixture(packed: bool) -> None:
         model(torch.tensor([[1]]))
 
 
+def test_weights_without_memory_give_no_scores() -> None:
+    with refused("an input on cpu for weights on meta"):
+        Router(4, 3, 1).to("meta")(torch.ones(1, 4))
+
+
 def test_leading_axes_are_free() -> None:
     moe = make()
     x = torch.randn(2, 3, 5, 8)

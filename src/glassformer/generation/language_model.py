@@ -138,10 +138,10 @@ class FoundModel:
     @property
     def about(self) -> str:
         """Name, number of weights, how they are stored, and size, in words."""
-        parts = [f"{self.size / 2**20:,.0f} MiB"]
+        parts = [_mebibytes(self.size)]
         if isinstance(self.place, GgufFile):
             count = sum(math.prod(tensor.shape) for tensor in self.place.tensors.values())
-            parts = [f"{count / 1e6:,.0f} million weights", self.packing, *parts]
+            parts = [_weights(count), self.packing, *parts]
         return f"{self.name}: {', '.join(parts)}"
 
     @property
@@ -292,10 +292,18 @@ class LanguageModel:
         """Name, number of weights, how they are stored, and size, in words."""
         kind = f"{self.packing}, " if self.packing else ""
         count = count_weights(self.model)
-        return f"{self.name}: {count / 1e6:,.0f} million weights, {kind}{self.size / 2**20:,.0f} MiB"
+        return f"{self.name}: {_weights(count)}, {kind}{_mebibytes(self.size)}"
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.about})"
+
+
+def _weights(count: int) -> str:
+    return f"{count / 1e6:,.0f} million weights" if count >= 1e6 else f"{count:,} weights"
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB" if size >= 2**20 else f"{size / 2**20:.2g} MiB"
 
 
 def count_weights(model: nn.Module) -> int:
