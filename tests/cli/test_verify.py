@@ -181,6 +181,7 @@ def test_links_that_lead_in_a_circle(tmp_path: Path, refuses: Refuses) -> None:
         ([], "one of --task and --task-file"),
         (["--task", "unique", "--task-file", "x.json"], "both --task and --task-file"),
         (["--task-file", "x.json", "--letters", "AB"], "--letters or --max-len with --task-file"),
+        (["--task", "unique", "--run-python"], "--run-python without --task-file"),
         (["--task", "uniqe"], "unique"),
         (["--task", "unique", "--limit", "0"], "limit = 0"),
         (["--task", "unique", "--tolerance", "tight"], "readout"),

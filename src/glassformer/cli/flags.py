@@ -458,6 +458,8 @@ class VerifyFlags:
         own = self.letters is None and self.max_len is None
         got, expected = "--letters or --max-len with --task-file", "letters and length in the file itself"
         require(self.task is not None or own, got, expected, "Leave these flags out.")
+        got, fix = "--run-python without --task-file", "Leave --run-python out, or add --task-file FILE."
+        require(self.task_file is not None or not self.run_python, got, "a Python task file to run", fix)
         if self.json is not None:
             inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
             got, fix = f"--json {self.json}, which is an input as well", "Choose another name."
