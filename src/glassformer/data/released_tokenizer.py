@@ -215,15 +215,21 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     return released(source, engine, highest + 1, names, piece, begin, end_tokens(names))
 
 
+def read_numbers(text: str, vocab_size: int) -> list[int]:
+    """The numbers below ``vocab_size`` in a text, between spaces."""
+    words = text.split()
+    expected = f"whole numbers from 0 to {vocab_size - 1} between spaces"
+    for place, word in enumerate(words, start=1):
+        fits = word.isascii() and word.isdecimal() and len(word) <= 12 and int(word) < vocab_size
+        require(fits, f"{word[:40]!r} at place {place}", expected, "Type such numbers.")
+    return [int(word) for word in words]
+
+
 def number_tokenizer(vocab_size: int) -> ReleasedTokenizer:
     """Of a model of ``vocab_size`` numbers, such as the recurrence's: texts are numbers between spaces."""
-    expected, fix = f"whole numbers from 0 to {vocab_size - 1} between spaces", 'Separate them by spaces: "1 2 3".'
 
     def encode(text: str, *, named: bool = True) -> list[int]:
-        words = text.split()
-        fits = [word.isascii() and word.isdecimal() and len(word) < 20 and int(word) < vocab_size for word in words]
-        require(bool(words) and all(fits), f"the text {short(text)}", expected, fix)
-        return [int(word) for word in words]
+        return read_numbers(text, vocab_size)
 
     return ReleasedTokenizer("numbers", vocab_size, {}, encode, lambda token: f" {token}".encode())
 

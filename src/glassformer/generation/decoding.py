@@ -111,7 +111,7 @@ def stream(
             text repeats what it has said. Not with ``compile``.
         constant: The model is not changed between two steps. Otherwise each step on a processor looks at it anew.
     """
-    _require(model, speculate)
+    _require_decoder(model, speculate)
     require_positive(max_new_tokens=max_new_tokens)
     stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
     tokens, real = _padded(model, prompts)
@@ -140,7 +140,7 @@ def stream(
     return decode(prompt, step, choose, max_new_tokens, stop, drafts)
 
 
-def _require(model: Decoder, speculate: int) -> None:
+def _require_decoder(model: Decoder, speculate: int) -> None:
     got, fix = f"a model of type {type(model).__name__}", "Of what load gives, pass .model."
     require(hasattr(model, "layer_window"), got, "a Decoder", fix)
     whole = isinstance(speculate, int) and speculate >= 0
@@ -316,7 +316,7 @@ class Continuation:
         rule: SamplingRule = GREEDY,
         speculate: int = 0,
     ) -> None:
-        _require(model, speculate)
+        _require_decoder(model, speculate)
         self.max_seq_len = model.config.max_seq_len if max_seq_len is None else max_seq_len
         require_positive(max_seq_len=self.max_seq_len)
         self._model, self._rule, self._speculate = model, rule, speculate

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device, within_run
+from glassformer.checkpoints.decoders import is_run, load_decoder, read_decoder_config, require_device, within_run
 from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
@@ -380,7 +380,7 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     content = read_json(place / CONFIG_FILE)
     place, config = within_run(place, content)
     decoder = read_decoder_config(place, config)
-    if tokenizer is None and config is not content:
+    if tokenizer is None and is_run(content):
         data = content["description"].get("data")
         tokenizer = _TOKENS_OF.get(str(data.get("kind"))) if isinstance(data, dict) else None
     found = named_tokenizer(tokenizer, decoder.vocab_size) if tokenizer is not None else tokenizer_beside(place)

@@ -57,7 +57,7 @@ def convert(flags: ConvertFlags) -> list[str]:
     config = read_json(place / CONFIG_FILE)
 
     def files(draft: Path) -> None:
-        tokenizer = find_model(place).tokenizer if is_run(config) else None  # of a run
+        tokenizer = find_model(place).tokenizer if is_run(config) else None
         if tokenizer is not None and tokenizer.json is not None:
             _write_tokenizer(byte_vocabulary(), tokenizer.source, draft)
         for file in _kept_files(place):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet
+from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet, read_numbers
 from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError, require
@@ -25,14 +25,10 @@ _SHOWN = {"\n": "⏎", "\t": "⇥", " ": "␣"}
 
 
 def numbers(text: str, vocab_size: int, longest: int) -> list[int]:
-    """The numbers in a text, between spaces."""
-    words = text.split()
-    expected = f"whole numbers from 0 to {vocab_size - 1} between spaces"
-    for place, word in enumerate(words, start=1):
-        fits = word.isascii() and word.isdecimal() and len(word) <= 12 and int(word) < vocab_size
-        require(fits, f"{word[:40]!r} at place {place}", expected, "Type such numbers.")
-    require(1 <= len(words) <= longest, f"{len(words):,} numbers", f"1 to {longest:,}", "Add or remove some.")
-    return [int(word) for word in words]
+    """The numbers in a text, between spaces: at least one, at most ``longest``."""
+    found = read_numbers(text, vocab_size)
+    require(1 <= len(found) <= longest, f"{len(found):,} numbers", f"1 to {longest:,}", "Add or remove some.")
+    return found
 
 
 def text_of_numbers(tokens: Sequence[int]) -> str:
