@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +54,7 @@ class Description:
     """Size of each part on the disk."""
     num_files: int
     kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Of a GGUF file, how many tensors of each kind there are, and their bytes."""
+    """How many tensors of each kind there are, and their bytes."""
     held: int | None = None
     """Of a GGUF file, bytes of the loaded weights as they are in the file."""
 
@@ -86,11 +86,12 @@ class Description:
         Linear layers (:func:`~glassformer.checkpoints.assembly.convertible`) take 8.5 bits a weight with
         ``dense="int8"``, about 12 with ``"lossless"``. None if experts are to be packed and cannot be, or the model has
         none, or with ``dense`` for widths that the format does not have, or ``"lossless"`` and attention that is not
-        stored in 16 bits.
+        stored in bfloat16.
         """
         config, total = self.config, number_bytes * self.total
         if isinstance(config, DecoderConfig) and dense:
-            if dense == "lossless" and self.stored_bytes["attention"] != 2 * self.parameters["attention"]:
+            sixteen_bits = self.stored_bytes["attention"] == 2 * self.parameters["attention"]
+            if dense == "lossless" and ("F16" in self.kinds or not sixteen_bits):
                 return None
             layers = convertible(empty_decoder(replace(config, expert_format="dense")))
             group = int8.BLOCK if dense == "int8" else lossless.MULTIPLE
@@ -136,8 +137,7 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
 def describe_gguf(file: GgufFile) -> Description:
     """Describe a GGUF file; no tensor is read."""
     family, config = gguf_config(file)
-    parts, sizes, kinds = Counter[Part](), Counter[Part](), dict[str, tuple[int, int]]()
-    held = 0
+    parts, sizes, held = Counter[Part](), Counter[Part](), 0
     entries = gguf_entries(family, config, file.tensors)
     packed = has_packed_experts({name: file.tensors[each.theirs[0]].kind for each in entries for name in each.ours})
     config = replace(config, expert_format="mxfp4") if packed else config
@@ -147,11 +147,10 @@ def describe_gguf(file: GgufFile) -> Description:
             part, count = _part(entry.ours[0], config), math.prod(tensor.shape)
             parts[part] += count
             sizes[part] += tensor.nbytes
-            before = kinds.get(tensor.kind, (0, 0))
-            kinds[tensor.kind] = before[0] + 1, before[1] + tensor.nbytes
             # Layers hold matrices in blocks; experts but those packed in MXFP4, and other numbers, are expanded.
             kept = tensor.kind in KINDS and (packed or len(tensor.shape) == 2)
             held += tensor.nbytes if kept else wide * count
+    kinds = _kinds(file.tensors[name] for entry in entries for name in entry.theirs)
     return Description(family.name, "GGUF", config, parts, sizes, len(file.pieces), kinds, held)
 
 
@@ -169,7 +168,16 @@ def _described(
             count = 2 * count if name.endswith("blocks") else 0
         tied = part == "output" and isinstance(config, DecoderConfig) and config.tied_output
         parts[part] += 0 if tied or name.endswith(_NO_WEIGHT) else count
-    return Description(family, layout, config, parts, sizes, len({tensor.file for _, tensor in stored}))
+    kinds = _kinds(tensor for _, tensor in stored)
+    return Description(family, layout, config, parts, sizes, len({tensor.file for _, tensor in stored}), kinds)
+
+
+def _kinds(stored: Iterable[StoredTensor]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for tensor in stored:
+        number, nbytes = found.get(tensor.kind, (0, 0))
+        found[tensor.kind] = number + 1, nbytes + tensor.nbytes
+    return found
 
 
 def _read_config(
