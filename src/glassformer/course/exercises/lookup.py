@@ -412,11 +412,12 @@ def _hook_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _watching(answer: Callable[..., Any], case: Case) -> Any:
-    """The weights, and the hooks that are left."""
+    """The weights, and the hooks and replaced ``forward`` methods that are left."""
     model, *inputs = case
     found = answer(model, *inputs)
-    left = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
+    left = 0
     for part in model.modules():
+        left += len(part._forward_hooks) + len(part._forward_pre_hooks) + bool(vars(part).pop("forward", None))
         part._forward_hooks.clear()
         part._forward_pre_hooks.clear()
     return {"weights": found, "hooks left in the model": left}
