@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from timing import keep
 
+from glassformer.allocator import keep_freed_memory
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.generation.native_step import DecodingStep
 from glassformer.models import Decoder
@@ -102,6 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "gguf.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()  # as our commands do
     rows = [row for file in arguments.files for row in measure(file, arguments)]
     keep({"rows": rows, "processor time": arguments.processor_time}, arguments.out)
 

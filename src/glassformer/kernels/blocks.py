@@ -26,7 +26,7 @@ from glassformer.kernels.native import declare
 
 FEW_TOKENS = 16
 """Up to here C++ multiplies while it expands."""
-_EXPANDED = 2**19  # bytes of blocks that are expanded at a time for more tokens
+_EXPANDED = 2**20  # bytes of blocks that are expanded at a time for more tokens
 _FIRST = 5  # BLOCKS of rows.h
 
 Unpacked = tuple[Tensor, Tensor, Tensor | None]
@@ -173,7 +173,7 @@ def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     pieces = parts(blocks, _EXPANDED)
     if len(pieces) == 1 and not transposed:
         return linear(tokens, values(kind, blocks).to(wide)).to(x.dtype)
-    out = tokens.new_zeros(len(x), width if transposed else len(blocks))
+    out = tokens.new_zeros(len(x), width) if transposed else tokens.new_empty(len(x), len(blocks))
     for rows in pieces:
         weights = values(kind, blocks[rows]).to(wide)
         if transposed:
