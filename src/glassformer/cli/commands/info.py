@@ -54,7 +54,7 @@ def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, 
         "kinds": {kind: {"tensors": number, "bytes": size} for kind, (number, size) in found.kinds.items()},
         "windows": _windows(found),
         "memory_bytes": _memory(found),
-        "cache_bytes": {str(_CACHED_TOKENS): found.cache(_CACHED_TOKENS)},
+        "cache_bytes_in_16_bits": {str(_CACHED_TOKENS): found.cache(_CACHED_TOKENS)},
         "machine": dataclasses.asdict(machine),
         "config": json.loads(found.config.to_json()),
     }
@@ -78,7 +78,7 @@ def as_text(found: Description, machine: Machine, directory: Path) -> str:
         *(f"  {name:<22}{in_memory(size):>12}{_fits(size, machine)}" for name, size in _memory(found).items()),
     ]
     if cache := found.cache(_CACHED_TOKENS):
-        lines.append(f"  {f'cache, {_CACHED_TOKENS:,} tokens':<22}{in_memory(cache):>12}")
+        lines.append(f"  {f'cache, {_CACHED_TOKENS:,} tokens':<22}{in_memory(cache):>12}   in 16 bits; twice in 32")
     if machine.memory is not None:
         free = "" if machine.free is None else f"   {in_memory(machine.free)} of it free"
         lines.append(f"  {'this machine':<22}{in_memory(machine.memory):>12}{free}")
