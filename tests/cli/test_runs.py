@@ -74,7 +74,7 @@ def test_other_directories_are_no_runs(tmp_path: Path) -> None:
         with refused("holds no run", fix="glassformer train --data FILE --run DIR"):
             read_run(tmp_path)
     begun(tmp_path, {"model": {"num_encoder_layers": 1}})
-    with refused("a run of no decoder", error=CheckpointError):
+    with refused("which describes no decoder", error=CheckpointError):
         load(tmp_path)
 
 

@@ -105,7 +105,7 @@ def test_the_best_model_is_kept_and_the_last_returned(tmp_path: Path) -> None:
     result = train(model, task, CONFIG, tmp_path / "whole", progress=False)
     assert (result.best.step, result.best.value) == (8, 0.7)
     best, short = ToyModel(seed=9), ToyModel()
-    load_weights(best, tmp_path / "whole" / "best")
+    load_weights(best, f"{tmp_path}/whole/best")
     train(short, ToyTask(), dataclasses.replace(CONFIG), tmp_path / "again", progress=False)
     assert same_weights(model, short)
     assert not same_weights(model, best)

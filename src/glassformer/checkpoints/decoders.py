@@ -154,8 +154,8 @@ def within_run(directory: Path, content: Mapping[str, Any]) -> tuple[Path, Mappi
     model = described.get("model") if isinstance(described, dict) else None
     known = {field.name for field in dataclasses.fields(DecoderConfig)}
     if not (isinstance(model, dict) and model.keys() <= known):
-        fix = "Load other runs with glassformer.training.load_weights, and classifiers with 'glassformer classify'."
-        raise CheckpointError(f"{directory / CONFIG_FILE}, a run of no decoder", "the run of a decoder", fix)
+        fix = 'Train it with description={"model": asdict(config)}. load_weights reads any run, classify classifiers.'
+        raise CheckpointError(f"{directory / CONFIG_FILE}, which describes no decoder", "a decoder's run", fix)
     with config_errors(directory / CONFIG_FILE):
         _own_config(model)
     return run_weights(directory), {"model_type": OWN, **model}

@@ -51,9 +51,9 @@ def save_weights(model: nn.Module, directory: Path, *, write: bool = True) -> No
     _save(named_tensors(model).items(), directory / WEIGHTS_FILE, write)
 
 
-def load_weights(model: nn.Module, directory: Path, *, allow_nonfinite: bool = False) -> None:
+def load_weights(model: nn.Module, directory: Path | str, *, allow_nonfinite: bool = False) -> None:
     """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into ``directory``."""
-    path = directory / WEIGHTS_FILE
+    path = Path(directory) / WEIGHTS_FILE
     stored, wanted = _read(path), named_tensors(model)
     for name in sorted(stored.keys() ^ wanted.keys()):
         got = f"{path} {'without the' if name in wanted else 'with the unknown'} tensor {name!r}"
