@@ -72,8 +72,8 @@ def load_encoder(
 
     Args:
         source: A directory, or else a model on the hub such as ``"sentence-transformers/all-MiniLM-L6-v2"``.
-        num_classes: Add a new classification head, drawn from torch's generator; None: the stored one, which the BERT
-            family lacks.
+        num_classes: Add a new classification head, drawn from torch's generator; None: the stored one if it is ours.
+            Heads of Hugging Face's classes are not read.
         pooling: None: the stored one, or else the mean. If sentence-transformers stored another one (of another kind
             or of several kinds, or a dense layer after it), ``pooling`` is required.
         dropout: None: as stored.
@@ -91,12 +91,11 @@ def load_encoder(
     own = stored["model_type"] == OWN
     if pooling is None and not own:
         pooling = _stored_pooling(directory)
-    require(
-        num_classes is None or config.num_classes in (None, num_classes),
-        f"num_classes = {num_classes} for an encoder with a head of {config.num_classes}",
-        f"{config.num_classes}, or None",
-        "Leave num_classes out to keep the head.",
-    )
+    tensors = stored_tensors(directory, str if own else partial(_cleaned, FAMILY[stored["model_type"]]))
+    trained = any(name.startswith("classifier.") for name in tensors)
+    got = f"num_classes = {num_classes} for an encoder with a head of {config.num_classes or 'another kind'}"
+    fix = "Leave it out. A new head can be added to what save_encoder() then writes without one."
+    require(num_classes in (None, config.num_classes) or not trained, got, "None", fix)
     new_head = config.num_classes is None and num_classes is not None
     changes: dict[str, Any] = {
         "num_classes": num_classes,
@@ -105,7 +104,6 @@ def load_encoder(
         "attention_dropout": attention_dropout,
     }
     config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
-    tensors = stored_tensors(directory, str if own else partial(_cleaned, FAMILY[stored["model_type"]]))
     # Checked before the encoder is made: a million layers would take minutes.
     require(
         config.num_layers <= len(tensors),
