@@ -112,7 +112,8 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
         return {"tokens": _crops(text, starts, seq_len)}
 
     count = held_out // (seq_len + 1)
-    spread = torch.linspace(0, count - 1, min(count, _EVALUATION_SEQUENCES), dtype=torch.float64).round().long()
+    measured = min(count, _EVALUATION_SEQUENCES)
+    spread = torch.linspace(0, count - 1, measured, dtype=torch.float64).round().long()
     return TrainingData(
         vocab_size=BYTES,
         seq_len=seq_len,
@@ -127,7 +128,7 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
             "seq_len": seq_len,
         },
         summary=f"{path}, {learned:,} bytes to learn from in random crops of {seq_len}, "
-        f"{held_out:,} held out for evaluation",
+        f"{held_out:,} held out, of which evaluation reads {measured * (seq_len + 1):,}",
     )
 
 
