@@ -164,6 +164,8 @@ def test_a_new_head_is_drawn_and_the_rest_is_read(tiny: Path) -> None:
         torch.manual_seed(seed)
         encoder = load_encoder(tiny, num_classes=3, pooling="cls", dropout=0.25, attention_dropout=0.0)
         heads.append(encoder.classifier.weight)
+    assert heads[0].shape == (3, 24)
+    assert heads[0].requires_grad
     assert heads[0].std().item() == pytest.approx(Encoder.HEAD_STD, rel=0.3)
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
@@ -280,6 +282,7 @@ def test_a_bert_can_be_saved_and_read_again(tiny: Path, tmp_path: Path) -> None:
     loaded = load_encoder(tmp_path / "saved")
     assert loaded.config == encoder.config
     assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in encoder.state_dict().items())
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["config.json", "model.safetensors"]
 
 
 # What cannot be read

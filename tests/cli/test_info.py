@@ -36,6 +36,7 @@ def test_gpt_oss(layout: str, whose: str, tmp_path: Path, output: Output) -> Non
         "experts 798,720 442.37 kB",
         "total 1.02 M 879.94 kB in 1 file",
         "active 352,928 for each token",
+        "experts packed 859.31 KiB fits",
         "all in bfloat16 1.94 MiB fits",
         "cache, 4,096 tokens 1.00 MiB in 16 bits; twice in 32",
     ):

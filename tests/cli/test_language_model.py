@@ -111,9 +111,9 @@ def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
     lm = glassformer.load(tiny_gpt_oss, device="cpu")
     messages = [{"role": "user", "content": "a"}]
     assert lm.prompt(messages)[0] == lm.tokenizer.special("<|start|>")
-    for texts in (["a", "b"], [*messages, "a"], []):
-        with refused("list of", expected="a text, or messages"):
-            lm.prompt(texts)
+    for other in (["a", "b"], [*messages, "a"], [], torch.tensor([[1, 2]])):
+        with refused("of no messages", expected="a text, or messages"):
+            lm.prompt(other)
     lm = replace(lm, tokenizer=replace(lm.tokenizer, specials={}))
     with refused("which has no chat template"):
         lm.prompt(messages)

@@ -38,6 +38,7 @@ def test_crops_are_pieces_of_the_first_nine_tenths(tmp_path: Path, length: int, 
         assert tokens.shape == (8, seq_len + 1)
         assert all(bytes(row) in learned for row in tokens.tolist())
         assert torch.equal(tokens, text_data(path, seq_len, seed).batches(step, 8)["tokens"])
+    assert all(bytes(row) in held_out for row in data.evaluation.tolist())
     # End to end: consecutive and without overlap, as many as fit.
     joined = b"".join(bytes(row) for row in data.evaluation.tolist())
     assert held_out.startswith(joined)

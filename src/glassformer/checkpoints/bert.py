@@ -94,8 +94,8 @@ def load_encoder(
     tensors = stored_tensors(directory, str if own else partial(_cleaned, FAMILY[stored["model_type"]]))
     trained = any(name.startswith("classifier.") for name in tensors)
     got = f"num_classes = {num_classes} for an encoder with a head of {config.num_classes or 'another kind'}"
-    fix = "Leave it out. A new head can be added to what save_encoder() then writes without one."
-    require(num_classes in (None, config.num_classes) or not trained, got, "None", fix)
+    fix = "Leave num_classes out to keep the head." if own else "Leave it out, save_encoder(), and add one to that."
+    require(num_classes in (None, config.num_classes) or not trained, got, f"{config.num_classes}", fix)
     new_head = config.num_classes is None and num_classes is not None
     changes: dict[str, Any] = {
         "num_classes": num_classes,

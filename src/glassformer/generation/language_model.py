@@ -239,9 +239,9 @@ class LanguageModel:
         """The tokens that a reply continues: of a text, or of a conversation by the model's chat template."""
         if isinstance(text, str):
             return self.tokens(text)[0].tolist()
-        listed = f"{type(text).__name__} of {', '.join(sorted({type(each).__name__ for each in text})) or 'nothing'}"
-        fix = "Call it for each text; generate() of glassformer.generation continues several together."
-        require(bool(text) and all(isinstance(each, Mapping) for each in text), listed, "a text, or messages", fix)
+        fits = isinstance(text, Sequence) and len(text) > 0 and all(isinstance(each, Mapping) for each in text)
+        fix = "Call it for each text; generate() of glassformer.generation continues several together, and tokens."
+        require(fits, f"a {type(text).__name__} of no messages", "a text, or messages", fix)
         if self.chat_template is not None:
             return self.chat_template.tokens(text, self.tokenizer)
         has_harmony = "<|channel|>" in self.tokenizer.specials

@@ -54,7 +54,7 @@ def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, 
         "kinds": {kind: {"tensors": number, "bytes": size} for kind, (number, size) in found.kinds.items()},
         "windows": _windows(found),
         "memory_bytes": _memory(found),
-        "cache_bytes_in_16_bits": {str(_CACHED_TOKENS): found.cache(_CACHED_TOKENS)},
+        "cache_bytes": {str(_CACHED_TOKENS): found.cache(_CACHED_TOKENS)},
         "machine": dataclasses.asdict(machine),
         "config": json.loads(found.config.to_json()),
     }
