@@ -112,7 +112,7 @@ def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
     messages = [{"role": "user", "content": "a"}]
     assert lm.prompt(messages)[0] == lm.tokenizer.special("<|start|>")
     for other in (["a", "b"], [*messages, "a"], [], torch.tensor([[1, 2]])):
-        with refused("of no messages", expected="a text, or messages"):
+        with refused("other things than messages", expected="a text, or messages"):
             lm.prompt(other)
     lm = replace(lm, tokenizer=replace(lm.tokenizer, specials={}))
     with refused("which has no chat template"):
