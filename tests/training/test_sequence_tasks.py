@@ -109,6 +109,8 @@ def test_a_decoder_learns_to_count() -> None:
         (torch.zeros(0, 4, dtype=torch.long), {}, r"evaluation of shape \(0, 4\)"),
         (torch.zeros(3, 1, dtype=torch.long), {}, r"evaluation of shape \(3, 1\)"),
         (torch.zeros(3, dtype=torch.long), {}, r"evaluation of shape \(3,\)"),
+        (cycles(2).int(), {}, "evaluation of torch.int32"),
+        (torch.tensor([[1, 2, -100]]), {}, "evaluation of torch.int64, the smallest -100"),
         (cycles(2), {"metric": "los"}, "metric = 'los'"),
         (cycles(2), {"balance_weight": -1.0}, "balance_weight = -1.0"),
         (cycles(2), {"evaluation_batch": 0}, "evaluation_batch = 0"),
@@ -122,7 +124,11 @@ def test_impossible_arguments_are_refused(evaluation: Tensor, options: dict[str,
 
 @pytest.mark.parametrize(
     ("batch", "message"),
-    [({"words": cycles(2)}, "'words'"), ({"tokens": cycles(2)[:, :1]}, r"a batch's tokens of shape \(2, 1\)")],
+    [
+        ({"words": cycles(2)}, "'words'"),
+        ({"tokens": cycles(2)[:, :1]}, r"a batch's tokens of shape \(2, 1\)"),
+        ({"tokens": cycles(2) - 100}, "a batch's tokens of torch.int64, the smallest -100"),
+    ],
 )
 def test_batches_of_something_else_are_refused(batch: Batch, message: str) -> None:
     with refused(message):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -92,6 +93,9 @@ def _require_sequences(tokens: Tensor, name: str) -> None:
     got, fix = f"{name} of shape {tuple(tokens.shape)}", "A sequence needs a token to read and one to predict."
     fits = tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2
     require(fits, got, "[example, position] with at least one example and two positions", fix)
+    got = f"{name} of {tokens.dtype}, the smallest {tokens.min().item()}"
+    fix = "Every token is predicted: there is no label, such as -100, that the loss leaves out."
+    require(tokens.dtype == torch.int64 and bool((tokens >= 0).all()), got, "int64 of at least 0", fix)
 
 
 class TargetTask:
