@@ -144,6 +144,7 @@ def test_defaults_of_mixtral_are_hugging_faces(tmp_path: Path) -> None:
         ({"rope_scaling": Yarn()}, "rope_type = 'yarn'"),
         ({"window": 4, "windowed_layers": "odd"}, "windowed_layers = 'odd'"),
         ({"ff_dim": 0, "num_experts": None}, "num_local_experts = None"),
+        ({"activation": "relu2", "gated": False, "num_experts": None}, "activation = 'relu2', gated = False"),
         ({"sinks": True, "ff_bias": True, "clamp": Clamp()}, "sinks = True, ff_bias = True, clamp = Clamp"),
     ],
 )

@@ -156,7 +156,8 @@ class Family:
         """The content of a ``config.json`` from which :meth:`read_config` reads ``config``."""
         config = canonical(config)
         lacking = self._lacking(replace(config, expert_format="dense") if self.packs else config)
-        require(not lacking, f"a decoder with {', '.join(lacking)}", f"what {self.name} has", "Choose another layout.")
+        fix = "Choose another layout: glassformer keeps every part."
+        require(not lacking, f"a decoder with {', '.join(lacking)}", f"what {self.name} has", fix)
         return self.write_as(self._written(config) | {"torch_dtype": str(dtype).removeprefix("torch.")})
 
     @property
