@@ -150,6 +150,10 @@ def test_state_of_other_weights_is_refused(tmp_path: Path) -> None:
     save_file({"norm.bias.exp_avg": torch.zeros(2)}, tmp_path / "optimizer.safetensors")
     with refused(r"'norm\.bias\.exp_avg' of shape \(2,\)"):
         load_optimizers(model, optimizers, tmp_path)
+    save_optimizers(model, optimizers, tmp_path)
+    model.embedding.requires_grad_(False)
+    with refused(r"a run that updates \['embedding\.weight'\]"):
+        load_optimizers(model, build_optimizers(model, TrainingConfig()), tmp_path)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

@@ -87,10 +87,14 @@ def save_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Pa
 def load_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Path) -> None:
     """Fill ``optimizers``, which update the weights of ``model``, with the state that :func:`save_optimizers` wrote."""
     path = directory / OPTIMIZER_FILE
-    states = _read_states(path, named_tensors(model))
-    for optimizer in optimizers:
+    weights = named_tensors(model)
+    states = _read_states(path, weights)
+    groups = [[weight for group in each.param_groups for weight in group["params"]] for each in optimizers]
+    frozen = states.keys() - {id(weight) for updated in groups for weight in updated}
+    got = f"{path} of a run that updates {sorted(name for name, each in weights.items() if id(each) in frozen)[:3]}"
+    require(not frozen, got, "the weights that the model trains", "Set requires_grad as at the run's start.")
+    for optimizer, updated in zip(optimizers, groups, strict=True):
         described = optimizer.state_dict()
-        updated = [weight for group in optimizer.param_groups for weight in group["params"]]
         described["state"] = {i: states[id(weight)] for i, weight in enumerate(updated) if id(weight) in states}
         # Accelerate's wrapper holds the optimiser itself in an attribute of this name.
         expected = _QUANTITIES[type(getattr(optimizer, "optimizer", optimizer))]
