@@ -44,6 +44,23 @@ def test_help_names_every_command_and_its_summary(capsys: pytest.CaptureFixture[
     assert all(option in shown for option in cli.OPTIONS)
 
 
+def test_threads_wait_awake_for_long_only_in_training_or_as_asked(
+    command: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    command(lambda *_: found.append(os.environ.get("GOMP_SPINCOUNT")) or 0)
+    monkeypatch.setitem(cli.COMMANDS, "train", cli.COMMANDS["probe"])
+    for name, given in (("train", {}), ("probe", {"OMP_WAIT_POLICY": "active"}), ("probe", {})):
+        for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+            monkeypatch.delenv(variable, raising=False)
+        for variable, value in given.items():
+            monkeypatch.setenv(variable, value)
+        assert cli.main([name]) == 0
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert cli.main(["probe"]) == 0
+    assert found == [None, None, "2000", "7"]
+
+
 def test_no_arguments_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     shown = capsys.readouterr()

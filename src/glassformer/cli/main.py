@@ -89,6 +89,10 @@ def run(arguments: Sequence[str]) -> int:
         kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
         raise InputError(f"'{first}'", f"a known {kind}", known_name(first, known))
     flags = parse(first, rest)
+    # Threads of GNU OpenMP, which reads this with torch, wait awake for milliseconds: hundreds of times a token where
+    # other programs interrupt one of them. In training, whose products are short, waking threads would cost more.
+    if first not in ("train", "lab") and "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     with naming_extras():
         status: int = importlib.import_module(COMMANDS[first].module).main(flags)
     return status
