@@ -14,7 +14,7 @@ BLOCK = 32
 
 
 def expanded(
-    integers: Int8[Tensor, "out in"], scales: Float[Tensor, "out blocks"], dtype: torch.dtype
+    integers: Int8[Tensor, "out in"], scales: Float[Tensor, "out blocks"], dtype: torch.dtype = torch.bfloat16
 ) -> Float[Tensor, "out in"]:
     """``scale * integer``: exact in float32, rounded in bfloat16."""
     wide = torch.promote_types(dtype, torch.float32)

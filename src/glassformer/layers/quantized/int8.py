@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.kernels.huge_pages import empty_in_huge_pages
-from glassformer.kernels.int8 import BLOCK, expanded, int8_linear
+from glassformer.kernels.int8 import BLOCK, int8_linear
+from glassformer.kernels.int8 import expanded as decode
 from glassformer.kernels.linear import parts
 
 _LARGEST = 127
@@ -45,13 +46,6 @@ def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Flo
         steps = scales[rows].float().unsqueeze(2)
         integers[rows] = torch.where(steps > 0, wide / steps, 0).round().flatten(1).to(torch.int8)
     return integers, scales
-
-
-def decode(
-    integers: Int8[Tensor, "out in"], scales: Float[Tensor, "out blocks"], dtype: torch.dtype = torch.bfloat16
-) -> Float[Tensor, "out in"]:
-    """``scale * integer``, exact in float32 and rounded in bfloat16."""
-    return expanded(integers, scales, dtype)
 
 
 class Int8Linear(nn.Linear):
