@@ -94,6 +94,12 @@ def require_heads(num_heads: int, **widths: int) -> None:
         require(width % num_heads == 0, got, "a multiple of num_heads", fix)
 
 
+def require_groups(num_heads: int, num_kv_heads: int) -> None:
+    """Raise :class:`InputError` if the heads are not in groups of one size, each with a key-value head."""
+    got, fix = f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}", "Each serves an equal number of heads."
+    require(num_heads % num_kv_heads == 0, got, "a divisor of num_heads", fix)
+
+
 def require_width(width: int, hidden_dim: int) -> None:
     """Raise :class:`InputError` if an input's last axis has another size than the layer was built with."""
     got = f"input of width {width}"

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_positive, require_probability
+from glassformer.errors import require, require_groups, require_positive, require_probability
 from glassformer.kernels.options import Layout
 from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
@@ -72,12 +72,7 @@ class GroupedQueryAttention(nn.Module):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         require_positive(hidden_dim=hidden_dim, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads)
-        require(
-            num_heads % num_kv_heads == 0,
-            f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}",
-            "a divisor of num_heads",
-            "Each key-value head serves an equal number of query heads.",
-        )
+        require_groups(num_heads, num_kv_heads)
         require_probability(dropout=dropout)
         require_layout(layout)
         self.pattern = Pattern(causal, window)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import require
+from glassformer.errors import require, require_groups
 from glassformer.kernels.options import Clamp, Layout
 from glassformer.layers.options import Activation, LongRope, RopeScaling, Yarn
 
@@ -104,19 +104,12 @@ class DecoderConfig(Config):
 
     def __post_init__(self) -> None:
         require(self.head_dim % 2 == 0, f"head_dim = {self.head_dim}", "an even number", "Rotation works on pairs.")
-        require(
-            self.num_heads % (self.num_kv_heads or 1) == 0,
-            f"num_kv_heads = {self.num_kv_heads} with num_heads = {self.num_heads}",
-            "a divisor of num_heads",
-            "Each key-value head serves an equal number of query heads.",
-        )
-        if isinstance(self.windowed_layers, tuple):
-            require(
-                all(layer < self.num_layers for layer in self.windowed_layers),
-                f"windowed_layers = {self.windowed_layers} with num_layers = {self.num_layers}",
-                "numbers below num_layers",
-                "Layers count from 0.",
-            )
+        require_groups(self.num_heads, self.num_kv_heads or self.num_heads)
+        for name in ("windowed_layers", "unrotated_layers"):
+            layers = getattr(self, name)
+            inside = isinstance(layers, str) or all(layer < self.num_layers for layer in layers)
+            got = f"{name} = {layers} with num_layers = {self.num_layers}"
+            require(inside, got, "numbers below num_layers", "Layers count from 0.")
         given = [name for name in ("num_experts", "clamp", "ff_bias", "parallel") if getattr(self, name)]
         require(
             self.ff_dim > 0 or not given,
@@ -158,9 +151,6 @@ class DecoderConfig(Config):
         require(
             self.local_rope_base is None or self.window is not None, got, "a window", "Set window, or leave it out."
         )
-        got = f"unrotated_layers = {self.unrotated_layers} with num_layers = {self.num_layers}"
-        inside = all(layer < self.num_layers for layer in self.unrotated_layers)
-        require(inside, got, "numbers below num_layers", "Layers count from 0.")
         names = ("rotary_dim", "rope_scaling", "local_rope_base", "unrotated_layers")
         given = [name for name in names if getattr(self, name)]
         got = f"learned_positions with {', '.join(given)}"
