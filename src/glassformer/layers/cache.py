@@ -57,8 +57,15 @@ class LayerCache:
         For several new positions they are ``in_order`` of position, the new ones last. For a single new position in a
         windowed layer they are in slot order, on which one query's attention does not depend; see :meth:`positions`.
         """
-        self._check(k, v)
+        batch, heads, _, head_dim = self.keys.shape
+        if k.shape != v.shape or k.dim() != 4 or k.shape != (batch, heads, k.shape[2], head_dim):
+            raise InputError(
+                f"keys {list(k.shape)} and values {list(v.shape)}",
+                f"[{batch}, {heads}, positions, {head_dim}] as the cache was made for",
+                "Make a new cache for another batch or model.",
+            )
         start, new = self.length, k.shape[2]
+        self.require_room(new)
         self.length = start + new
         self.in_order = self.window is None or new > 1
         if self.window is None or new == 1:
@@ -104,17 +111,6 @@ class LayerCache:
             slots, keys, values = saved
             self.keys[:, :, slots[added:]] = keys[:, :, added:]
             self.values[:, :, slots[added:]] = values[:, :, added:]
-
-    def _check(self, k: Tensor, v: Tensor) -> None:
-        batch, heads, _, head_dim = self.keys.shape
-        fits = k.shape == v.shape and k.dim() == 4 and (k.shape[0], k.shape[1], k.shape[3]) == (batch, heads, head_dim)
-        require(
-            fits,
-            f"keys {list(k.shape)} and values {list(v.shape)}",
-            f"[{batch}, {heads}, positions, {head_dim}] as the cache was made for",
-            "Make a new cache for another batch or model.",
-        )
-        self.require_room(k.shape[2])
 
     def require_room(self, new: int) -> None:
         """Raise :class:`InputError` if ``new`` more positions do not fit."""
