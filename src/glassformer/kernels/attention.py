@@ -283,23 +283,19 @@ def _dense(
     """Attention in one piece: no mask at all where the kernel knows the pattern by itself."""
     batch, heads, queries, head_dim = q.shape
     keys, groups = k.shape[2], heads // k.shape[1]
+    padding = None if pattern.key_padding is None else pattern.key_padding[:, None, None, :]
     if queries == 1 and groups > 1:
         # One query per head: heads that share keys become the queries of one head, so that no key is read twice.
         folded = q.view(batch, k.shape[1], groups, head_dim)
         sink = None if sink is None else sink.view(1, k.shape[1], groups)
-        return _kernel(folded, k, v, False, _padding_mask(pattern), scale, sink, dropout).reshape(batch, heads, 1, -1)
+        return _kernel(folded, k, v, False, padding, scale, sink, dropout).reshape(batch, heads, 1, -1)
     if not pattern.causal:
-        return _kernel(q, k, v, False, _padding_mask(pattern), scale, sink, dropout)
+        return _kernel(q, k, v, False, padding, scale, sink, dropout)
     # The kernel's causal rule aligns the first query with the first key, which is ours only if there are as many; it
     # scales what it has masked.
     square = queries == keys and pattern.window is None and pattern.key_padding is None and scale > 0
     mask = None if square else pattern.mask(queries, keys, q.device)
     return _kernel(q, k, v, square, mask, scale, sink, dropout)
-
-
-def _padding_mask(pattern: Pattern) -> Tensor | None:
-    """The mask of a pattern that is neither causal nor windowed: one row for all queries."""
-    return None if pattern.key_padding is None else pattern.key_padding[:, None, None, :]
 
 
 def _windowed(

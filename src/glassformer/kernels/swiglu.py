@@ -27,9 +27,7 @@ def swiglu(
     gate: Float[Tensor, "*shape"], up: Float[Tensor, "*shape"], clamp: Clamp | None = None
 ) -> Float[Tensor, "*shape"]:
     """:func:`definition`, which keeps its two inputs only; on the CPU in one pass over memory, rounded once."""
-    if torch.compiler.is_compiling() or use_definition():
-        return definition(gate, up, clamp)
-    if gate.dtype != up.dtype:
+    if torch.compiler.is_compiling() or use_definition() or gate.dtype != up.dtype:
         return definition(gate, up, clamp)
     if not torch.is_grad_enabled():
         return _forward(gate, up, clamp)

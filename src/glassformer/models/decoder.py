@@ -152,8 +152,6 @@ class Decoder(nn.Module):
 
         Args:
             tokens: As for :meth:`forward`, as are ``cache`` and ``key_padding``.
-            cache: See there.
-            key_padding: See there.
             last: Positions wanted, at the end; all when None. In the last layer the others make keys and values only,
                 unless a hook, a capture or an intervention reads it or the norm, or another module is in its place.
         """
@@ -211,18 +209,16 @@ class Decoder(nn.Module):
         last: int | None = None,
     ) -> Float[Tensor, "batch last hidden_dim"]:
         """Pass embedded tokens through all blocks and the last norm, unchecked; ``last`` as for :meth:`hidden`."""
-        cut = len(self.layers) - 1 if last is not None and self._may_be_cut(self.layers[-1]) else None
+        end: Any = None if last is None else self.layers[-1]
+        own = type(end) is Block and type(end.attention) is GroupedQueryAttention
+        # Where nothing but this decoder sees which positions the last block computes.
+        cut = len(self.layers) - 1 if own and not is_watched(end, self.final_norm) else None
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]
             only = {"last": last} if layer == cut else {}  # other blocks need not know the option
             x = block(x, rotation=rotations[layer], key_padding=key_padding, cache=cache, **only)
         x = self.final_norm(x)
         return x if last is None else x[:, -last:]
-
-    def _may_be_cut(self, block: nn.Module) -> bool:
-        """Whether nothing but this decoder sees which positions the last block computes."""
-        known = type(block) is Block and type(block.attention) is GroupedQueryAttention
-        return known and not is_watched(block, self.final_norm)
 
     def layer_window(self, layer: int) -> int | None:
         """The window of the attention that stands in this layer; None for full attention."""

@@ -100,17 +100,14 @@ class LosslessLinear(nn.Linear):
         self, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any, strict: bool, *others: Any
     ) -> None:
         packed, index = (state_dict.get(prefix + name, getattr(self, name)) for name in ("packed", "index"))
-        if not self._belong_together(packed, index):
+        fit = len(packed) == self.out_features and fits(packed, index, self.in_features)
+        # Whether C++ may follow what is in the index.
+        if not (fit and (index.is_meta or inside(packed, index, self.in_features))):
             _missing, _unexpected, errors = others
             errors.append(f"{prefix}packed and {prefix}index: not what encode() makes of weights of this layer's shape")
             return
         self.index = self.index.new_empty(index.shape)  # as many exceptions
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *others)
-
-    def _belong_together(self, packed: Tensor, index: Tensor) -> bool:
-        """Whether C++ may follow what is in ``index``."""
-        fit = len(packed) == self.out_features and fits(packed, index, self.in_features)
-        return fit and (index.is_meta or inside(packed, index, self.in_features))
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
