@@ -12,15 +12,13 @@ if TYPE_CHECKING:
     from glassformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from glassformer.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 
-_MODULES = {
-    "Decoder": "decoder",
-    "DecoderConfig": "decoder_config",
-    "Encoder": "encoder",
-    "EncoderConfig": "encoder",
-    "EncoderDecoder": "encoder_decoder",
-    "EncoderDecoderConfig": "encoder_decoder",
-    "embed": "encoder",
+_NAMES = {
+    "decoder": ("Decoder",),
+    "decoder_config": ("DecoderConfig",),
+    "encoder": ("Encoder", "EncoderConfig", "embed"),
+    "encoder_decoder": ("EncoderDecoder", "EncoderDecoderConfig"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = list(_MODULES)
 
 

@@ -19,20 +19,15 @@ if TYPE_CHECKING:
     from glassformer.training.task import Task as Task
     from glassformer.training.task import mix_seed as mix_seed
 
-_MODULES = {
-    "Batch": "task",
-    "DivergedError": "stepper",
-    "EpochBatches": "task",
-    "NextTokenTask": "sequence_tasks",
-    "TargetTask": "sequence_tasks",
-    "Task": "task",
-    "TrainingConfig": "config",
-    "TrainingResult": "loop",
-    "load_weights": "checkpoint",
-    "mix_seed": "task",
-    "save_weights": "checkpoint",
-    "train": "loop",
+_NAMES = {
+    "checkpoint": ("load_weights", "save_weights"),
+    "config": ("TrainingConfig",),
+    "loop": ("TrainingResult", "train"),
+    "sequence_tasks": ("NextTokenTask", "TargetTask"),
+    "stepper": ("DivergedError",),
+    "task": ("Batch", "EpochBatches", "Task", "mix_seed"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = list(_MODULES)
 
 
