@@ -57,7 +57,7 @@ class Conversation:
     ) -> None:
         self.setting, self.template = setting, template
         self.messages: list[Message] = []
-        self.stopwatch = Stopwatch(0)
+        self.stopwatch = Stopwatch()
         """Of the latest reply."""
         self.cut: str | None = None
         """Why the latest reply was cut; None if the model ended it."""

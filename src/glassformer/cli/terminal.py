@@ -31,7 +31,7 @@ def say(text: str) -> None:
 class Stopwatch:
     """Measures the time to the first token and the tokens per second after it."""
 
-    def __init__(self, read: int) -> None:
+    def __init__(self, read: int = 0) -> None:
         self.read, self.generated, self.seconds_to_first, self.seconds = read, 0, 0.0, 0.0
 
     def timed(self, tokens: Iterable[int]) -> Iterator[int]:

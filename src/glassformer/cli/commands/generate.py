@@ -1,7 +1,7 @@
 """``glassformer generate``: continue a prompt with any model."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 from glassformer.cli.flags import GenerateFlags
@@ -12,13 +12,8 @@ from glassformer.generation import SamplingRule, stream
 from glassformer.generation.language_model import find_model, require_tokenizer
 
 
-def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: None) -> Iterator[str]:
-    """The prompt and its continuation, in pieces, as they are generated.
-
-    Args:
-        flags: What to continue and how.
-        watch: Receives the stopwatch of this text before it starts.
-    """
+def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[str]:
+    """The prompt and its continuation, in pieces, as they are generated; ``stopwatch`` measures it."""
     rule = SamplingRule(flags.temperature, flags.top_k, flags.top_p, flags.seed)
     found = find_model(flags.model, flags.tokenizer)
     tokenizer = require_tokenizer(found)
@@ -35,8 +30,8 @@ def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: Non
         compile=flags.compile,
         speculate=flags.speculate,
     )
-    stopwatch = Stopwatch(len(prompt))
-    watch(stopwatch)
+    stopwatch = stopwatch or Stopwatch()
+    stopwatch.read = len(prompt)
     new_tokens = stopwatch.timed(token for (token,) in steps if token is not None)
     # The stop token is not printed.
     return chain([flags.prompt], tokenizer.stream(token for token in new_tokens if token not in stop))
@@ -54,11 +49,11 @@ def _token(name: str, tokenizer: ReleasedTokenizer, vocab_size: int) -> int:
 
 def main(flags: GenerateFlags) -> int:
     """Print the prompt and its continuation."""
-    stopwatches: list[Stopwatch] = []
-    pieces = run(flags, stopwatches.append)
+    stopwatch = Stopwatch()
+    pieces = run(flags, stopwatch)
     for piece in pieces if flags.stream else ["".join(pieces)]:
         write(piece)
     print()
     if flags.speed:
-        print(*stopwatches, sep="\n", file=sys.stderr)
+        print(stopwatch, file=sys.stderr)
     return 0
