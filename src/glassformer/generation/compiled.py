@@ -58,14 +58,10 @@ def step(
     cache: Cache,
     key_padding: Bool[Tensor, "batch max_seq_len"] | None = None,
 ) -> Float[Tensor, "batch vocab"]:
-    """Logits after one more token. Nothing is checked, and ``cache.length`` is not read or changed.
+    """Logits after the newest token of each text, whose keys and values are added to the cache.
 
-    Args:
-        model: The decoder.
-        tokens: The newest token of each text.
-        position: Its position.
-        cache: Earlier positions; this one is added.
-        key_padding: True where a position is real, for all positions the cache can hold.
+    Nothing is checked, and ``cache.length`` is not read or changed. ``key_padding`` is that of all positions that the
+    cache can hold.
     """
     layers = [SlotCache(layer, position) for layer in cache.layers]
     x = model.embedding(tokens)
@@ -79,12 +75,8 @@ _CODE = (lambda *arguments: step(*arguments)).__code__
 
 
 def compiled_step(model: Decoder, batch: int, slots: int) -> Callable[..., Tensor]:
-    """:func:`step` for this model and these sizes, compiled when it is first called.
-
-    Raises:
-        InputError: A model with LongRoPE, whose rotation depends on the number of positions.
-    """
-    longrope = isinstance(model.config.rope_scaling, LongRope)
+    """:func:`step` for this model and these sizes, compiled when it is first called."""
+    longrope = isinstance(model.config.rope_scaling, LongRope)  # whose rotation depends on the number of positions
     require(not longrope, "a compiled step of a model with LongRoPE", "another scaling", "Generate without compiling.")
     steps = _steps.setdefault(model, {})
     if (batch, slots) not in steps:

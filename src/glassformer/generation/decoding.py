@@ -52,9 +52,6 @@ def generate(
         prompts: Token ids, at least one in each prompt.
         max_new_tokens: At least 1; with the longest prompt at most ``max_seq_len`` positions are read.
         rule: How a token is chosen; greedy by default. This and the others are as for :func:`stream`.
-        stop_tokens: Tokens that end a text.
-        compile: Compile the decoding step with ``torch.compile``.
-        speculate: Most tokens that are looked up in one text and verified in one forward pass.
 
     Example:
         >>> from glassformer.models import DecoderConfig

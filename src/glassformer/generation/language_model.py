@@ -40,6 +40,7 @@ from glassformer.errors import CheckpointError, InputError, require
 from glassformer.generation.decoding import stream
 from glassformer.generation.sampling import SamplingRule
 from glassformer.kernels import native
+from glassformer.kernels.blocks import KINDS
 from glassformer.kernels.dispatch import use_definition
 from glassformer.layers.quantized import DenseFormat
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
@@ -209,11 +210,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def __call__(self, text: str | Int[Tensor, "batch position"]) -> Float[Tensor, "batch position vocab"]:
-        """The logits after each token of a text, or of what :meth:`tokens` gives, without gradients.
-
-        Raises:
-            InputError: As for :meth:`tokens`, and for tokens as ``model`` does.
-        """
+        """The logits after each token of a text, or of what :meth:`tokens` gives, without gradients."""
         logits: Tensor = self.model(self.tokens(text) if isinstance(text, str) else text)
         return logits
 
@@ -314,7 +311,7 @@ def count_weights(model: nn.Module) -> int:
     counts: dict[Any, int] = {}
     for module in model.modules():
         if isinstance(module, BlockLinear | BlockEmbedding):
-            counts[module.blocks.data_ptr()] = module.num_weights
+            counts[module.blocks.data_ptr()] = len(module.blocks) * KINDS[module.kind].width(module.blocks.shape[1])
         elif isinstance(module, Int8Linear | LosslessLinear):
             counts[module] = module.in_features * module.out_features
         elif isinstance(module, PackedMixture):
@@ -366,12 +363,7 @@ def load(
 
 
 def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
-    """Find a model and its tokenizer, without loading its weights.
-
-    Args:
-        source: As for :func:`load`.
-        tokenizer: As for :func:`named_tokenizer`; None: the model's own.
-    """
+    """Find a model and its tokenizer, without loading its weights; arguments as for :func:`load`."""
     place = find_place(source)
     if isinstance(place, GgufFile):
         return _in_file(place, tokenizer)
@@ -435,11 +427,7 @@ def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
 
 
 def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
-    """The model's tokenizer.
-
-    Raises:
-        InputError: None was found; says how to get one.
-    """
+    """The model's tokenizer; an error that says how to get one if none was found."""
     if found.tokenizer is None:
         its = "openai/gpt-oss-20b" if found.config.vocab_size == _HARMONY_VOCAB else "its file, its name on the hub"
         fix = f"Pass tokenizer=, or --tokenizer: {its}, or 'numbers' for token ids."

@@ -29,9 +29,6 @@ def cross_entropy(
 
     For the backward pass it keeps the logits and one number per row. NaN where every target is ``ignored``,
     by default a number that is no token.
-
-    Raises:
-        IndexError: A target outside the vocabulary (torch's own).
     """
     fits = targets.dtype == torch.int64 and targets.shape == logits.shape[:1] and targets.device == logits.device
     plain = not fits or logits.numel() < _FEW or torch.compiler.is_compiling() or use_definition()

@@ -67,16 +67,8 @@ def mix_experts(
     Token-expert pairs are sorted by expert. On the CPU the experts run one after another, each with its activations in
     the caches, and in float32 where the processor is slow with bfloat16; elsewhere one grouped product runs all. A
     single token on the CPU without gradients (a step of decoding) is not sorted. Where rows go depends on values, which
-    a compiled graph cannot follow: compiled with gradients every expert runs on every token.
-
-    Args:
-        experts: Their weights.
-        x: Tokens.
-        weights: Routing weights of the chosen experts.
-        indices: Which experts each token chose.
-
-    Returns:
-        In the dtype of autocast where it is on, otherwise that of ``x``.
+    a compiled graph cannot follow: compiled with gradients every expert runs on every token. The result is in the dtype
+    of autocast where it is on, otherwise that of ``x``.
     """
     if x.is_meta:  # which rows go where depends on values
         return torch.empty_like(x)

@@ -235,14 +235,7 @@ def mix_packed_experts(
 ) -> Float[Tensor, "token hidden_dim"]:
     """:func:`mix_definition`, with each expert on its own tokens only: experts that no token chose are not read.
 
-    Args:
-        experts: Their packed weights.
-        x: Tokens.
-        weights: Routing weights.
-        indices: The experts of each token.
-
-    Raises:
-        InputError: From the backward pass, if there is one.
+    A backward pass is an error.
     """
     if not x.is_meta:
         require_one_device(x, *experts[:6])

@@ -20,16 +20,9 @@ def check_tokens(
     real: Tensor | None = None,
     real_name: str = "key_padding",
 ) -> None:
-    """Check the shape, dtype and length of token ids, and of a mask that belongs to them.
+    """Check the shape, dtype and length of token ids after ``start`` earlier positions, and of a mask of them.
 
-    Args:
-        tokens: Should be ``[batch, position]``, int64 or int32.
-        max_seq_len: Most positions in all.
-        start: Earlier positions.
-        name: Name of the tokens, for the message.
-        limit: Name of the configuration's field that holds ``max_seq_len``, for the message.
-        real: True where a token is real; should be boolean, of the shape of the tokens.
-        real_name: Name of ``real``, for the message.
+    ``name``, ``limit`` and ``real_name`` are what a message calls the tokens, ``max_seq_len`` and the mask.
     """
     shape = f"{name} of shape {list(tokens.shape)}"
     some = tokens.dim() == 2 and tokens.shape[0] >= 1 and tokens.shape[1] >= 1
@@ -56,11 +49,7 @@ def check_real(name: str, real: Tensor, tokens: Tensor) -> None:
 
 
 def look_up(table: nn.Embedding, name: str, numbers: Int[Tensor, "*places"]) -> Float[Tensor, "*places hidden_dim"]:
-    """Rows of ``table``.
-
-    Raises:
-        InputError: Numbers outside the table; the smallest and the largest are named.
-    """
+    """Rows of ``table``; for numbers outside it an error names the smallest and the largest."""
     if numbers.device.type in ("cpu", "meta") or transformed():  # the lookup itself raises, or there are no values
         try:
             return table(numbers)

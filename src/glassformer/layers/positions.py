@@ -59,9 +59,7 @@ class RotaryEmbedding(nn.Module):
     def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
         """Cosines and sines of positions ``start .. start + length - 1``, each ``[position, head_dim / 2]``.
 
-        Raises:
-            InputError: ``start < 0`` or ``length < 1``; or, with :class:`LongRope`, positions that continue a text of
-                short factors where those of long ones begin.
+        With :class:`LongRope` they may not continue a text of short factors where those of long ones begin.
         """
         require(start >= 0, f"start = {start}", "0 or more", "Positions count from 0.")
         require_positive(length=length)

@@ -136,10 +136,6 @@ def scores(probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tenso
     * ``macro_f1``: the mean over classes of F1 = 2 hits / (predicted + actual); 0 for a class of neither;
     * ``loss``: the mean of -log p(label), in nats;
     * ``calibration_error``: see :func:`calibration_error`.
-
-    Args:
-        probabilities: Of each class; each row sums to 1.
-        labels: The class of each text.
     """
     calibration = calibration_error(probabilities, labels)
     predicted = probabilities.argmax(-1)

@@ -29,10 +29,7 @@ def train_in(
     """:func:`glassformer.training.train` in a run directory, going on with what is there; None keeps nothing.
 
     The model ends on the CPU, in evaluation mode, with the weights of the last step. ``description`` is compared with
-    that of a run that is continued.
-
-    Raises:
-        KeyboardInterrupt: The training was interrupted; what it did is saved.
+    that of a run that is continued. Ctrl-C saves what was done and goes on as a ``KeyboardInterrupt``.
     """
     begun = directory is not None and (directory / "config.json").exists()
     description = json.loads(json.dumps(description))  # as a file gives it back: lists for tuples
@@ -74,10 +71,6 @@ def train_epochs(
     Returns:
         One number an epoch under ``train_loss`` and ``val_loss`` (in nats, the mean over batches of each batch's mean)
         and ``train_acc`` and ``val_acc`` (in [0, 1]). Those of training are taken as it goes on, before each update.
-
-    Raises:
-        InputError: No batch, or a number out of range.
-        DivergedError: The loss or its gradient became NaN or infinite.
     """
     require_positive(num_epochs=num_epochs)
     steps = _length(train_loader, "train_loader")

@@ -115,14 +115,9 @@ class Stepper:
         self._weights = list(self.model.parameters())
 
     def update(self, step: int, stop: StopRequest | None = None) -> Update:
-        """Make update ``step`` (from 0).
+        """Make update ``step`` (from 0), which decides batch, learning rate and random numbers.
 
-        Args:
-            step: Which update; it decides batch, learning rate and random numbers.
-            stop: What this process was asked; the result says whether any was asked to stop.
-
-        Raises:
-            DivergedError: If loss or gradient is not finite. The weights are then as they were before.
+        ``stop`` is what this process was asked; the result says whether any was asked to stop.
         """
         seed = mix_seed(self._config.seed, step, self._accelerator.process_index, purpose="update")
         # torch.manual_seed does the same for every kind of device, and takes longer than a small update's bookkeeping.

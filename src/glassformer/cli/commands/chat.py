@@ -42,12 +42,7 @@ class Screen:
     """Print how fast a reply came."""
 
     def show(self, conversation: Conversation, text: str) -> bool:
-        """Send ``text`` and show the reply as it comes; whether any of it was an answer.
-
-        Raises:
-            ContextFull: The context has no room for it.
-            KeyboardInterrupt: Ctrl-C; the terminal is reset first.
-        """
+        """Send ``text`` and show the reply as it comes; whether any of it was an answer."""
         with contextlib.closing(conversation.say(text)) as pieces:
             try:
                 answered = self._show(pieces, conversation)

@@ -26,13 +26,7 @@ EXIT_INTERRUPTED = 130
 
 
 def run(flags: TrainFlags) -> TrainingResult:
-    """Train as ``flags`` say, and print the model, the data and the result.
-
-    Raises:
-        InputError: Data that cannot be read or are too short, sequences longer than the model's ``max_seq_len``, a
-            directory with a run and no ``resume``, or with another run.
-        DivergedError: The loss became NaN or infinite.
-    """
+    """Train as ``flags`` say, and print the model, the data and the result."""
     require(not flags.run.is_file(), f"--run {flags.run}, which is a file", "a directory", "Choose another path.")
     if not flags.resume:
         RunDirectory(flags.run).require_new()

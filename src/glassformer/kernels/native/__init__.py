@@ -103,10 +103,7 @@ def declare(name: str, letters: str, sizes: Callable[..., Sequence[int | tuple[i
 def address(tensor: Tensor, dtype: torch.dtype, size: int | tuple[int, ...]) -> int:
     """Where the numbers of a tensor are in memory, once it is what C++ takes it for: every address comes from here.
 
-    Args:
-        tensor: The tensor.
-        dtype: Its dtype.
-        size: As in :attr:`Function.sizes`.
+    ``size`` is as in :attr:`Function.sizes`.
     """
     if type(size) is int:
         fits = tensor.numel() == size and tensor.is_contiguous()
@@ -139,18 +136,11 @@ class Library:
         """Call a declared function: the one gate between Python and C++, which receives addresses only.
 
         It gets the addresses of its tensors, integers of 64 bits, floats as ``double``, and last the strides of tensors
-        that have a shape, but for their last one.
+        that have a shape, but for their last one. The result is what the function returns: 0 if all is well.
 
         Args:
             name: One of :data:`FUNCTIONS`.
-            arguments: Its tensors, then its numbers.
-
-        Returns:
-            What the function returns: 0 if all is well.
-
-        Raises:
-            InputError: A tensor is not what the function takes (:func:`address`).
-            MemoryError: The function could not get memory to work in.
+            arguments: Its tensors, each checked as by :func:`address`, then its numbers.
         """
         found = self.functions.get((self.level, name))
         count, dtypes, sizes, function = self._declared(name, arguments) if found is None else found

@@ -32,11 +32,6 @@ class BlockLinear(nn.Linear):
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_features), requires_grad=False) if bias else None)
 
     @property
-    def num_weights(self) -> int:
-        """Weights, without the bias."""
-        return self.in_features * self.out_features
-
-    @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The expanded weights."""
         return values(self.kind, self.blocks)
@@ -68,21 +63,12 @@ class BlockEmbedding(nn.Embedding):
         self.register_buffer("blocks", _room(kind, num_embeddings, embedding_dim))
 
     @property
-    def num_weights(self) -> int:
-        """Weights."""
-        return self.num_embeddings * self.embedding_dim
-
-    @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The expanded rows in float32, without a gradient."""
         return values(self.kind, self.blocks)
 
     def forward(self, numbers: Int[Tensor, "*places"]) -> Float[Tensor, "*places embedding_dim"]:
-        """The rows of these numbers.
-
-        Raises:
-            IndexError: A number outside the table.
-        """
+        """The rows of these numbers."""
         return values(self.kind, nn.functional.embedding(numbers, self.blocks))
 
     def extra_repr(self) -> str:

@@ -18,10 +18,7 @@ def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Flo
 
         scale = max |v| / 127, rounded up to bfloat16;    integer = v / scale, rounded to the nearest
 
-    A number is off by at most half a scale, which is 1 / 252 of the greatest of its 32.
-
-    Args:
-        values: Of any floating dtype; the last axis is a multiple of 32.
+    A number is off by at most half a scale, which is 1 / 252 of the greatest of its 32. The width is a multiple of 32.
     """
     require(
         values.dim() == 2 and values.is_floating_point() and values.shape[1] % BLOCK == 0,
@@ -52,12 +49,8 @@ class Int8Linear(nn.Linear):
     """A linear layer of half bfloat16's size, for inference: its weights are what :func:`encode` makes of them.
 
     They are buffers without a gradient. Products are added in float32 and rounded once. ``weight`` is the decoded
-    matrix in the bias's or bfloat16's dtype, made anew at each use.
-
-    Args:
-        in_features: Width of the input, a multiple of 32.
-        out_features: Width of the output.
-        bias: Whether there is a bias, which has no gradient either.
+    matrix in the bias's or bfloat16's dtype, made anew at each use. ``in_features`` is a multiple of 32; a bias has no
+    gradient either.
 
     Shape: ``[..., in_features]`` to ``[..., out_features]``.
     """

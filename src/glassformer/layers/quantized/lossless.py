@@ -22,14 +22,8 @@ def encode(
 ) -> tuple[UInt8[Tensor, "out groups 96"], Int32[Tensor, "entries 2"]]:
     """``packed`` and ``index`` as :mod:`glassformer.kernels.lossless` describes them.
 
-    Of 3,000 normally distributed numbers about one is an exception, which takes 8 bytes.
-
-    Args:
-        values: The width is a multiple of 16.
-
-    Raises:
-        InputError: Another width or dtype, or so many exceptions, more than one in 16, that nothing would be saved: the
-            numbers of a row differ by many powers of two.
+    The width is a multiple of 16. Of 3,000 normally distributed numbers about one is an exception, which takes 8 bytes.
+    More than one in 16, where nothing would be saved, are an error: the numbers of a row differ by many powers of two.
     """
     require(
         values.dim() == 2 and values.dtype == torch.bfloat16 and values.shape[1] % MULTIPLE == 0 < values.shape[1],
@@ -73,11 +67,7 @@ class LosslessLinear(nn.Linear):
 
     They are buffers without a gradient. ``weight`` is the decoded matrix in the bias's or bfloat16's dtype, made anew
     at each use. On other devices than the CPU, with gradients and without the C++ library each forward pass decodes it.
-
-    Args:
-        in_features: Width of the input, a multiple of 16.
-        out_features: Width of the output.
-        bias: Whether there is a bias, which has no gradient either.
+    ``in_features`` is a multiple of 16; a bias has no gradient either.
 
     Shape: ``[..., in_features]`` to ``[..., out_features]``.
     """

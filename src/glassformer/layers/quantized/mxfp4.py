@@ -27,14 +27,6 @@ def decode(
     except that the two greatest scales exceed the range of the first two, which gives infinity; float16 rounds.
     Scale 255 makes all 32 weights NaN; the checkpoint readers refuse it.
 
-    Args:
-        blocks: Two codes in each byte.
-        scales: One for each group, biased by 127.
-        dtype: Of the result.
-
-    Returns:
-        ``[..., 32 * groups]``.
-
     Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", version 1.0, sections 5.3 and 6.
     """
     require(
@@ -60,13 +52,7 @@ def encode(
     [4, 8) of the codes' range. Each number divided by it is rounded to the nearest value, ties to the even code (whose
     mantissa bit is 0); beyond 6 it becomes 6. So a number between 6 and 8 powers loses up to a quarter: the
     specification's rule, where some encoders round the power up instead. Zero keeps its sign. Values from
-    :func:`decode`, in a dtype that holds them, are returned unchanged.
-
-    Args:
-        values: Of any floating dtype; the last axis is a multiple of 32.
-
-    Returns:
-        blocks ``[..., groups, 16]`` and scales ``[..., groups]``.
+    :func:`decode`, in a dtype that holds them, are returned unchanged. The last axis is a multiple of 32.
 
     Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", version 1.0, section 6.3.
     """

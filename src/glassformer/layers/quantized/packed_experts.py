@@ -23,15 +23,8 @@ class PackedMixture(nn.Module):
     the end.
 
     The weights are buffers of bytes, zero until they are loaded or packed from a dense mixture by :meth:`pack`; biases
-    are parameters without a gradient. A backward pass raises :class:`InputError`.
-
-    Args:
-        hidden_dim: Width of input and output, a multiple of 32.
-        ff_dim: Width inside each expert, a multiple of 32.
-        num_experts: Number of experts.
-        top_k: Experts per token.
-        bias: Give router and experts biases (gpt-oss).
-        clamp: gpt-oss's clamped activation instead of the plain one.
+    are parameters without a gradient. A backward pass raises :class:`InputError`. Arguments are those of
+    :class:`MixtureOfExperts`, with widths that are multiples of 32.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
