@@ -12,7 +12,6 @@ MODULES = sorted(f"glassformer.observe.{path.stem}" for path in Path(observe.__p
 WITHOUT_TORCH = """
 import glassformer
 glassformer.explore
-import glassformer.data.recurrence_config
 """
 WITHOUT_COMPILER = """
 import glassformer.classifier
