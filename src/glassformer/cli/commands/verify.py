@@ -14,7 +14,7 @@ from glassformer.files import require_absent, write_text
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verification import Certificate, Failure, verify
+from glassformer.handcraft.verification import Failure, verify
 from glassformer.handcraft.weight_files import read_head
 
 MOST_ROWS, MOST_KEYS, LONGEST = 24, 8, 60
@@ -69,8 +69,11 @@ def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def run(flags: VerifyFlags) -> Certificate:
-    """Verify, print the certificate and a counterexample, and write the requested JSON."""
+def main(flags: VerifyFlags) -> int:
+    """Verify, print the certificate and a counterexample, and write the requested JSON.
+
+    Returns the exit status: 0 if the head is proved to solve the task, else 1.
+    """
     if flags.json is not None:
         require_absent(flags.json, flags.overwrite)
     head = read_head(flags.weights)
@@ -98,9 +101,4 @@ def run(flags: VerifyFlags) -> Certificate:
         with writing(flags.json):
             write_text(flags.json, text)
         say(f"certificate: {flags.json}")
-    return certificate
-
-
-def main(flags: VerifyFlags) -> int:
-    """Verify; return the exit status: 0 if the head is proved to solve the task, else 1."""
-    return 0 if run(flags).holds else 1
+    return 0 if certificate.holds else 1
