@@ -8,7 +8,7 @@ import dataclasses
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,8 +28,8 @@ from glassformer.checkpoints.assembly import (
 from glassformer.checkpoints.families import FAMILIES, Family, family_in, family_of
 from glassformer.checkpoints.families.files import (
     decoder_in_memory,
-    family_for,
     in_family,
+    layout_for,
     open_family,
     with_experts,
 )
@@ -113,19 +113,17 @@ def load_decoder(
         return read_decoder(stored, directory, device=place, dense=dense)
 
 
-@contextmanager
 def open_decoder(
     directory: Path,
     content: Mapping[str, Any] | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device = _CPU,
-) -> Iterator[StoredDecoder]:
+) -> AbstractContextManager[StoredDecoder]:
     """The decoder of a directory, checked; its tensors are read when they are made, within the context."""
     directory, content = within_run(directory, read_json(directory / CONFIG_FILE) if content is None else content)
     kind = require_kind(content, directory)
     opened = _open_own if kind is None else partial(open_family, kind)
-    with opened(directory, content, dtype, device) as stored:
-        yield stored
+    return opened(directory, content, dtype, device)
 
 
 def read_decoder_config(directory: Path, content: Mapping[str, Any] | None = None) -> DecoderConfig:
@@ -245,12 +243,6 @@ def write_decoder(
         beside(draft)
         write_tensors(draft, planned, shard_bytes=shard_bytes, progress=progress)
     return size
-
-
-def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
-    """The layout of :func:`save_decoder` that fits a decoder best; ``loaded`` is that of the files it was read from."""
-    family = family_for(config, loaded)
-    return "gpt_oss" if family is None else family.model_type
 
 
 def require_device(device: str | torch.device) -> torch.device:

@@ -202,9 +202,9 @@ def _packed(dense: dict[str, Planned]) -> dict[str, Planned]:
     return found
 
 
-def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
+def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
     """The first family that can hold a decoder of this configuration, the one that it was loaded from before others;
-    None: none can."""
+    gpt-oss if none can."""
     rows = [family for family in FAMILIES if family.layout == "Hugging Face"]
     for family in sorted(rows, key=lambda family: family.model_type != loaded):
         try:
@@ -212,8 +212,8 @@ def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | Non
             family.entries(rewritten(config))
         except InputError:
             continue
-        return family
-    return None
+        return family.model_type
+    return "gpt_oss"
 
 
 def rewritten(config: DecoderConfig) -> DecoderConfig:
@@ -291,15 +291,12 @@ def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], di
     return written, planned
 
 
-def _stacked(matrix: Planned) -> Tensor:
-    return matrix.make()[None]
-
-
 def _become_only_expert(ffn: str, state: dict[str, Planned]) -> None:
     """A mixture of one expert, whose router has no choice."""
     for part in ("gate", "up", "down"):
         for ours, theirs in ((f"{ffn}{part}.weight", f"{ffn}{part}"), (f"{ffn}{part}.bias", f"{ffn}{part}_bias")):
             if (each := state.pop(ours, None)) is not None:
-                state[theirs] = Planned([1, *each.shape], each.dtype, partial(_stacked, each))
+                make = lambda each=each: each.make()[None]  # noqa: E731
+                state[theirs] = Planned([1, *each.shape], each.dtype, make)
     gate = state[f"{ffn}gate"]
     state[f"{ffn}router.score.weight"] = plan(torch.zeros(1, gate.shape[2], dtype=gate.dtype))

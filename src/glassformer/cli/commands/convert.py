@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoints.assembly import StoredDecoder
-from glassformer.checkpoints.decoders import Experts, is_run, layout_for, load_decoder, open_decoder, write_decoder
+from glassformer.checkpoints.decoders import Experts, is_run, load_decoder, open_decoder, write_decoder
 from glassformer.checkpoints.families import family_of
-from glassformer.checkpoints.families.files import decoder_in_memory, equivalent, with_experts
+from glassformer.checkpoints.families.files import decoder_in_memory, equivalent, layout_for, with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile
