@@ -276,26 +276,19 @@ def _compile(folder: Path, stem: str) -> Path:
     begun = time.monotonic()
     told = "glassformer: compiling its C++ library, once for this user; this takes up to a minute ..."
     print(told, end="", file=sys.stderr, flush=True)
-    try:
-        return _compile_silently(folder, stem)
-    finally:
-        print(f" {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-
-
-def _compile_silently(folder: Path, stem: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-", ignore_cleanup_errors=True) as build:
         draft = Path(build, "library.so")
-        problem = RuntimeError()
-        for threading in _THREADING:
-            try:
-                _run_compiler(draft, COMPILED, threading, threading)
-            except RuntimeError as error:
-                problem = error
-            else:
-                library = folder / _hashed(stem, draft)
-                os.replace(draft, library)
-                return library
-    raise problem
+        try:
+            for threading in _THREADING:
+                try:
+                    _run_compiler(draft, COMPILED, threading, threading)
+                    break
+                except RuntimeError:
+                    if threading == _THREADING[-1]:
+                        raise
+            return draft.rename(folder / _hashed(stem, draft))
+        finally:
+            print(f" {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
 
 def prebuild(library: Path) -> None:
