@@ -1,7 +1,7 @@
 """The single entry point of attention: :func:`attend`."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -56,21 +56,17 @@ _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
 _editors: ContextVar[tuple[Editor, ...]] = ContextVar("editors", default=())
 
 
-@contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: Watcher) -> AbstractContextManager[None]:
     """Call ``watcher`` with the arguments of each call of :func:`attend`, before it is computed.
 
     Within the ``with`` block and its thread. Calls in code that ``torch.compile`` has compiled are not watched.
     """
-    with added(_watchers, watcher):
-        yield
+    return added(_watchers, watcher)
 
 
-@contextmanager
-def editing(editor: Editor) -> Iterator[None]:
+def editing(editor: Editor) -> AbstractContextManager[None]:
     """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner editors come last."""
-    with added(_editors, editor):
-        yield
+    return added(_editors, editor)
 
 
 @contextmanager
