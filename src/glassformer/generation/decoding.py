@@ -353,7 +353,16 @@ class Continuation:
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
         self._turn = turn = self._turn + 1
-        step, logits = DecodingStep(self._model, self._cache), self._read_prompt(prompt)
+        # The cache is overwritten: another mark is no longer valid.
+        self._mark = mark = self._mark_before(prompt)
+        self._watched, self._weights = is_watched(self._model), self._versions()
+        self._cache.restore(mark.snapshot)
+        logits, new = mark.logits, prompt[len(mark.tokens) :]
+        if new:
+            tokens = torch.tensor([new], dtype=torch.int64, device=self._model.device)
+            logits = read_prompt(self._model, self._cache, tokens)
+        self._mark = _Mark(prompt, logits, self._cache.snapshot())
+        step = DecodingStep(self._model, self._cache)
         drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
         choose = partial(self._rule.choose, generator=self._generator)
         for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
@@ -375,16 +384,3 @@ class Continuation:
         same = same and not self._watched and not is_watched(self._model) and tuple(prompt[: len(known)]) == known
         same = same and not len(known) <= _border(self._model) < len(prompt)
         return self._mark if same else self._start
-
-    def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
-        """Logits after ``prompt``; sets the mark there."""
-        # The cache is overwritten: another mark is no longer valid.
-        self._mark = mark = self._mark_before(prompt)
-        self._watched, self._weights = is_watched(self._model), self._versions()
-        logits = mark.logits
-        self._cache.restore(mark.snapshot)
-        if new := prompt[len(mark.tokens) :]:
-            tokens = torch.tensor([new], dtype=torch.int64, device=self._model.device)
-            logits = read_prompt(self._model, self._cache, tokens)
-        self._mark = _Mark(prompt, logits, self._cache.snapshot())
-        return logits
