@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import Tensor
 
 from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.families.config_json import Fields
@@ -128,7 +127,10 @@ def load_encoder(
         state = read_tensors(tensors, wanted, dtype)
     if first_position:
         state["positions.weight"] = state["positions.weight"][first_position:].clone()
-    encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)
+    if new_head and config.num_classes is not None:
+        weight = torch.empty(config.num_classes, config.hidden_dim, dtype=dtype).normal_(std=Encoder.HEAD_STD)
+        state |= {"classifier.weight": weight, "classifier.bias": weight.new_zeros(config.num_classes)}
+    encoder.load_state_dict(state, assign=True)
     return encoder
 
 
@@ -216,12 +218,6 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         got = f"{path}, which cannot be read ({error!r})"
         raise InputError(got, "a list of modules, each with its type", "Download it again.") from error
-
-
-def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
-    classes = config.num_classes or 0
-    weight = torch.empty(classes, config.hidden_dim, dtype=dtype).normal_(std=Encoder.HEAD_STD)
-    return {"classifier.weight": weight, "classifier.bias": weight.new_zeros(classes)}
 
 
 def _their_name(ours: str) -> str:

@@ -185,10 +185,7 @@ class _Header:
         return struct.unpack_from(form, self.data, at)[0]
 
     def text(self) -> str:
-        length = self.take("<Q")
-        at, self.at = self.at, self.at + length
-        self.need(self.at)
-        return self.data[at : self.at].decode()
+        return self.texts(1)[0]
 
     def texts(self, count: int) -> list[str]:
         found, unpack, data = [], struct.Struct("<Q").unpack_from, self.data

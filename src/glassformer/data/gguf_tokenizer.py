@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -29,8 +29,6 @@ from glassformer.data.released_tokenizer import (
 )
 from glassformer.errors import InputError, require
 from glassformer.text import known_name, short
-
-T = TypeVar("T")
 
 MOST_TOKENS = 2**20
 MOST_MERGES = 2**20
@@ -309,7 +307,8 @@ class _Metadata:
 
     def numbers(self, name: str, count: int) -> list[float]:
         found = self._list(name, count, MOST_TOKENS)
-        return self._convert(lambda: [float(each) for each in found[:count]], name, "numbers")
+        numbers: list[float] = self._convert(lambda: [float(each) for each in found[:count]], name, "numbers")
+        return numbers
 
     def _list(self, name: str, least: int, most: int) -> list[Any]:
         found = self._metadata.get(f"tokenizer.ggml.{name}", ())
@@ -318,7 +317,7 @@ class _Metadata:
         self.require(least <= len(found) <= most, got, f"{least:,} to {most:,}")
         return list(found)
 
-    def _convert(self, convert: Callable[[], T], name: str, kind: str) -> T:
+    def _convert(self, convert: Callable[[], Any], name: str, kind: str) -> Any:
         try:
             return convert()
         except (TypeError, ValueError):

@@ -10,7 +10,7 @@ used.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from glassformer.errors import require, require_positive
 PAD = 0
 Split = Literal["train", "unseen", "all"]
 Encoding = Literal["bag", "positions", "slots"]
-ENCODINGS: tuple[Encoding, ...] = ("bag", "positions", "slots")
 
 _PAIRING_SEED = 7919
 _PATIENCE = 64
@@ -191,7 +190,8 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
 
     Tokens are [batch, 2 * fact], or [batch, fact, 2] for slots; padding comes last.
     """
-    require(encoding in ENCODINGS, f"encoding = {encoding!r}", f"one of {', '.join(ENCODINGS)}", "Choose one of them.")
+    known = get_args(Encoding)
+    require(encoding in known, f"encoding = {encoding!r}", f"one of {', '.join(known)}", "Choose one of them.")
     pairs = torch.stack([facts.keys, facts.values], dim=-1)
     if encoding == "slots":
         return Source(pairs, facts.real)

@@ -233,15 +233,10 @@ def entries(
         entry = Entry((), (), sizes, config, forms.get(theirs), parts, "{expert}" in template)
         for layer in range(config.num_layers if in_layer else 1):
             at = tuple(name.replace("layers.0.", f"layers.{layer}.", 1) for name in group)
-            found.append(replace(entry, ours=at, theirs=_expanded(template, layer, config) if theirs else ()))
+            name, copies = template.replace("{}", str(layer)), (config.num_experts or 0) if entry.by_expert else 1
+            there = tuple(name.replace("{expert}", str(expert)) for expert in range(copies))
+            found.append(replace(entry, ours=at, theirs=there if theirs else ()))
     return found
-
-
-def _expanded(template: str, layer: int, config: DecoderConfig) -> tuple[str, ...]:
-    name = template.replace("{}", str(layer))
-    if "{expert}" not in name:
-        return (name,)
-    return tuple(name.replace("{expert}", str(expert)) for expert in range(config.num_experts or 0))
 
 
 def tensors_of_layer(names: Mapping[str, str], config: DecoderConfig) -> int:
