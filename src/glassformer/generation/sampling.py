@@ -42,13 +42,9 @@ class SamplingRule:
         return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
 
     def distribution(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """Probability of every token of ``logits`` [..., vocab]; -inf forbids a token, if another of its row is left.
+        """Probability of every token, in float64 for float64 logits, else float32.
 
-        Returns:
-            Probabilities of the shape of ``logits``; float64 for float64 logits, else float32.
-
-        Raises:
-            InputError: Logits that are NaN or +inf, or a row of nothing but -inf.
+        A logit of -inf forbids a token, if another of its row is left.
         """
         best, best_token = _best(logits)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -63,11 +59,8 @@ class SamplingRule:
     ) -> Int64[Tensor, "*batch"]:
         """Choose one token for every row of ``logits``; a greedy rule takes the argmax and draws nothing.
 
-        The same generator state gives the same tokens: every row takes one uniform number from the generator, in order.
-
-        Args:
-            logits: As for :meth:`distribution`.
-            generator: Where the randomness comes from, as :meth:`generator` makes it; None for torch's global one.
+        The same state of ``generator``, by default torch's global one, gives the same tokens: every row takes one
+        uniform number, in order.
         """
         if self.greedy:
             return _best(logits)[1]

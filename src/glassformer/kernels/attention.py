@@ -32,12 +32,7 @@ def weights_of_scores(
 ) -> Float[Tensor, "*batch query key"]:
     """``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over allowed keys; 0 for other keys.
 
-    A row without an allowed key is 0.
-
-    Args:
-        scores: Scaled scores.
-        allowed: True where a query may attend to a key; broadcast to the scores.
-        sink: One more logit of each query; without it this is the softmax.
+    A row without an allowed key is 0. Without a sink, one more logit of each query, this is the softmax.
     """
     if sink is not None:
         logit = sink.to(scores.dtype)[..., None].expand(*scores.shape[:3], 1)

@@ -204,15 +204,10 @@ class Cache:
     def begin(
         self, batch: int, new: int, padding: Bool[Tensor, "batch position"] | None
     ) -> Bool[Tensor, "batch key"] | None:
-        """Prepare for ``new`` more positions of ``batch`` texts.
+        """Prepare for ``new`` more positions of ``batch`` texts, which are about to be appended to every layer.
 
-        Args:
-            batch: Number of texts.
-            new: Positions that are about to be appended to every layer.
-            padding: True where a new position is real; all are when None.
-
-        Returns:
-            The same for every position so far, the new ones included; None if all are real.
+        ``padding`` is True where a new position is real; None: all are. The result is the same for every position so
+        far, the new ones included.
         """
         keys = self.layers[0].keys
         require(batch == len(keys), f"{batch} texts", f"{len(keys)}, as the cache was made for", "Make a new cache.")

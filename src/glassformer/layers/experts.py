@@ -83,11 +83,7 @@ class Score(nn.Linear):
 class Router(nn.Module):
     """Chooses ``top_k`` of ``num_experts`` for each token and weighs them by a softmax over the chosen scores.
 
-    Args:
-        hidden_dim: Width of a token.
-        num_experts: Experts to choose from.
-        top_k: Experts per token.
-        bias: Give the scores a bias (gpt-oss).
+    gpt-oss's scores have a bias.
 
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088, section 2.1.
     """

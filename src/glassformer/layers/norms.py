@@ -17,10 +17,6 @@ class RMSNorm(nn.RMSNorm):
 
     The same as :class:`torch.nn.RMSNorm` over the last axis, computed in float32 or wider as there.
 
-    Args:
-        hidden_dim: Width of a position.
-        eps: Added to the mean square, above 0.
-
     Source: Zhang and Sennrich 2019, arXiv 1910.07467.
     """
 

@@ -31,9 +31,6 @@ class Decoder(nn.Module):
     Initialisation: see :func:`~glassformer.layers.blocks.initialise`; the embedding is normal with standard
     deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output projection as well.
 
-    Args:
-        config: See :class:`DecoderConfig`.
-
     Shape: tokens ``[batch, position]`` to logits ``[batch, position, vocab]``.
 
     Example:
@@ -72,11 +69,8 @@ class Decoder(nn.Module):
         """The decoder of a directory or of a model on the Hugging Face hub, such as ``"openai/gpt-oss-20b"``.
 
         The families of :mod:`glassformer.checkpoints.families`, gpt-oss in Hugging Face's and OpenAI's layout, Mixtral,
-        and what :meth:`save_pretrained` wrote.
-
-        Args:
-            source: A directory, or a name on the hub.
-            options: Those of :func:`glassformer.checkpoints.decoders.load_decoder`.
+        and what :meth:`save_pretrained` wrote. Options are those of
+        :func:`glassformer.checkpoints.decoders.load_decoder`.
         """
         # Found by name, as checkpoints imports models.
         decoder: Decoder = pkgutil.resolve_name("glassformer.checkpoints.decoders:load_decoder")(source, **options)
@@ -84,11 +78,8 @@ class Decoder(nn.Module):
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
         """Write a directory that other programs read with the same logits: as the family that the decoder was loaded
-        from, as another that has all its parts, or as gpt-oss or Mixtral.
-
-        Args:
-            directory: The directory to make. It is complete or absent, whatever happens.
-            options: Those of :func:`glassformer.checkpoints.decoders.save_decoder`.
+        from, as another that has all its parts, or as gpt-oss or Mixtral. It is complete or absent, whatever happens.
+        Options are those of :func:`glassformer.checkpoints.decoders.save_decoder`.
         """
         pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)
 

@@ -102,9 +102,6 @@ class Encoder(nn.Module):
     enter the residual stream with a size of about 1, or ``hidden_dim ** -0.5`` where a norm follows; the head is
     normal with standard deviation ``HEAD_STD``, so that initial predictions are close to uniform.
 
-    Args:
-        config: See :class:`EncoderConfig`.
-
     Shape: tokens ``[batch, position]`` to logits ``[batch, num_classes]``.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762; Devlin et al. 2018, arXiv 1810.04805 (BERT).
@@ -128,11 +125,8 @@ class Encoder(nn.Module):
     @classmethod
     def from_pretrained(cls, source: str | Path, **options: Any) -> Encoder:
         """The encoder of a directory or of a model on the Hugging Face hub, such as
-        ``"sentence-transformers/all-MiniLM-L6-v2"``.
-
-        Args:
-            source: A directory, or a name on the hub.
-            options: Those of :func:`glassformer.checkpoints.bert.load_encoder`.
+        ``"sentence-transformers/all-MiniLM-L6-v2"``; options are those of
+        :func:`glassformer.checkpoints.bert.load_encoder`.
         """
         encoder: Encoder = pkgutil.resolve_name("glassformer.checkpoints.bert:load_encoder")(source, **options)
         return encoder
@@ -194,17 +188,13 @@ class Encoder(nn.Module):
     def pool(
         self, hidden: Float[Tensor, "batch position hidden_dim"], real: Bool[Tensor, "batch position"] | None = None
     ) -> Float[Tensor, "batch hidden_dim"]:
-        """One vector for each text, as ``config.pooling`` says::
+        """One vector for each text of what :meth:`hidden` returned, as ``config.pooling`` says::
 
             mean   sum over real positions of hidden / number of real positions
             max    the maximum of each coordinate over real positions
             cls    hidden of the first position
 
-        A text without any real position gives zeros from the first two.
-
-        Args:
-            hidden: What :meth:`hidden` returned.
-            real: True where a token is real; all are when None.
+        All are real when ``real`` is None. A text without any real position gives zeros from the first two.
         """
         if self.config.pooling == "cls":
             return hidden[:, 0]

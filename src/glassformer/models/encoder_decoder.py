@@ -116,9 +116,6 @@ class EncoderDecoder(nn.Module):
     enter the residual stream with a size of about 1; the output projection is normal with standard deviation
     ``OUTPUT_STD``, so that initial predictions are close to uniform.
 
-    Args:
-        config: See :class:`EncoderDecoderConfig`.
-
     Source: Vaswani et al. 2017, arXiv 1706.03762; Lee et al. 2019, "Set Transformer", arXiv 1810.00825 (sets).
     """
 

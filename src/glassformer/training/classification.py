@@ -86,16 +86,7 @@ class ClassificationTask:
         seed: int = 0,
         **options: Any,
     ) -> ClassificationTask:
-        """The task of labelled texts.
-
-        Args:
-            train: The examples to learn from, whose order follows from ``seed``.
-            held_out: The examples on which ``evaluate`` measures.
-            encode: The token ids of a text.
-            pad_id: The token that fills up short rows.
-            seed: Of the order of the batches.
-            options: Further arguments of the class, by name.
-        """
+        """The task of labelled texts, whose order follows from ``seed``; options are further arguments of the class."""
         learned, measured = (
             TextBatches([encode(each.text) for each in part], [each.label for each in part], pad_id, seed=seed)
             for part in (train, held_out)

@@ -50,12 +50,7 @@ def read_records(path: Path, until_step: int) -> list[Record]:
 
 
 class MetricsFile:
-    """A file with one JSON object a line, appended and flushed record by record.
-
-    Args:
-        path: The file. What it held is replaced by ``records``.
-        records: The records of the run so far.
-    """
+    """A file with one JSON object a line, appended and flushed; what it held is replaced by the run's ``records``."""
 
     def __init__(self, path: Path, records: list[Record]) -> None:
         write_text(path, "".join(_line(record) for record in records))
@@ -76,12 +71,7 @@ class MetricsFile:
 
 
 class TensorBoard:
-    """Scalars for TensorBoard: ``train/loss``, ``evaluation/accuracy`` and so on.
-
-    Args:
-        directory: Where the event files go.
-        from_step: Earlier files' scalars after this step are superseded.
-    """
+    """Scalars for TensorBoard: ``train/loss`` and so on. Those of earlier files after ``from_step`` are superseded."""
 
     def __init__(self, directory: Path, from_step: int) -> None:
         with naming_extras():

@@ -111,11 +111,7 @@ def num_examples(batch: Batch) -> int:
 
 
 def shares(batch: Batch, parts: int) -> list[Batch | None]:
-    """Cut ``batch`` into ``parts`` runs of examples whose lengths differ by at most one.
-
-    Returns:
-        The shares in order. With fewer examples than parts some are None.
-    """
+    """``batch`` in ``parts`` runs of examples whose lengths differ by at most one; None where there is no example."""
     require_positive(parts=parts)
     size = num_examples(batch)
     bounds = [size * part // parts for part in range(parts + 1)]

@@ -12,13 +12,8 @@ class BlockLinear(nn.Linear):
     """A linear layer whose weights are blocks of the file, for inference and for gradients of activations.
 
     Products are those of the model in the file: activations are not rounded to 8 bits. ``weight`` is the expanded
-    matrix in float32, made anew at each use; it has no gradient.
-
-    Args:
-        in_features: Width of the input, a multiple of the format's block.
-        out_features: Width of the output.
-        kind: A format of :data:`~glassformer.kernels.blocks.KINDS`.
-        bias: Whether there is a bias.
+    matrix in float32, made anew at each use; it has no gradient. ``kind`` is one of
+    :data:`~glassformer.kernels.blocks.KINDS`, whose block divides ``in_features``.
 
     Shape: ``[..., in_features]`` to ``[..., out_features]``.
     """
@@ -46,13 +41,7 @@ class BlockLinear(nn.Linear):
 
 
 class BlockEmbedding(nn.Embedding):
-    """An embedding whose rows are blocks of the file, expanded when they are looked up.
-
-    Args:
-        num_embeddings: Rows.
-        embedding_dim: Their width, a multiple of the format's block.
-        kind: A format of :data:`~glassformer.kernels.blocks.KINDS`.
-    """
+    """An embedding whose rows are blocks of the file, expanded when they are looked up; see :class:`BlockLinear`."""
 
     blocks: Tensor
 
