@@ -32,7 +32,7 @@ def types() -> dict[str, Any]:
     models[state.State, "serialization"] = None
     _, definitions = models_json_schema(list(models), ref_template="#/components/schemas/{model}")
     info = {"title": "The glassformer explorer", "version": "1"}
-    return {"openapi": "3.1.0", "info": info, "paths": {}, "components": {"schemas": definitions["$defs"]}}
+    return {"openapi": "3.1.0", "info": info, "paths": {}, "components": {"schemas": _bare(definitions["$defs"])}}
 
 
 def contract() -> dict[str, Any]:
@@ -51,12 +51,13 @@ def contract() -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """The schema without titles and descriptions. The state has no field of these names."""
+    """The schema without titles and descriptions, which the models in Python have. A field of such a name stays."""
     if isinstance(schema, list):
         return [_bare(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: _bare(each) for name, each in schema.items() if name not in ("title", "description")}
+    texts = {name for name in ("title", "description") if isinstance(schema.get(name), str)}
+    return {name: _bare(each) for name, each in schema.items() if name not in texts}
 
 
 def main(arguments: list[str]) -> int:

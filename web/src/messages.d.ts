@@ -7,582 +7,249 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /**
-         * Ask
-         * @description A model and its input.
-         */
         Ask: {
-            /** Model */
             model: string;
-            /** Text */
             text: string;
-            /**
-             * Source
-             * @default null
-             */
+            /** @default null */
             source: string[] | null;
-            /**
-             * Order
-             * @default null
-             */
+            /** @default null */
             order: number[] | null;
             /** @default null */
             weights: components["schemas"]["HeadWeightsMessage"] | null;
             /** @default null */
             changes: components["schemas"]["Changes"] | null;
         };
-        /**
-         * AskAttempt
-         * @description A request to read a program that was written for the task of a compiled one, and to compare the two.
-         */
         AskAttempt: {
-            /** Model */
             model: string;
-            /** Program */
             program: string;
-            /** Text */
             text: string;
         };
-        /**
-         * AskCheck
-         * @description A request to run weights and to prove or refute them.
-         */
         AskCheck: {
-            /** Model */
             model: string;
             weights: components["schemas"]["HeadWeightsMessage"];
-            /** Text */
             text: string;
         };
-        /**
-         * AskContributions
-         * @description A request for what each part of a model adds to a logit.
-         */
         AskContributions: {
             ask: components["schemas"]["Ask"];
-            /**
-             * Place
-             * @default null
-             */
+            /** @default null */
             place: number | null;
-            /**
-             * Target
-             * @default null
-             */
+            /** @default null */
             target: number | null;
-            /**
-             * Other
-             * @default null
-             */
+            /** @default null */
             other: number | null;
         };
-        /**
-         * AskDetect
-         * @description A request for what each head of a decoder looks for.
-         */
         AskDetect: {
-            /** Model */
             model: string;
         };
-        /**
-         * AskExperts
-         * @description A request for the expert choices of a run.
-         */
         AskExperts: {
-            /** Run */
             run: string;
         };
-        /**
-         * AskFind
-         * @description A request for a token of a decoder's vocabulary by its text.
-         */
         AskFind: {
-            /** Model */
             model: string;
-            /** Text */
             text: string;
         };
-        /**
-         * AskHead
-         * @description A request for the design of a head.
-         */
         AskHead: {
-            /** Model */
             model: string;
         };
-        /**
-         * AskLens
-         * @description A request for what the residual stream predicts after each layer, at all positions.
-         */
         AskLens: {
             ask: components["schemas"]["Ask"];
-            /**
-             * Place
-             * @default null
-             */
+            /** @default null */
             place: number | null;
-            /**
-             * Target
-             * @default null
-             */
+            /** @default null */
             target: number | null;
-            /**
-             * First
-             * @default 0
-             */
+            /** @default 0 */
             first: number;
         };
-        /**
-         * AskMeasures
-         * @description A request for the measures of a stack.
-         */
         AskMeasures: {
-            /** Run */
             run: string;
-            /**
-             * Part
-             * @enum {string}
-             */
+            /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
         };
-        /**
-         * AskNext
-         * @description A request for the next token's distribution under a sampling rule.
-         */
         AskNext: {
-            /** Model */
             model: string;
-            /** Text */
             text: string;
-            /**
-             * Temperature
-             * @default 1
-             */
+            /** @default 1 */
             temperature: number;
-            /**
-             * Top K
-             * @default null
-             */
+            /** @default null */
             top_k: number | null;
-            /**
-             * Top P
-             * @default 1
-             */
+            /** @default 1 */
             top_p: number;
         };
-        /**
-         * AskPage
-         * @description A request to save the page: its state, as the words of the address.
-         */
         AskPage: {
-            /** State */
             state: {
                 [key: string]: string;
             };
         };
-        /**
-         * AskPatches
-         * @description A request to run a second text with one place at a time as in the first, ``ask``. It is continued as a sweep.
-         */
         AskPatches: {
             ask: components["schemas"]["Ask"];
-            /**
-             * Place
-             * @default null
-             */
+            /** @default null */
             place: number | null;
-            /**
-             * Target
-             * @default null
-             */
+            /** @default null */
             target: number | null;
-            /** Second */
             second: string;
-            /**
-             * Other
-             * @default null
-             */
+            /** @default null */
             other: number | null;
-            /**
-             * Done
-             * @default null
-             */
+            /** @default null */
             done: number | null;
         };
-        /**
-         * AskProgram
-         * @description A request for a compiled program on the text of a run.
-         */
         AskProgram: {
-            /** Run */
             run: string;
         };
-        /**
-         * AskProof
-         * @description A request to verify a compiled program.
-         */
         AskProof: {
-            /** Model */
             model: string;
         };
-        /**
-         * AskRows
-         * @description The attention weights of one query in every layer and head, or in one. Answer: float32 [layer, head, key].
-         */
         AskRows: {
-            /** Run */
             run: string;
-            /**
-             * Part
-             * @enum {string}
-             */
+            /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
-            /** Query */
             query: number;
-            /**
-             * Layer
-             * @default null
-             */
+            /** @default null */
             layer: number | null;
-            /**
-             * Head
-             * @default null
-             */
+            /** @default null */
             head: number | null;
-            /**
-             * Passed
-             * @default false
-             */
+            /** @default false */
             passed: boolean;
         };
-        /**
-         * AskScramble
-         * @description A request to reorder an encoder-decoder's source, in one way or in all.
-         */
         AskScramble: {
-            /** Model */
             model: string;
-            /** Text */
             text: string;
-            /** Source */
             source: string[];
-            /**
-             * Order
-             * @default null
-             */
+            /** @default null */
             order: number[] | null;
         };
-        /**
-         * AskSteps
-         * @description A request to continue a text.
-         */
         AskSteps: {
-            /** Model */
             model: string;
-            /** Text */
             text: string;
-            /**
-             * Temperature
-             * @default 1
-             */
+            /** @default 1 */
             temperature: number;
-            /**
-             * Top K
-             * @default null
-             */
+            /** @default null */
             top_k: number | null;
-            /**
-             * Top P
-             * @default 1
-             */
+            /** @default 1 */
             top_p: number;
-            /**
-             * Seed
-             * @default 0
-             */
+            /** @default 0 */
             seed: number;
-            /**
-             * Steps
-             * @default 1
-             */
+            /** @default 1 */
             steps: number;
-            /**
-             * First
-             * @default null
-             */
+            /** @default null */
             first: number | null;
         };
-        /**
-         * AskSweep
-         * @description A request to remove every head, one at a time. Each call computes for a moment and gives what is known by then:
-         *     call again with the answer's ``done`` until that is its ``total``. A sweep that is not asked for any more stops.
-         */
         AskSweep: {
             ask: components["schemas"]["Ask"];
-            /**
-             * Place
-             * @default null
-             */
+            /** @default null */
             place: number | null;
-            /**
-             * Target
-             * @default null
-             */
+            /** @default null */
             target: number | null;
-            /**
-             * Other
-             * @default null
-             */
+            /** @default null */
             other: number | null;
-            /**
-             * Done
-             * @default null
-             */
+            /** @default null */
             done: number | null;
         };
-        /**
-         * AskTile
-         * @description A request for a part of an attention matrix: ``TILE`` x ``TILE`` cells, fewer at the edge.
-         *
-         *     At level l a cell is the maximum of 2**l x 2**l neighbouring weights; level 0 is the matrix itself. Tile (row,
-         *     column) begins at cell (row * TILE, column * TILE) of its level. Answer: float32 [rows, columns].
-         */
         AskTile: {
-            /** Run */
             run: string;
-            /**
-             * Part
-             * @enum {string}
-             */
+            /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
-            /** Layer */
             layer: number;
-            /** Head */
             head: number;
-            /**
-             * Level
-             * @default 0
-             */
+            /** @default 0 */
             level: number;
-            /**
-             * Row
-             * @default 0
-             */
+            /** @default 0 */
             row: number;
-            /**
-             * Column
-             * @default 0
-             */
+            /** @default 0 */
             column: number;
-            /**
-             * Passed
-             * @default false
-             */
+            /** @default false */
             passed: boolean;
         };
-        /**
-         * AskWhatIf
-         * @description A request for an output with and without changes of the model.
-         */
         AskWhatIf: {
-            /**
-             * Removed
-             * @default []
-             */
+            /** @default [] */
             removed: components["schemas"]["RemovedHead"][];
-            /**
-             * Forbidden
-             * @default []
-             */
+            /** @default [] */
             forbidden: components["schemas"]["ForbiddenEdge"][];
             /** @default null */
             steer: components["schemas"]["Steering"] | null;
-            /**
-             * Swaps
-             * @default []
-             */
+            /** @default [] */
             swaps: components["schemas"]["ReplacedExpert"][];
             /** @default null */
             patch: components["schemas"]["PatchedPlace"] | null;
             ask: components["schemas"]["Ask"];
-            /**
-             * Place
-             * @default null
-             */
+            /** @default null */
             place: number | null;
-            /**
-             * Target
-             * @default null
-             */
+            /** @default null */
             target: number | null;
-            /**
-             * Other
-             * @default null
-             */
+            /** @default null */
             other: number | null;
         };
-        /**
-         * Attempt
-         * @description A written program on a text, and whether it does the task; see ``programs.written.Comparison``.
-         */
         Attempt: {
-            /** Tokens */
             tokens: string[];
-            /** Outputs */
             outputs: string[] | null;
-            /** Definition */
             definition: string[] | null;
-            /** Right */
             right: boolean[] | null;
-            /**
-             * Verdict
-             * @enum {string}
-             */
+            /** @enum {string} */
             verdict: "holds" | "fails" | "undecided";
-            /**
-             * Rests On
-             * @enum {string}
-             */
+            /** @enum {string} */
             rests_on: "every sequence" | "samples";
-            /** Num Checked */
             num_checked: number;
-            /** Num Possible */
             num_possible: number;
             counterexample: components["schemas"]["ProgramFailure"] | null;
             fault: components["schemas"]["Refusal"] | null;
         };
-        /**
-         * Attention
-         * @description One stack of attentions of a run: ``layers`` matrices of ``heads`` heads each.
-         */
         Attention: {
-            /**
-             * Part
-             * @enum {string}
-             */
+            /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
-            /** Label */
             label: string;
-            /** Layers */
             layers: number;
-            /** Heads */
             heads: number;
-            /** Queries */
             queries: number;
-            /** Keys */
             keys: number;
-            /**
-             * Queries Are
-             * @enum {string}
-             */
+            /** @enum {string} */
             queries_are: "tokens" | "source";
-            /**
-             * Keys Are
-             * @enum {string}
-             */
+            /** @enum {string} */
             keys_are: "tokens" | "source";
-            /** Causal */
             causal: boolean;
-            /** Windows */
             windows: (number | null)[];
-            /** Sinks */
             sinks: boolean;
         };
-        /**
-         * Candidate
-         * @description A possible next token.
-         */
         Candidate: {
-            /** Id */
             id: number;
-            /** Token */
             token: string;
-            /** Logit */
             logit: number;
-            /** Plain */
             plain: number;
-            /** Tempered */
             tempered: number;
-            /** Final */
             final: number;
-            /** Kept */
             kept: boolean;
-            /** Obeys */
             obeys: boolean | null;
         };
-        /**
-         * Catalogue
-         * @description Every model, in the order in which they are listed.
-         */
         Catalogue: {
-            /** Models */
             models: components["schemas"]["ModelCard"][];
-            /** Version */
             version: string;
         };
-        /**
-         * CertificateMessage
-         * @description What is proved about the weights; see ``handcraft.verification.Certificate``.
-         */
         CertificateMessage: {
-            /**
-             * Verdict
-             * @enum {string}
-             */
+            /** @enum {string} */
             verdict: "holds" | "fails" | "undecided";
-            /** Rests On */
             rests_on: string;
-            /** Criterion */
             criterion: string;
-            /** Num Checked */
             num_checked: number;
-            /** Num Possible */
             num_possible: number;
-            /** Num Right */
             num_right: number;
-            /** Num Outputs */
             num_outputs: number;
-            /** Largest Error */
             largest_error: number;
-            /** Margin */
             margin: number | null;
-            /** Bound */
             bound: number | null;
             counterexample: components["schemas"]["FailureMessage"] | null;
-            /** Text */
             text: string;
         };
-        /**
-         * Changes
-         * @description Changes of a model.
-         */
         Changes: {
-            /**
-             * Removed
-             * @default []
-             */
+            /** @default [] */
             removed: components["schemas"]["RemovedHead"][];
-            /**
-             * Forbidden
-             * @default []
-             */
+            /** @default [] */
             forbidden: components["schemas"]["ForbiddenEdge"][];
             /** @default null */
             steer: components["schemas"]["Steering"] | null;
-            /**
-             * Swaps
-             * @default []
-             */
+            /** @default [] */
             swaps: components["schemas"]["ReplacedExpert"][];
             /** @default null */
             patch: components["schemas"]["PatchedPlace"] | null;
         };
-        /**
-         * Check
-         * @description All intermediate values for one sequence, and what is proved about the weights for all sequences.
-         */
         Check: {
-            /** Tokens */
             tokens: string[];
             inputs: components["schemas"]["Numbers"];
             K: components["schemas"]["Numbers"];
@@ -592,921 +259,410 @@ export interface components {
             weights: components["schemas"]["Numbers"];
             outputs: components["schemas"]["Numbers"];
             targets: components["schemas"]["Numbers"];
-            /** Reads */
             reads: string[];
-            /** Wanted */
             wanted: string[];
-            /** Right */
             right: boolean[];
             certificate: components["schemas"]["CertificateMessage"];
         };
-        /**
-         * Contribution
-         * @description What one part adds.
-         */
         Contribution: {
-            /** Name */
             name: string;
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "embedding" | "head" | "ffn" | "expert" | "bias" | "interventions";
-            /** Part */
             part: ("self" | "encoder" | "decoder" | "cross") | null;
-            /** Layer */
             layer: number | null;
-            /** Number */
             number: number | null;
-            /** Value */
             value: number;
         };
-        /**
-         * Contributions
-         * @description A logit, or a difference of two, as the sum over the parts of a model; see ``observe.lens.direct_logits``.
-         */
         Contributions: {
-            /** Target */
             target: number;
-            /** Name */
             name: string;
-            /** Other */
             other: number | null;
-            /** Other Name */
             other_name: string | null;
-            /** Total */
             total: number;
-            /** Parts */
             parts: components["schemas"]["Contribution"][];
         };
-        /**
-         * Detected
-         * @description The mean weights, [layer][head], of a decoder's heads on four kinds of keys, for random tokens that are read
-         *     twice; see :class:`~glassformer.observe.detectors.HeadScores`. They are of the model, whatever text is shown.
-         */
         Detected: {
-            /** Previous */
             previous: number[][];
-            /** First */
             first: number[][];
-            /** Duplicate */
             duplicate: number[][];
-            /** Induction */
             induction: number[][];
         };
-        /**
-         * ExpertLayer
-         * @description The choices of one layer's router.
-         */
         ExpertLayer: {
-            /** Layer */
             layer: number;
-            /** Choices */
             choices: number[][];
-            /** Shares */
             shares: number[][];
-            /** Probabilities */
             probabilities: number[][];
-            /** Load */
             load: number[];
         };
-        /**
-         * Experts
-         * @description The experts that every token was routed to.
-         */
         Experts: {
-            /** Num Experts */
             num_experts: number;
-            /** Top K */
             top_k: number;
-            /** Layers */
             layers: components["schemas"]["ExpertLayer"][];
         };
-        /**
-         * FailureMessage
-         * @description One wrong output; see ``handcraft.verification.Failure``.
-         */
         FailureMessage: {
-            /** Sequence */
             sequence: string;
-            /** Position */
             position: number;
-            /** Output */
             output: number[];
-            /** Target */
             target: number[];
-            /** Error */
             error: number;
         };
-        /**
-         * ForbiddenEdge
-         * @description A key that a query may not attend to.
-         */
         ForbiddenEdge: {
-            /**
-             * Part
-             * @enum {string}
-             */
+            /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
-            /** Layer */
             layer: number | null;
-            /** Head */
             head: number | null;
-            /** Query */
             query: number;
-            /** Key */
             key: number;
         };
-        /**
-         * Found
-         * @description The first token of a text that follows another one.
-         */
         Found: {
-            /** Id */
             id: number;
-            /** Name */
             name: string;
-            /** Whole */
             whole: boolean;
         };
-        /**
-         * Head
-         * @description A task and the weights designed for it.
-         */
         Head: {
-            /** Task */
             task: string;
-            /** Summary */
             summary: string;
-            /** Letters */
             letters: string[];
-            /** Has Cls */
             has_cls: boolean;
-            /** Max Len */
             max_len: number;
             weights: components["schemas"]["HeadWeightsMessage"];
-            /** Inputs */
             inputs: string[];
-            /** Positions */
             positions: string[];
-            /** Why */
             why: {
                 [key: string]: string;
             };
         };
-        /**
-         * HeadPlace
-         * @description A head of the stack that is shown.
-         */
         HeadPlace: {
-            /** Layer */
             layer: number;
-            /** Head */
             head: number;
         };
-        /**
-         * HeadSweep
-         * @description The log-odds of a token or class without each head: ``log(p / (1 - p))``, or ``log(p / q)`` over another one.
-         */
         HeadSweep: {
-            /** Target */
             target: number;
-            /** Name */
             name: string;
-            /** Other */
             other: number | null;
-            /** Other Name */
             other_name: string | null;
-            /** Before */
             before: number;
-            /** Stacks */
             stacks: components["schemas"]["SweptStack"][];
-            /** Done */
             done: number;
-            /** Total */
             total: number;
         };
-        /**
-         * HeadWeightsMessage
-         * @description The matrices of a hand-designed head.
-         */
         HeadWeightsMessage: {
-            /** Km */
             Km: number[][];
-            /** Qm */
             Qm: number[][];
-            /** Vm */
             Vm: number[][];
-            /**
-             * Pos
-             * @default null
-             */
+            /** @default null */
             pos: number[][] | null;
         };
-        /**
-         * Lens
-         * @description The probabilities that the output projection gives after each layer. Of a classifier there is one position.
-         */
         Lens: {
-            /** Target */
             target: number;
-            /** Name */
             name: string;
-            /** First */
             first: number;
-            /** Stages */
             stages: string[];
-            /** Positions */
             positions: string[];
-            /** Names */
             names: string[][];
-            /** Probabilities */
             probabilities: number[][];
-            /** Targets */
             targets: number[][];
         };
-        /**
-         * Measures
-         * @description Measures and thumbnails of every head of a stack: all lists are [layer][head].
-         *
-         *     The measures of a head with weights that are not finite, as after a diverged training, are None.
-         */
         Measures: {
-            /** Entropy */
             entropy: (number | null)[][];
-            /** Distance */
             distance: (number | null)[][] | null;
-            /** Sink */
             sink: (number | null)[][] | null;
-            /** Most Read */
             most_read: number[][];
-            /** On One */
             on_one: (number | null)[][];
-            /** Passed */
             passed: (number | null)[][] | null;
-            /** Thumbnails */
             thumbnails: number[][][][];
         };
-        /**
-         * ModelCard
-         * @description The description of a model.
-         */
         ModelCard: {
-            /** Name */
             name: string;
-            /** Title */
             title: string;
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "head" | "program" | "encoder" | "encoder_decoder" | "decoder";
-            /** About */
             about: string;
-            /** Views */
             views: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch")[];
-            /** Text */
             text: string;
-            /**
-             * Source
-             * @default null
-             */
+            /** @default null */
             source: string[] | null;
-            /**
-             * Samples
-             * @default []
-             */
+            /** @default [] */
             samples: string[];
-            /**
-             * Second
-             * @default
-             */
+            /** @default  */
             second: string;
-            /** Input Help */
             input_help: string;
-            /**
-             * Words
-             * @default null
-             */
+            /** @default null */
             words: string[] | null;
-            /**
-             * Layer
-             * @default 0
-             */
+            /** @default 0 */
             layer: number;
-            /**
-             * Head
-             * @default 0
-             */
+            /** @default 0 */
             head: number;
-            /**
-             * Blank
-             * @default
-             */
+            /** @default  */
             blank: string;
-            /**
-             * Origin
-             * @enum {string}
-             */
+            /** @enum {string} */
             origin: "shipped" | "run" | "given";
         };
-        /**
-         * Next
-         * @description The distribution of the next token.
-         */
         Next: {
-            /** Tokens */
             tokens: string[];
-            /** Candidates */
             candidates: components["schemas"]["Candidate"][];
-            /** Rest */
             rest: number;
-            /** Rest Plain */
             rest_plain: number;
-            /** Kept */
             kept: number;
-            /** Entropy */
             entropy: number;
-            /** Rule */
             rule: string | null;
         };
-        /**
-         * Nothing
-         * @description A request without fields.
-         */
         Nothing: Record<string, never>;
-        /**
-         * Numbers
-         * @description A matrix with names of its rows and columns.
-         */
         Numbers: {
-            /** Rows */
             rows: string[];
-            /** Columns */
             columns: string[];
-            /** Cells */
             cells: number[][];
         };
-        /**
-         * Outcome
-         * @description A possible next token, or a class.
-         */
         Outcome: {
-            /** Id */
             id: number;
-            /** Name */
             name: string;
-            /** Before */
             before: number;
-            /** After */
             after: number;
         };
-        /**
-         * PatchedPlace
-         * @description The residual stream after a layer at one position, as it is where the model reads another text.
-         */
         PatchedPlace: {
-            /** Text */
             text: string;
-            /** Layer */
             layer: number;
-            /** Position */
             position: number;
         };
-        /**
-         * Patches
-         * @description The log-odds of a token or class after a second text with one place of the residual stream as in the first.
-         */
         Patches: {
-            /** Target */
             target: number;
-            /** Name */
             name: string;
-            /** Other */
             other: number | null;
-            /** Other Name */
             other_name: string | null;
-            /** Tokens */
             tokens: string[];
-            /** Second Tokens */
             second_tokens: string[];
-            /** First */
             first: number;
-            /** Second */
             second: number;
-            /** Patched */
             patched: (number | null)[][];
-            /** Done */
             done: number;
-            /** Total */
             total: number;
         };
-        /**
-         * Program
-         * @description A compiled program on a text.
-         */
         Program: {
-            /** Stages */
             stages: string[];
-            /** Parts */
             parts: components["schemas"]["ProgramPart"][];
-            /** Heads */
             heads: components["schemas"]["ProgramHead"][];
-            /** Variables */
             variables: components["schemas"]["ProgramVariable"][];
-            /** Stream */
             stream: number[][][];
-            /** Outputs */
             outputs: string[];
-            /** Definition */
             definition: string[] | null;
-            /** Right */
             right: boolean[] | null;
-            /** Num Parameters */
             num_parameters: number;
         };
-        /**
-         * ProgramFailure
-         * @description One wrong output.
-         */
         ProgramFailure: {
-            /** Text */
             text: string;
-            /** Position */
             position: number;
-            /** Wanted */
             wanted: string;
-            /** Found */
             found: string;
         };
-        /**
-         * ProgramHead
-         * @description A head of a compiled program.
-         */
         ProgramHead: {
-            /** Layer */
             layer: number;
-            /** Head */
             head: number;
-            /** Select */
             select: string;
-            /** Writes */
             writes: string[];
-            /** Weights */
             weights: number[][];
-            /** Sink */
             sink: number[] | null;
         };
-        /**
-         * ProgramPart
-         * @description A variable or a selector of a program; see ``programs.graph.Node``.
-         */
         ProgramPart: {
-            /** Name */
             name: string;
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "input" | "function" | "select" | "combined" | "aggregate" | "width";
-            /** Sources */
             sources: number[];
-            /** Domain */
             domain: string;
-            /** Values */
             values: string[];
         };
-        /**
-         * ProgramVariable
-         * @description A variable in the residual stream; see ``programs.parts.StreamVariable``.
-         */
         ProgramVariable: {
-            /** Name */
             name: string;
-            /** Born */
             born: number;
-            /** Read */
             read: number;
-            /** Coordinates */
             coordinates: number[];
-            /** Values */
             values: string[];
         };
-        /**
-         * Proof
-         * @description What is proved about a compiled program; see ``programs.certificate.ProgramCertificate``.
-         */
         Proof: {
-            /**
-             * Verdict
-             * @enum {string}
-             */
+            /** @enum {string} */
             verdict: "holds" | "fails" | "undecided";
-            /** Rests On */
             rests_on: string;
-            /** Dtype */
             dtype: string;
-            /** Num Checked */
             num_checked: number;
-            /** Num Different */
             num_different: number;
-            /** Num Possible */
             num_possible: number;
-            /** Num Wrong */
             num_wrong: number;
-            /** Largest Error */
             largest_error: number | null;
-            /** Bound */
             bound: number | null;
-            /** Allowed */
             allowed: number | null;
             counterexample: components["schemas"]["ProgramFailure"] | null;
         };
-        /**
-         * Refusal
-         * @description The reason why a request was not answered.
-         */
         Refusal: {
-            /** Got */
             got: string;
-            /** Expected */
             expected: string;
-            /** Fix */
             fix: string;
         };
-        /**
-         * RemovedHead
-         * @description A head whose output is set to 0.
-         */
         RemovedHead: {
-            /**
-             * Part
-             * @enum {string}
-             */
+            /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
-            /** Layer */
             layer: number;
-            /** Head */
             head: number;
         };
-        /**
-         * ReplacedExpert
-         * @description An expert that gets no tokens.
-         */
         ReplacedExpert: {
-            /** Layer */
             layer: number;
-            /** Expert */
             expert: number;
-            /** Instead */
             instead: number | null;
         };
-        /**
-         * Run
-         * @description A model's forward pass on a text. The same request gives the same name and the same numbers.
-         */
         Run: {
-            /** Run */
             run: string;
             ask: components["schemas"]["Ask"];
-            /** Tokens */
             tokens: string[];
-            /** Source */
             source: string[] | null;
-            /** Attentions */
             attentions: components["schemas"]["Attention"][];
             said: components["schemas"]["Said"];
         };
-        /**
-         * Said
-         * @description The output of a model.
-         */
         Said: {
-            /** Headline */
             headline: string;
-            /**
-             * Classes
-             * @default []
-             */
+            /** @default [] */
             classes: [
                 string,
                 number
             ][];
-            /**
-             * Words
-             * @default []
-             */
+            /** @default [] */
             words: string[];
         };
-        /**
-         * Scrambled
-         * @description The effect of one order, or of all.
-         */
         Scrambled: {
-            /** Orders */
             orders: number;
-            /** Exhaustive */
             exhaustive: boolean;
-            /** Largest Change */
             largest_change: number;
-            /** Changed Tokens */
             changed_tokens: number;
-            /** Tolerance */
             tolerance: number;
-            /** Holds */
             holds: boolean;
-            /** Worst */
             worst: number[];
         };
-        /**
-         * Spot
-         * @description A place of the residual stream.
-         */
         Spot: {
-            /** Layer */
             layer: number;
-            /** Position */
             position: number;
         };
-        /**
-         * State
-         * @description What the page shows.
-         */
         State: {
-            /**
-             * Model
-             * @default
-             */
+            /** @default  */
             model: string;
-            /**
-             * View
-             * @default null
-             */
+            /** @default null */
             view: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch") | null;
-            /**
-             * Text
-             * @default null
-             */
+            /** @default null */
             text: string | null;
-            /**
-             * Source
-             * @default null
-             */
+            /** @default null */
             source: string[] | null;
-            /**
-             * Order
-             * @default null
-             */
+            /** @default null */
             order: number[] | null;
-            /**
-             * Part
-             * @default null
-             */
+            /** @default null */
             part: ("self" | "encoder" | "decoder" | "cross") | null;
-            /**
-             * Layer
-             * @default 0
-             */
+            /** @default 0 */
             layer: number;
-            /**
-             * Head
-             * @default 0
-             */
+            /** @default 0 */
             head: number;
             /** @default null */
             versus: components["schemas"]["HeadPlace"] | null;
-            /**
-             * Pinned
-             * @default []
-             */
+            /** @default [] */
             pinned: components["schemas"]["HeadPlace"][];
-            /**
-             * Pin
-             * @default null
-             */
+            /** @default null */
             pin: number | null;
-            /**
-             * Key
-             * @default null
-             */
+            /** @default null */
             key: number | null;
             /**
-             * Shape
              * @default matrix
              * @enum {string}
              */
             shape: "matrix" | "lines" | "words" | "layers" | "heads";
-            /**
-             * Root
-             * @default null
-             */
+            /** @default null */
             root: boolean | null;
             /**
-             * Measure
              * @default pictures
              * @enum {string}
              */
             measure: "pictures" | "entropy" | "distance" | "sink" | "on_one" | "previous" | "first" | "duplicate" | "induction";
-            /**
-             * Passed
-             * @default false
-             */
+            /** @default false */
             passed: boolean;
             /**
-             * Across
              * @default average
              * @enum {string}
              */
             across: "average" | "chosen" | "all";
             /** @default null */
             window: components["schemas"]["Window"] | null;
-            /**
-             * Cells
-             * @default {}
-             */
+            /** @default {} */
             cells: {
                 [key: string]: string;
             };
-            /**
-             * Exercise
-             * @default false
-             */
+            /** @default false */
             exercise: boolean;
-            /**
-             * Attempt
-             * @default null
-             */
+            /** @default null */
             attempt: string | null;
-            /**
-             * Temperature
-             * @default 1
-             */
+            /** @default 1 */
             temperature: number;
-            /**
-             * Topk
-             * @default null
-             */
+            /** @default null */
             topK: number | null;
-            /**
-             * Topp
-             * @default 1
-             */
+            /** @default 1 */
             topP: number;
-            /**
-             * Seed
-             * @default 0
-             */
+            /** @default 0 */
             seed: number;
-            /**
-             * Written
-             * @default []
-             */
+            /** @default [] */
             written: number[];
-            /**
-             * Expertlayer
-             * @default 0
-             */
+            /** @default 0 */
             expertLayer: number;
-            /**
-             * Removed
-             * @default []
-             */
+            /** @default [] */
             removed: components["schemas"]["RemovedHead"][];
-            /**
-             * Forbidden
-             * @default []
-             */
+            /** @default [] */
             forbidden: components["schemas"]["ForbiddenEdge"][];
             /** @default null */
             steer: components["schemas"]["Steering"] | null;
-            /**
-             * Swaps
-             * @default []
-             */
+            /** @default [] */
             swaps: components["schemas"]["ReplacedExpert"][];
-            /**
-             * Place
-             * @default null
-             */
+            /** @default null */
             place: number | null;
-            /**
-             * Second
-             * @default null
-             */
+            /** @default null */
             second: string | null;
             /** @default null */
             spot: components["schemas"]["Spot"] | null;
-            /**
-             * Target
-             * @default null
-             */
+            /** @default null */
             target: number | null;
-            /**
-             * Other
-             * @default null
-             */
+            /** @default null */
             other: number | null;
         };
-        /**
-         * Steering
-         * @description A vector that is added to the residual stream after a layer, at all positions.
-         *
-         *     Its direction is the one that raises the logit of ``toward`` most, or its difference from the logit of ``away``,
-         *     through the final norm's weight.
-         */
         Steering: {
-            /** Layer */
             layer: number;
-            /** Toward */
             toward: number;
-            /** Away */
             away: number | null;
-            /** Strength */
             strength: number;
         };
-        /**
-         * Step
-         * @description One generated token.
-         */
         Step: {
-            /** Token */
             token: string;
-            /** Probability */
             probability: number;
-            /** Obeys */
             obeys: boolean | null;
         };
-        /**
-         * Steps
-         * @description A continuation. Each draw depends on the seed and its position: two requests for one step equal one for two.
-         */
         Steps: {
-            /** Text */
             text: string;
-            /** Steps */
             steps: components["schemas"]["Step"][];
-            /**
-             * Ended
-             * @enum {string}
-             */
+            /** @enum {string} */
             ended: "asked" | "model" | "text" | "read" | "wordless";
         };
-        /**
-         * SweptStack
-         * @description The heads of one stack of attentions.
-         */
         SweptStack: {
-            /**
-             * Part
-             * @enum {string}
-             */
+            /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
-            /** Label */
             label: string;
-            /** After */
             after: (number | null)[][];
-            /** Exact */
             exact: boolean[][];
         };
-        /**
-         * WhatIf
-         * @description An output with and without changes of the model.
-         */
         WhatIf: {
-            /**
-             * Kind
-             * @enum {string}
-             */
+            /** @enum {string} */
             kind: "token" | "class";
-            /** Place */
             place: number | null;
-            /** Target */
             target: number;
-            /** Outcomes */
             outcomes: components["schemas"]["Outcome"][];
-            /** Rest */
             rest: number;
-            /** Rest Before */
             rest_before: number;
-            /** Rest After */
             rest_after: number;
-            /** Distance */
             distance: number;
-            /** Changes */
             changes: string[];
-            /** Offers */
             offers: ("heads" | "edges" | "steer" | "experts" | "sweep" | "lens" | "contributions")[];
         };
-        /**
-         * Window
-         * @description The part of a matrix that is seen: its first query and key, and how many of each.
-         */
         Window: {
-            /** Query */
             query: number;
-            /** Key */
             key: number;
-            /** Size */
             size: number;
         };
     };
@@ -1516,5 +672,74 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type Ask = components['schemas']['Ask'];
+export type AskAttempt = components['schemas']['AskAttempt'];
+export type AskCheck = components['schemas']['AskCheck'];
+export type AskContributions = components['schemas']['AskContributions'];
+export type AskDetect = components['schemas']['AskDetect'];
+export type AskExperts = components['schemas']['AskExperts'];
+export type AskFind = components['schemas']['AskFind'];
+export type AskHead = components['schemas']['AskHead'];
+export type AskLens = components['schemas']['AskLens'];
+export type AskMeasures = components['schemas']['AskMeasures'];
+export type AskNext = components['schemas']['AskNext'];
+export type AskPage = components['schemas']['AskPage'];
+export type AskPatches = components['schemas']['AskPatches'];
+export type AskProgram = components['schemas']['AskProgram'];
+export type AskProof = components['schemas']['AskProof'];
+export type AskRows = components['schemas']['AskRows'];
+export type AskScramble = components['schemas']['AskScramble'];
+export type AskSteps = components['schemas']['AskSteps'];
+export type AskSweep = components['schemas']['AskSweep'];
+export type AskTile = components['schemas']['AskTile'];
+export type AskWhatIf = components['schemas']['AskWhatIf'];
+export type Attempt = components['schemas']['Attempt'];
+export type Attention = components['schemas']['Attention'];
+export type Candidate = components['schemas']['Candidate'];
+export type Catalogue = components['schemas']['Catalogue'];
+export type CertificateMessage = components['schemas']['CertificateMessage'];
+export type Changes = components['schemas']['Changes'];
+export type Check = components['schemas']['Check'];
+export type Contribution = components['schemas']['Contribution'];
+export type Contributions = components['schemas']['Contributions'];
+export type Detected = components['schemas']['Detected'];
+export type ExpertLayer = components['schemas']['ExpertLayer'];
+export type Experts = components['schemas']['Experts'];
+export type FailureMessage = components['schemas']['FailureMessage'];
+export type ForbiddenEdge = components['schemas']['ForbiddenEdge'];
+export type Found = components['schemas']['Found'];
+export type Head = components['schemas']['Head'];
+export type HeadPlace = components['schemas']['HeadPlace'];
+export type HeadSweep = components['schemas']['HeadSweep'];
+export type HeadWeightsMessage = components['schemas']['HeadWeightsMessage'];
+export type Lens = components['schemas']['Lens'];
+export type Measures = components['schemas']['Measures'];
+export type ModelCard = components['schemas']['ModelCard'];
+export type Next = components['schemas']['Next'];
+export type Nothing = components['schemas']['Nothing'];
+export type Numbers = components['schemas']['Numbers'];
+export type Outcome = components['schemas']['Outcome'];
+export type PatchedPlace = components['schemas']['PatchedPlace'];
+export type Patches = components['schemas']['Patches'];
+export type Program = components['schemas']['Program'];
+export type ProgramFailure = components['schemas']['ProgramFailure'];
+export type ProgramHead = components['schemas']['ProgramHead'];
+export type ProgramPart = components['schemas']['ProgramPart'];
+export type ProgramVariable = components['schemas']['ProgramVariable'];
+export type Proof = components['schemas']['Proof'];
+export type Refusal = components['schemas']['Refusal'];
+export type RemovedHead = components['schemas']['RemovedHead'];
+export type ReplacedExpert = components['schemas']['ReplacedExpert'];
+export type Run = components['schemas']['Run'];
+export type Said = components['schemas']['Said'];
+export type Scrambled = components['schemas']['Scrambled'];
+export type Spot = components['schemas']['Spot'];
+export type State = components['schemas']['State'];
+export type Steering = components['schemas']['Steering'];
+export type Step = components['schemas']['Step'];
+export type Steps = components['schemas']['Steps'];
+export type SweptStack = components['schemas']['SweptStack'];
+export type WhatIf = components['schemas']['WhatIf'];
+export type Window = components['schemas']['Window'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

@@ -1,55 +1,16 @@
 // What answers the page's calls: the server, the notebook's kernel, or a saved page's recorded answers. The calls are
 // those of glassformer/explorer/backend.py.
 import contract from "./contract.json";
-import type { components } from "./messages";
+import type * as messages from "./messages";
 
-export type Schemas = components["schemas"];
-export type Ask = Schemas["Ask"];
-export type AskCheck = Schemas["AskCheck"];
-export type AskContributions = Schemas["AskContributions"];
-export type AskFind = Schemas["AskFind"];
-export type AskLens = Schemas["AskLens"];
-export type AskNext = Schemas["AskNext"];
-export type AskPatches = Schemas["AskPatches"];
-export type AskProgram = Schemas["AskProgram"];
-export type AskAttempt = Schemas["AskAttempt"];
-export type Attempt = Schemas["Attempt"];
-export type AskRows = Schemas["AskRows"];
-export type AskScramble = Schemas["AskScramble"];
-export type AskSteps = Schemas["AskSteps"];
-export type AskSweep = Schemas["AskSweep"];
-export type AskTile = Schemas["AskTile"];
-export type AskWhatIf = Schemas["AskWhatIf"];
-export type Attention = Schemas["Attention"];
-export type Candidate = Schemas["Candidate"];
+export type * from "./messages";
+
 /** Without what the page says in its own words. */
-export type Certificate = Omit<Schemas["CertificateMessage"], "text">;
-export type Changes = NonNullable<Ask["changes"]>;
-export type Check = Omit<Schemas["Check"], "certificate"> & { certificate: Certificate };
-export type Contributions = Schemas["Contributions"];
-export type Detected = Schemas["Detected"];
-export type Experts = Schemas["Experts"];
-export type Found = Schemas["Found"];
-export type Head = Schemas["Head"];
-export type HeadSweep = Schemas["HeadSweep"];
-export type Lens = Schemas["Lens"];
-export type Measures = Schemas["Measures"];
-export type ModelCard = Schemas["ModelCard"];
-export type Next = Schemas["Next"];
-export type Numbers = Schemas["Numbers"];
-export type Patches = Schemas["Patches"];
-export type Program = Schemas["Program"];
-export type ProgramHead = Schemas["ProgramHead"];
-export type ProgramPart = Schemas["ProgramPart"];
-export type Proof = Schemas["Proof"];
-export type Refusal = Schemas["Refusal"];
-export type Run = Schemas["Run"];
-export type Scrambled = Schemas["Scrambled"];
-export type Step = Schemas["Step"];
-export type Steps = Schemas["Steps"];
-export type WhatIf = Omit<Schemas["WhatIf"], "changes">;
-export type Part = Attention["part"];
-export type View = ModelCard["views"][number];
+export type Certificate = Omit<messages.CertificateMessage, "text">;
+export type Check = Omit<messages.Check, "certificate"> & { certificate: Certificate };
+export type WhatIf = Omit<messages.WhatIf, "changes">;
+export type Part = messages.Attention["part"];
+export type View = messages.ModelCard["views"][number];
 
 /** Milliseconds between letters, so that a server or a kernel is asked once for a word. */
 export const TYPING = 50;
@@ -58,42 +19,42 @@ export const TYPING = 50;
 export const { TILE } = contract;
 
 export interface Calls {
-  models: { asked: Record<string, never>; answered: Schemas["Catalogue"] };
-  run: { asked: Ask; answered: Run };
-  weights: { asked: AskTile; answered: Float32Array };
-  rows: { asked: AskRows; answered: Float32Array };
-  measures: { asked: Schemas["AskMeasures"]; answered: Measures };
-  detect: { asked: Schemas["AskDetect"]; answered: Detected };
-  experts: { asked: Schemas["AskExperts"]; answered: Experts };
-  head: { asked: Schemas["AskHead"]; answered: Head };
-  check: { asked: AskCheck; answered: Check };
-  program: { asked: AskProgram; answered: Program };
-  proof: { asked: Schemas["AskProof"]; answered: Proof };
-  attempt: { asked: AskAttempt; answered: Attempt };
-  scramble: { asked: AskScramble; answered: Scrambled };
-  next: { asked: AskNext; answered: Next };
-  steps: { asked: AskSteps; answered: Steps };
-  whatif: { asked: AskWhatIf; answered: WhatIf };
-  sweep: { asked: AskSweep; answered: HeadSweep };
-  patches: { asked: AskPatches; answered: Patches };
-  lens: { asked: AskLens; answered: Lens };
-  contributions: { asked: AskContributions; answered: Contributions };
-  find: { asked: AskFind; answered: Found };
-  page: { asked: Schemas["AskPage"]; answered: string };
+  models: { asked: Record<string, never>; answered: messages.Catalogue };
+  run: { asked: messages.Ask; answered: messages.Run };
+  weights: { asked: messages.AskTile; answered: Float32Array };
+  rows: { asked: messages.AskRows; answered: Float32Array };
+  measures: { asked: messages.AskMeasures; answered: messages.Measures };
+  detect: { asked: messages.AskDetect; answered: messages.Detected };
+  experts: { asked: messages.AskExperts; answered: messages.Experts };
+  head: { asked: messages.AskHead; answered: messages.Head };
+  check: { asked: messages.AskCheck; answered: Check };
+  program: { asked: messages.AskProgram; answered: messages.Program };
+  proof: { asked: messages.AskProof; answered: messages.Proof };
+  attempt: { asked: messages.AskAttempt; answered: messages.Attempt };
+  scramble: { asked: messages.AskScramble; answered: messages.Scrambled };
+  next: { asked: messages.AskNext; answered: messages.Next };
+  steps: { asked: messages.AskSteps; answered: messages.Steps };
+  whatif: { asked: messages.AskWhatIf; answered: WhatIf };
+  sweep: { asked: messages.AskSweep; answered: messages.HeadSweep };
+  patches: { asked: messages.AskPatches; answered: messages.Patches };
+  lens: { asked: messages.AskLens; answered: messages.Lens };
+  contributions: { asked: messages.AskContributions; answered: messages.Contributions };
+  find: { asked: messages.AskFind; answered: messages.Found };
+  page: { asked: messages.AskPage; answered: string };
 }
 export type CallName = keyof Calls;
 
 /** An error with the reason that the page shows. */
 export class Refused extends Error {
-  readonly refusal: Refusal;
-  constructor(refusal: Refusal) {
+  readonly refusal: messages.Refusal;
+  constructor(refusal: messages.Refusal) {
     super(`${refusal.got}: expected ${refusal.expected}. ${refusal.fix}`);
     this.refusal = refusal;
   }
 }
 
 /** The reason of a failed request, or of a fault in the page itself. */
-export function refusalOf(error: unknown): Refusal {
+export function refusalOf(error: unknown): messages.Refusal {
   if (error instanceof Refused) return error.refusal;
   return { got: `A fault of this page: ${String(error)}`, expected: "none", fix: "Reload the page, and please report the fault." };
 }
@@ -120,7 +81,7 @@ export function floats(bytes: ArrayBuffer | DataView): Float32Array {
   return new Float32Array(bytes);
 }
 
-function refusalIn(text: string): Refusal | null {
+function refusalIn(text: string): messages.Refusal | null {
   try {
     return JSON.parse(text);
   } catch {
@@ -171,13 +132,13 @@ export function fromServer(): Source {
  * requested again, and then the request that needed it.
  */
 export function reviving(source: Source): Source {
-  const asks = new Map<string, Ask>();
-  const underWay = new Map<string, Promise<Run>>();
+  const asks = new Map<string, messages.Ask>();
+  const underWay = new Map<string, Promise<messages.Run>>();
 
   const ask: Source["ask"] = async (name, asked, signal) => {
     try {
       const answer = await source.ask(name, asked, signal);
-      if (name === "run") asks.set((answer as Run).run, (answer as Run).ask);
+      if (name === "run") asks.set((answer as messages.Run).run, (answer as messages.Run).ask);
       return answer;
     } catch (error) {
       const lost = "run" in asked ? asks.get(asked.run) : undefined;
@@ -188,7 +149,7 @@ export function reviving(source: Source): Source {
   };
 
   // Of several requests that miss a run, the first one repeats it.
-  function revived(run: string, lost: Ask): Promise<Run> {
+  function revived(run: string, lost: messages.Ask): Promise<messages.Run> {
     const known = underWay.get(run);
     if (known) return known;
     const again = source.ask("run", lost).finally(() => underWay.delete(run));

@@ -2,12 +2,13 @@
 // glassformer/explorer/state.py by way of contract.json.
 import { signal, type Signal } from "@preact/signals";
 import contract from "./contract.json";
-import type { ModelCard, Schemas, View } from "./source";
+import type * as messages from "./messages";
+import type { ModelCard, View } from "./source";
 import { stepOf } from "./tours";
 
-export type Place = Schemas["HeadPlace"];
+export type Place = messages.HeadPlace;
 /** The state as an address describes it: without a text or a view, it shows those of the model's card. */
-export type Address = Schemas["State"] & {
+export type Address = messages.State & {
   /** The tour that is under way, and its step, from 1. No part of what a saved page holds. */
   tour: string;
   step: number;

@@ -1,8 +1,8 @@
 // Guided paths through the page: each step is a state, what to do in it, what that makes of the state, and what to see.
 import TOURS from "../../src/glassformer/explorer/tours.json";
-import type { Schemas } from "./source";
+import type * as messages from "./messages";
 
-type Fields = Partial<Schemas["State"]>;
+type Fields = Partial<messages.State>;
 
 export interface Step {
   state: Fields;
