@@ -22,7 +22,7 @@ from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import run_name
-from glassformer.explorer.backend import Backend, parse
+from glassformer.explorer.backend import CALLS, Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.designed import head_card, head_model, program_model
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel, LoadedProgram
@@ -47,7 +47,7 @@ from written_programs import FILLED, UNREADABLE, WITHOUT_VALUE, WRONG, Writer, b
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node on the PATH: apt-get install nodejs")
 
-Asks = list[tuple[str, dict[str, Any]]]
+NAMES = {call.asked: name for name, call in CALLS.items()}
 RULES: list[dict[str, Any]] = [
     {},
     {"temperature": 0.0},
@@ -57,20 +57,28 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def in_node(work: Sequence[tuple[dict[str, Any] | None, Sequence[tuple[Any, ...]]]]) -> list[list[Any]]:
+def in_node(work: Sequence[tuple[dict[str, Any] | None, Sequence[m.Message]]]) -> list[list[Any]]:
     """The engine's answers to the requests about each model."""
     driver = Path(__file__).with_name("engine.mjs")
-    told = json.dumps([{"model": model, "asks": asks} for model, asks in work])
+    named = [
+        {
+            "model": model,
+            "asks": [
+                (NAMES[type(ask)], ask.model_dump(), run_name(ask) if type(ask) is m.Ask else None) for ask in asks
+            ],
+        }
+        for model, asks in work
+    ]
     command = [str(NODE), str(driver), str(PAGE / "explorer.js")]
-    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(command, input=json.dumps(named), capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     answers: list[list[Any]] = json.loads(done.stdout)
     return answers
 
 
-def by_server(backend: Backend, call: str, ask: dict[str, Any]) -> Any:
+def by_server(backend: Backend, ask: m.Message) -> Any:
     try:
-        answer = backend.answer(call, parse(call, ask))
+        answer = backend.answer(NAMES[type(ask)], ask)
     except InputError as error:
         return {"refusal": {"got": error.got, "expected": error.expected, "fix": error.fix}}
     if isinstance(answer, bytes):
@@ -105,71 +113,68 @@ def check_same(expected: Any, found: Any, where: str = "", logits: float = 1.0, 
         assert expected == found, (where, expected, found)
 
 
-def asks_about(backend: Backend, name: str, text: str, rules: list[dict[str, Any]], rng: random.Random) -> Asks:
+def asks_about(
+    backend: Backend, name: str, text: str, rules: list[dict[str, Any]], rng: random.Random
+) -> list[m.Message]:
     """Requests of every call that the engine answers."""
     loaded = backend.model(name)
     card = loaded.card
     weights = edited_at_random(loaded, rng) if isinstance(loaded, LoadedHead) and rng.random() < 0.7 else None
     source = card.source and rng.choices(card.source, k=rng.randint(1, 6))
     ask = m.Ask(model=name, text=text, source=source, weights=weights)
-    asks: Asks = [("run", ask.model_dump())]
+    asks: list[m.Message] = [ask]
     of: dict[str, Any] = {"model": name, "text": text}
     if isinstance(loaded, LoadedHead):
-        design = by_server(backend, "head", {"model": name})["weights"]
-        for each in (weights or design, edited_at_random(loaded, rng)):
-            asks.append(("check", m.AskCheck(**of, weights=each).model_dump()))
+        design = by_server(backend, m.AskHead(model=name))["weights"]
+        asks += [m.AskCheck(**of, weights=each) for each in (weights or design, edited_at_random(loaded, rng))]
     for rule in rules if "sampling" in card.views else []:
-        seed = rng.randrange(2**53)
-        asks.append(("next", m.AskNext(**of, **rule).model_dump()))
-        asks.append(("steps", m.AskSteps(**of, **rule, seed=seed, steps=6).model_dump()))
+        asks += [m.AskNext(**of, **rule), m.AskSteps(**of, **rule, seed=rng.randrange(2**53), steps=6)]
     if card.kind in ("decoder", "encoder", "encoder_decoder"):
-        asks.append(("find", m.AskFind(**of).model_dump()))
-    run = by_server(backend, "run", asks[0][1])
+        asks.append(m.AskFind(**of))
+    run = by_server(backend, ask)
     if "refusal" in run:
         return asks
     if "program" in card.views:
         texts = [Writer(rng, loaded.model.domains.vocabulary).text() for _ in range(3)]
-        attempts = [("attempt", m.AskAttempt(**of, program=each).model_dump()) for each in texts]
-        return [*asks, ("program", m.AskProgram(run=run["run"]).model_dump()), *attempts]
+        return [*asks, m.AskProgram(run=run["run"]), *(m.AskAttempt(**of, program=each) for each in texts)]
     for stack in run["attentions"]:
         part = {"run": run["run"], "part": stack["part"]}
-        asks.append(("measures", m.AskMeasures(**part).model_dump()))
+        asks.append(m.AskMeasures(**part))
         for passed in (False, True):
-            asks.append(("rows", m.AskRows(**part, query=rng.randrange(stack["queries"]), passed=passed).model_dump()))
+            asks.append(m.AskRows(**part, query=rng.randrange(stack["queries"]), passed=passed))
         for level in range((max(stack["queries"], stack["keys"], 2) - 1).bit_length() + 1):
-            last = (-(-stack["queries"] // 2**level) - 1) // m.TILE
-            place = {"layer": rng.randrange(stack["layers"]), "head": rng.randrange(stack["heads"])}
-            tile = {
-                "row": rng.randint(0, last),
-                "column": rng.randint(0, (-(-stack["keys"] // 2**level) - 1) // m.TILE),
-            }
+            last = [(-(-stack[axis] // 2**level) - 1) // m.TILE for axis in ("queries", "keys")]
+            place = _head(stack, rng)
+            row, column = (rng.randint(0, each) for each in last)
             passed = rng.random() < 0.5
-            asks.append(("weights", m.AskTile(**part, **place, level=level, **tile, passed=passed).model_dump()))
+            asks.append(m.AskTile(**part, **place, level=level, row=row, column=column, passed=passed))
     if card.kind in ("decoder", "encoder", "encoder_decoder"):
-        asks.append(("experts", m.AskExperts(run=run["run"]).model_dump()))
+        asks.append(m.AskExperts(run=run["run"]))
     if card.source is not None:
         orders = [None, rng.sample(range(len(run["source"])), len(run["source"]))]
-        asks += [("scramble", m.AskScramble(**of, source=run["source"], order=order).model_dump()) for order in orders]
+        asks += [m.AskScramble(**of, source=run["source"], order=order) for order in orders]
     if "whatif" in card.views:
         asks += [each for _ in range(2) for each in asks_of_what_if(backend, ask, run, rng)]
     return asks
 
 
-def greedy(card: m.ModelCard) -> Asks:
+def greedy(card: m.ModelCard) -> list[m.Message]:
     """A long continuation, of a decoder."""
-    text = m.AskSteps(model=card.name, text=card.text[:20].strip(), temperature=0.0, steps=40)
-    return [("steps", text.model_dump())] if "sampling" in card.views else []
+    text = card.text[:20].strip()
+    return [m.AskSteps(model=card.name, text=text, temperature=0.0, steps=40)] if "sampling" in card.views else []
 
 
-def asks_of_what_if(backend: Backend, ask: m.Ask, run: dict[str, Any], rng: random.Random) -> Asks:
+def asks_of_what_if(backend: Backend, ask: m.Ask, run: dict[str, Any], rng: random.Random) -> list[m.Message]:
     """Changes at random, and what is shown beside them."""
-    place = None if backend.model(ask.model).card.kind == "encoder" else rng.choice([None, *range(len(run["tokens"]))])
-    about: dict[str, Any] = {"ask": ask, "place": place}
-    plain = by_server(backend, "whatif", m.AskWhatIf(**about).model_dump())
+    kind, count = backend.model(ask.model).card.kind, len(run["tokens"])
+    place = None if kind == "encoder" else rng.choice([None, *range(count)])
+    about: dict[str, Any] = {"ask": ask.model_dump(), "place": place}
+    plain = by_server(backend, m.AskWhatIf(**about))
     if "refusal" in plain:
-        return [("whatif", m.AskWhatIf(**about).model_dump())]
+        return [m.AskWhatIf(**about)]
     outcomes = [each["id"] for each in plain["outcomes"]]
     about["target"], other = rng.choice([None, *outcomes]), rng.choice([None, *outcomes])
+    compared = {**about, "other": other}
     stacks = rng.choices(run["attentions"], k=6)
     removed = [{"part": each["part"], **_head(each, rng)} for each in stacks[: rng.randint(0, 3)]]
     forbidden = [
@@ -181,14 +186,11 @@ def asks_of_what_if(backend: Backend, ask: m.Ask, run: dict[str, Any], rng: rand
         for each in stacks[: rng.randint(0, 6)]
     ]
     last = run["attentions"][-1]
-    steer = {
-        "layer": rng.randrange(last["layers"]),
-        "toward": rng.choice(outcomes),
-        "away": rng.choice([None, *outcomes]),
-    }
+    away = [None, *outcomes]
+    steer = {"layer": rng.randrange(last["layers"]), "toward": rng.choice(outcomes), "away": rng.choice(away)}
     swaps = []
     if "experts" in plain["offers"]:
-        experts = by_server(backend, "experts", {"run": run["run"]})
+        experts = by_server(backend, m.AskExperts(run=run["run"]))
         every = [*range(experts["num_experts"])]
         swaps = [
             {"layer": each["layer"], "expert": rng.choice(every), "instead": rng.choice([None, *every])}
@@ -196,31 +198,23 @@ def asks_of_what_if(backend: Backend, ask: m.Ask, run: dict[str, Any], rng: rand
         ]
     changes = {"removed": removed, "forbidden": forbidden, "swaps": swaps}
     changes["steer"] = rng.choice([None, {**steer, "strength": rng.uniform(-2, 2)}])
-    asks: Asks = [
-        (
-            "whatif",
-            m.AskWhatIf.model_validate({**about, "ask": ask.model_dump(), "other": other, **changes}).model_dump(),
-        )
-    ]
     changed = ask.model_copy(update={"changes": m.Changes.model_validate(changes)})
-    asks.append(("run", changed.model_dump()))
-    again = by_server(backend, *asks[-1])
+    asks: list[m.Message] = [m.AskWhatIf(**compared, **changes), changed]
+    again = by_server(backend, changed)
     if "refusal" not in again:
-        rows = {"run": again["run"], "part": last["part"], "query": rng.randrange(last["queries"])}
-        asks.append(("rows", m.AskRows(**rows).model_dump()))
+        asks.append(m.AskRows(run=again["run"], part=last["part"], query=rng.randrange(last["queries"])))
     if "lens" in plain["offers"]:
-        asks.append(("lens", m.AskLens(**about, first=rng.choice([0, 0, len(run["tokens"]) // 2])).model_dump()))
+        asks.append(m.AskLens(**about, first=rng.choice([0, 0, count // 2])))
     if "contributions" in plain["offers"]:
-        asks.append(("contributions", m.AskContributions(**about, other=other).model_dump()))
-    if backend.model(ask.model).card.kind != "encoder_decoder":
+        asks.append(m.AskContributions(**compared))
+    if kind != "encoder_decoder":
         half = ask.text[: len(ask.text) // 2]  # two halves of a text are mostly of other lengths, and refused
         second = rng.choice([ask.text, ask.text[::-1], half])
-        asks.append(("patches", m.AskPatches(**about, other=other, second=second, done=2**31 - 1).model_dump()))
+        asks.append(m.AskPatches(**compared, second=second, done=2**31 - 1))
         if run["tokens"]:
-            place = {"layer": rng.randrange(last["layers"]), "position": rng.randrange(len(run["tokens"]))}
-            patch = m.PatchedPlace(text=second, **place)
-            asks.append(("whatif", m.AskWhatIf(**about, patch=patch).model_dump()))
-    asks.append(("sweep", m.AskSweep(**about, other=other, done=2**31 - 1).model_dump()))
+            patch = {"text": second, "layer": rng.randrange(last["layers"]), "position": rng.randrange(count)}
+            asks.append(m.AskWhatIf(**about, patch=patch))
+    asks.append(m.AskSweep(**compared, done=2**31 - 1))
     return asks
 
 
@@ -228,17 +222,15 @@ def _head(stack: dict[str, Any], rng: random.Random) -> dict[str, int]:
     return {"layer": rng.randrange(stack["layers"]), "head": rng.randrange(stack["heads"])}
 
 
-def check_all(backend: Backend, work: list[tuple[str, Asks]]) -> Counter[str]:
+def check_all(backend: Backend, work: list[tuple[str, list[m.Message]]]) -> Counter[str]:
     """Compare the answers; how many questions of each call were asked."""
-    models, asked = [], Counter[str]()
-    for name, asks in work:
-        named = [(call, ask, run_name(m.Ask(**ask)) if call == "run" else None) for call, ask in asks]
-        models.append((saved_model(backend.model(name))[0], named))
+    models = [(saved_model(backend.model(name))[0], asks) for name, asks in work]
+    asked = Counter[str]()
     for (name, asks), answers in zip(work, in_node(models), strict=True):
         assert len(asks) == len(answers), answers[0]
         exact = backend.model(name).card.kind in ("head", "program")
-        for (call, ask), found in zip(asks, answers, strict=True):
-            expected = by_server(backend, call, ask)
+        for ask, found in zip(asks, answers, strict=True):
+            call, expected = NAMES[type(ask)], by_server(backend, ask)
             for answer in (expected, found):
                 answer_of(call, answer)
             if call == "scramble" and name.startswith("given-") and "refusal" not in expected:
@@ -312,26 +304,21 @@ def test_so_it_does_on_random_texts(shipped: Backend, name: str) -> None:
 
 @pytest.mark.parametrize("blank", ["\ufeff", "\x1c", "\x85", "\u200b", "\xa0", "\u2028"])
 def test_blanks_are_those_of_python(shipped: Backend, blank: str) -> None:
-    asks: Asks = [
-        ("run", m.Ask(model="lookup-facts", text=text, source=[unit, "ben=4"]).model_dump())
-        for text, unit in (("ada", f"ada{blank}=\t3{blank}"), (f"{blank}ada ", "ada=3"))
-    ]
-    numbers = m.AskFind(model="recurrence", text=f"{blank}06 1").model_dump()
-    check_all(shipped, [("lookup-facts", asks), ("recurrence", [("find", numbers)])])
+    facts = [("ada", f"ada{blank}=\t3{blank}"), (f"{blank}ada ", "ada=3")]
+    asks: list[m.Message] = [m.Ask(model="lookup-facts", text=text, source=[unit, "ben=4"]) for text, unit in facts]
+    numbers = m.AskFind(model="recurrence", text=f"{blank}06 1")
+    check_all(shipped, [("lookup-facts", asks), ("recurrence", [numbers])])
 
 
 @pytest.mark.parametrize("name", FILLED)
 def test_exercises_are_judged_as_by_the_server(shipped: Backend, name: str) -> None:
     model, example = f"program-{name}", PROGRAMS[name]
     texts = [blank(name).replace("___", filling) for filling in ("___", *FILLED[name], *WRONG[name])]
-    texts += [
-        *WITHOUT_VALUE,
-        *(text for text in UNREADABLE if text != "\ud800" and text.count("+") < 400),
-    ]  # JSON's limit, and Python's
+    texts += [*WITHOUT_VALUE, *(text for text in UNREADABLE if text != "\ud800" and text.count("+") < 400)]
     draw = random.Random(3)
     texts += [Writer(draw, example.vocabulary).text() for _ in range(20)]
     of = {"model": model, "text": shipped.entries[model].card.text}
-    check_all(shipped, [(model, [("attempt", m.AskAttempt(**of, program=text).model_dump()) for text in texts])])
+    check_all(shipped, [(model, [m.AskAttempt(**of, program=text) for text in texts])])
 
 
 def random_decoder(rng: random.Random) -> Decoder:
@@ -357,11 +344,9 @@ def random_decoder(rng: random.Random) -> Decoder:
         "embedding_scale": rng.choice([1.0, 2.7]),
         "embedding_norm": rng.random() < 0.3,
     }
-    parts |= (
-        {"activation": rng.choice(["silu", "gelu", "gelu_tanh", "relu", "relu2"]), "gated": rng.random() < 0.5}
-        if dense
-        else {}
-    )
+    if dense:
+        activation = rng.choice(["silu", "gelu", "gelu_tanh", "relu", "relu2"])
+        parts |= {"activation": activation, "gated": rng.random() < 0.5}
     torch.manual_seed(rng.randrange(2**31))
     return decoder(
         **({} if plain else parts),
@@ -437,10 +422,8 @@ def wrapped(kind: str, number: int, rng: random.Random) -> LoadedModel:
     if kind == "program":
         return random_program(name, rng)
     slots = rng.random() < 0.5
-    made = {"decoder": random_decoder, "encoder": random_encoder}.get(
-        kind, lambda rng: random_encoder_decoder(rng, slots)
-    )
-    model = made(rng)
+    made = {"decoder": random_decoder, "encoder": random_encoder}
+    model = made[kind](rng) if kind in made else random_encoder_decoder(rng, slots)
     with torch.no_grad():
         for parameter in model.parameters():  # biases, sinks and the weights of norms are all alike at first
             parameter.add_(0.3 * torch.randn_like(parameter) / max(1, parameter.shape[-1]) ** 0.5)
@@ -481,13 +464,10 @@ def random_weights(task: Task, rng: random.Random) -> HeadWeights:
     coordinates = rng.choice([0, 1, 2, 5])
     rows, columns = task.space.num_tokens + coordinates, rng.randint(1, 6)
     size = rng.choice([0.3, 1.0, 4.0])
-    matrices = {
-        "Km": draw(0, size, (rows, columns)),
-        "Qm": draw(0, size, (rows, columns)),
-        "Vm": draw(0, 1, (rows, task.v_dim)),
-    }
+    Km, Qm = (draw(0, size, (rows, columns)) for _ in range(2))
+    Vm = draw(0, 1, (rows, task.v_dim))
     positions = task.space.num_positions + rng.choice([0, 2])
-    return HeadWeights(**matrices, pos=draw(0, size, (positions, coordinates)) if coordinates else None)
+    return HeadWeights(Km, Qm, Vm, draw(0, size, (positions, coordinates)) if coordinates else None)
 
 
 def edited_at_random(loaded: LoadedHead, rng: random.Random) -> m.HeadWeightsMessage:
@@ -574,12 +554,12 @@ def test_what_the_engine_does_not_compute_is_recorded(shipped: Backend, monkeypa
 
 
 def test_matrices_of_other_shapes_are_refused(shipped: Backend) -> None:
-    design = by_server(shipped, "head", {"model": "unique"})["weights"]
+    design = by_server(shipped, m.AskHead(model="unique"))["weights"]
     saved, _ = saved_model(shipped.model("unique"))
     changed = [{**design, name: design[name][:-1]} for name in design]
     changed += [{**design, name: [[*row, 1.0] for row in design[name]]} for name in design]
     changed += [{**design, "Km": [[]]}, {**design, "Qm": [*design["Qm"][:-1], []]}]
-    [answers] = in_node([(saved, [("check", {"model": "unique", "text": "AB", "weights": each}) for each in changed])])
+    [answers] = in_node([(saved, [m.AskCheck(model="unique", text="AB", weights=each) for each in changed])])
     assert [each["refusal"]["got"] for each in answers] == ["matrices of other shapes"] * len(changed)
 
 
@@ -591,25 +571,15 @@ def test_numbers_are_held_in_the_fewest_bits_that_hold_them(shipped: Backend) ->
     assert len(base64.b64decode(other["weights"])) > 4 * sum(each.numel() for each in lasting.parameters())
 
 
-@pytest.mark.parametrize(
-    ("change", "got"),
-    [
-        ("byte", "weights in this file that were changed"),
-        ("letters", "weights in this file that were changed"),
-        ("nan", "weights that are not finite (embedding.weight)"),
-    ],
-)
-def test_changed_weights_are_refused(change: str, got: str) -> None:
+def test_changed_weights_are_refused() -> None:
     model = decoder()
-    if change == "nan":
-        with torch.no_grad():
-            model.embedding.weight[3, 2] = torch.nan
     saved, _ = saved_model(wrap_model(model))
-    if change == "byte":
-        kept = bytearray(base64.b64decode(saved["weights"]))
-        kept[-3] ^= 1
-        saved["weights"] = base64.b64encode(kept).decode()
-    elif change == "letters":
-        saved["weights"] = "not base64"
-    [[answer]] = in_node([(saved, [("find", {"model": "given", "text": "1"})])])
-    assert answer["refusal"]["got"] == got
+    kept = bytearray(base64.b64decode(saved["weights"]))
+    kept[-3] ^= 1
+    with torch.no_grad():
+        model.embedding.weight[3, 2] = torch.nan
+    not_finite, _ = saved_model(wrap_model(model))
+    changed = [{**saved, "weights": weights} for weights in (base64.b64encode(kept).decode(), "not base64")]
+    answers = in_node([(each, [m.AskFind(model="given", text="1")]) for each in (*changed, not_finite)])
+    expected = 2 * ["weights in this file that were changed"] + ["weights that are not finite (embedding.weight)"]
+    assert [answer["refusal"]["got"] for [answer] in answers] == expected
