@@ -402,25 +402,6 @@ def _single(case: Case, site: str, point: HookPoint, where: Mapping[str, int], n
         inner["heads"] = where["head"]
     if "position" in where:
         inner["keys" if site in ("k", "v") else "queries"] = where["position"]
-    module, of_input = place_of(point, site)
-    # An edit of the stream between adds what the ffn had given before hooks of this run.
-    mixed = site == "ffn" and any(each == "residual_between" for each, _, _ in case.plain)
-    if site in STREAM and module is not None and not mixed:
-
-        def function(values: Tensor) -> Tensor:
-            split = values.unflatten(-1, (point.heads, -1)).transpose(1, 2) if site == "heads" else values
-            theirs = torch.zeros_like(split) if new is None else new.expand_as(split)
-            index: list[Any] = [slice(None)] * split.dim()
-            if "head" in where:
-                index[1] = where["head"]
-            if "position" in where:
-                index[split.dim() - 2] = where["position"]
-            result = split.clone()
-            result[tuple(index)] = theirs[tuple(index)]
-            return result.transpose(1, 2).flatten(2) if site == "heads" else result
-
-        with replaced(module, of_input, function):
-            return run(case, case.corrupted)
 
     def chosen(values: Tensor) -> Tensor:
         if new is None:
@@ -433,6 +414,13 @@ def _single(case: Case, site: str, point: HookPoint, where: Mapping[str, int], n
             whole = whole.narrow(at, where["position"], 1) if whole.shape[at] > 1 else whole
         return whole.expand(values.shape)
 
+    module, of_input = place_of(point, site)
+    # An edit of the stream between adds what the ffn had given before hooks of this run.
+    mixed = site == "ffn" and any(each == "residual_between" for each, _, _ in case.plain)
+    if site in STREAM and module is not None and not mixed:
+        function = _at(site, point, None, where.get("position"), where.get("head"), chosen)
+        with replaced(module, of_input, function):
+            return run(case, case.corrupted)
     with intervene(case.model, change(site, chosen, modules=[point.name], **inner)):
         return run(case, case.corrupted)
 

@@ -175,16 +175,10 @@ def test_attention_that_is_the_cause_is_faithful() -> None:
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_has_no_ranks_is_refused() -> None:
     model, tokens = decoder(), torch.randint(2, 9, (2, 6))
-    wrong: dict[str, dict[str, Any]] = {
-        "removal": {"removal": "words"},
-        "query": {"query": 6},
-        "the keys": {"keys": 3},
-        "layers": {"layers": 4},
-        "batch_size": {"batch_size": 0},
-    }
-    for got, options in wrong.items():
-        with refused(got):
-            attention_faithfulness(model, tokens, metric, **options)
+    wrong: dict[str, Any] = {"removal": "words", "query": 6, "keys": 3, "layers": 4, "batch_size": 0}
+    for name, value in wrong.items():
+        with refused(name):
+            attention_faithfulness(model, tokens, metric, **{name: value})
     with refused("a metric of shape"):
         attention_faithfulness(model, tokens, lambda logits: metric(logits).mean())
     padded = {"tokens": tokens, "key_padding": torch.ones_like(tokens).bool().tril()}

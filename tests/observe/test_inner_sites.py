@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from plain import replaced
 from sweep_cases import of_class
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import put, scale, zero
@@ -43,16 +44,14 @@ def test_inner_sites_are_inputs_of_modules(kind: str, site: str) -> None:
     module = module.dense if kind == "bert" and site == "neurons" else module
     seen_plainly: list[Tensor] = []
 
-    def note(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        first = args[0] if args else kwargs["hidden_states"]
-        seen_plainly.append(first.clone())
-        new = first.clone()
+    def changed(values: Tensor) -> Tensor:
+        seen_plainly.append(values.clone())
+        new = values.clone()
         new[:, 2] *= 1.5
-        return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
+        return new
 
-    handle = module.register_forward_pre_hook(note, with_kwargs=True)
-    expected = logits_of(model, TOKENS)
-    handle.remove()
+    with replaced(module, True, changed):
+        expected = logits_of(model, TOKENS)
     with capture(model, what=site) as plain:
         logits_of(model, TOKENS)
     assert torch.equal(plain[1, site], seen_plainly[0])
