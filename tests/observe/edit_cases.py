@@ -253,9 +253,7 @@ class Case:
         for axis, size in zip(axes, tensor.shape, strict=True):
             given = self.where.get(_SELECTORS.get(axis, ""))
             if given is not None and not (axis == "expert" and self.operation == "force"):
-                kept = torch.zeros(size, dtype=torch.bool)
-                kept[resolved(given, size)] = True
-                chosen &= kept.view([size if each == axis else 1 for each in axes])
+                chosen &= _among(given, size).view([size if each == axis else 1 for each in axes])
         if choices is not None and self.where.get("experts") is not None:
             chosen &= torch.isin(choices, torch.tensor(self.where["experts"]))[..., None]
         across = (0, axes.index("key" if self.site in ("k", "v") else "query"))
@@ -269,12 +267,7 @@ class Case:
             "mean": lambda: there.mean(across, keepdim=True),
             "forbid": lambda: torch.full_like(tensor, -torch.inf),
             "remove": lambda: torch.full_like(tensor, -torch.inf),
-            "force": lambda: (
-                tensor
-                * torch.isin(
-                    torch.arange(tensor.shape[-1]), torch.tensor(resolved(self.where["experts"], tensor.shape[-1]))
-                )
-            ),
+            "force": lambda: tensor * _among(self.where["experts"], tensor.shape[-1]),
         }[self.operation]()
         return torch.where(chosen, new, tensor), chosen
 
@@ -288,6 +281,10 @@ def resolved(given: Any, size: int) -> list[int]:
     if isinstance(given, slice):
         return list(range(size))[given]
     return [each % size for each in ((given,) if isinstance(given, int) else given)]
+
+
+def _among(given: Any, size: int) -> Tensor:
+    return torch.isin(torch.arange(size), torch.tensor(resolved(given, size)))
 
 
 def sites(record: dict[Place, Tensor]) -> list[str]:

@@ -37,7 +37,8 @@ class Attention(NamedTuple):
     """From [batch, position, width] to [batch, position, head * dim]."""
     output: nn.Module
     head_dim: int
-    scale: float
+    scale: float | None = None
+    """None: head_dim**-0.5."""
     turn: Callable[[Tensor], Tensor] = lambda heads: heads
     allowed: Tensor | None = None
     """[batch, 1, query, key], True = may attend."""
@@ -68,9 +69,7 @@ class Plain:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
 
-    def stack(
-        self, x: Tensor, blocks: Sequence[Sequence[Part]], pre_norm: bool, memory: Any = None, *, source: bool = False
-    ) -> Tensor:
+    def stack(self, x: Tensor, blocks: Any, pre_norm: bool, memory: Any = None, *, source: bool = False) -> Tensor:
         """The stream after all blocks."""
         for layer, parts in enumerate(blocks):
 
@@ -111,7 +110,8 @@ def attended(part: Attention, x: Tensor, source: Any, visit: Callable[..., Tenso
     q, k, v = part.turn(heads(part.query(x))), part.turn(heads(part.key(source))), heads(part.value(source))
     q, k, v = visit("q", q), visit("k", k), visit("v", v)
     group = torch.arange(q.shape[1]) // (q.shape[1] // k.shape[1])
-    scores = part.scale * torch.einsum("bhqd,bhkd->bhqk", q, k[:, group])
+    scale = part.head_dim**-0.5 if part.scale is None else part.scale
+    scores = scale * torch.einsum("bhqd,bhkd->bhqk", q, k[:, group])
     if part.key_weights is not None:
         scores = scores * part.key_weights[:, None, None]
     allowed = torch.tensor(True) if part.allowed is None else part.allowed
@@ -157,17 +157,8 @@ def turning(cos: Tensor, sin: Tensor, interleaved: bool = False) -> Callable[[Te
 
 def own_attention(module: Any, **more: Any) -> Attention:
     """Of a GroupedQueryAttention."""
-    return Attention(
-        module.query,
-        module.key,
-        module.value,
-        module.output,
-        module.head_dim,
-        module.head_dim**-0.5,
-        sinks=module.sinks,
-        key_weights=module.key_weights,
-        **more,
-    )
+    maps = module.query, module.key, module.value, module.output
+    return Attention(*maps, module.head_dim, sinks=module.sinks, key_weights=module.key_weights, **more)
 
 
 def own_ffn(module: Any) -> Any:
@@ -196,9 +187,8 @@ def decoder(model: Any, visit: Visit, tokens: Tensor, key_padding: Tensor | None
     for layer, block in enumerate(model.layers):
         allowed = causal(tokens.shape[1], config.layer_window(layer), key_padding)
         attention = own_attention(block.attention, turn=turn, allowed=allowed)
-        blocks.append(
-            [Part("attention", block.attention_norm, attention), Part("ffn", block.ffn_norm, own_ffn(block.ffn))]
-        )
+        ffn = Part("ffn", block.ffn_norm, own_ffn(block.ffn))
+        blocks.append([Part("attention", block.attention_norm, attention), ffn])
     x = run.stack(model.embedding(tokens), blocks, True)
     return run.logits(model.output(model.final_norm(x)))
 
@@ -213,12 +203,8 @@ def encoder(model: Any, visit: Visit, tokens: Tensor) -> Tensor:
         blocks.append([Part("attention", block.attention_norm, attention), Part("ffn", block.ffn_norm, block.ffn)])
     x = run.stack(first_input(model, model.layers[0], tokens), blocks, config.norm_first)
     x = x if model.final_norm is None else model.final_norm(x)
-    if config.pooling == "cls":
-        pooled = x[:, 0]
-    elif config.pooling == "mean":
-        pooled = torch.stack([row[kept].mean(0) for row, kept in zip(x, real, strict=True)])
-    else:
-        pooled = torch.stack([row[kept].amax(0) for row, kept in zip(x, real, strict=True)])
+    pools = {"cls": lambda row: row[0], "mean": lambda row: row.mean(0), "max": lambda row: row.amax(0)}
+    pooled = torch.stack([pools[config.pooling](row[kept]) for row, kept in zip(x, real, strict=True)])
     return pooled if model.classifier is None else run.logits(model.classifier(pooled))
 
 
@@ -234,13 +220,11 @@ def encoder_decoder(model: Any, visit: Visit, source: Tensor, target: Tensor) ->
     for block in model.decoder_layers:
         attention = own_attention(block.self_attention, allowed=causal(target.shape[1], None, written))
         cross = own_attention(block.cross_attention, allowed=read[:, None, None])
-        second.append(
-            [
-                Part("attention", block.self_attention_norm, attention),
-                Part("cross", block.cross_attention_norm, cross),
-                Part("ffn", block.ffn_norm, block.ffn),
-            ]
+        parts = (
+            Part("attention", block.self_attention_norm, attention),
+            Part("cross", block.cross_attention_norm, cross),
         )
+        second.append([*parts, Part("ffn", block.ffn_norm, block.ffn)])
     x = first_input(model, model.encoder_layers[0], source, target)
     memory = run.stack(x, first, config.norm_first, source=True)
     memory = memory if model.encoder_norm is None else model.encoder_norm(memory)
@@ -295,17 +279,9 @@ def llama(model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | Non
         kinds = getattr(config, "layer_types", None)
         whole = kinds is not None and kinds[layer] == "full_attention"
         window = None if whole else getattr(config, "sliding_window", None)
-        attention = Attention(
-            part.q_proj,
-            part.k_proj,
-            part.v_proj,
-            part.o_proj,
-            head_dim,
-            head_dim**-0.5,
-            turn,
-            causal(tokens.shape[1], window, real),
-            getattr(part, "sinks", None),
-        )
+        maps = part.q_proj, part.k_proj, part.v_proj, part.o_proj
+        allowed, sinks = causal(tokens.shape[1], window, real), getattr(part, "sinks", None)
+        attention = Attention(*maps, head_dim, turn=turn, allowed=allowed, sinks=sinks)
         ffn = Part("ffn", block.post_attention_layernorm, foreign_ffn(block.mlp))
         blocks.append([Part("attention", block.input_layernorm, attention), ffn])
     x = run.stack(first_input(model, body.layers[0], tokens, **given), blocks, True)
@@ -346,19 +322,10 @@ def bert(model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | None
     blocks = []
     for block in model.encoder.layer:
         part = block.attention.self
-        attention = Attention(
-            part.query,
-            part.key,
-            part.value,
-            block.attention.output.dense,
-            part.attention_head_size,
-            part.attention_head_size**-0.5,
-            allowed=allowed,
-        )
-        ffn = nn.Sequential(block.intermediate, block.output.dense)
-        blocks.append(
-            [Part("attention", block.attention.output.LayerNorm, attention), Part("ffn", block.output.LayerNorm, ffn)]
-        )
+        maps = part.query, part.key, part.value, block.attention.output.dense
+        attention = Attention(*maps, part.attention_head_size, allowed=allowed)
+        ffn = Part("ffn", block.output.LayerNorm, nn.Sequential(block.intermediate, block.output.dense))
+        blocks.append([Part("attention", block.attention.output.LayerNorm, attention), ffn])
     x = first_input(model, model.encoder.layer[0], tokens, attention_mask=attention_mask)
     return run.stack(x, blocks, False)
 

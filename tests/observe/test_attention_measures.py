@@ -24,9 +24,7 @@ def random_weights(seed: int, heads: int, queries: int, keys: int, causal: bool,
 
 
 @given(seed=st.integers(0, 10_000), queries=st.integers(1, 6), causal=st.booleans(), sink=st.booleans())
-def test_entropy_and_distance_are_those_of_weights_that_sum_to_1(
-    seed: int, queries: int, causal: bool, sink: bool
-) -> None:
+def test_entropy_and_distance_of_weights_that_sum_to_1(seed: int, queries: int, causal: bool, sink: bool) -> None:
     weights = random_weights(seed, 3, queries, queries, causal, sink)
     np.testing.assert_allclose(entropy(weights), stats.entropy(weights, axis=-1), rtol=0, atol=1e-9)
     apart = np.abs(np.arange(queries) - np.arange(queries)[:, None])

@@ -1,6 +1,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -214,17 +215,8 @@ def test_what_is_compiled_runs_uncompiled_and_is_seen() -> None:
 
 
 def record(**changes: object) -> Record:
-    fields = {
-        "what": "weights",
-        "name": "layers.0.attention",
-        "layer": 0,
-        "call": 0,
-        "values": torch.rand(2, 2, 3, 4),
-        "heads": (0, 3),
-        "queries": (1, 2, 4),
-        "keys": range(1, 5),
-    }
-    return Record(**{**fields, **changes})  # type: ignore[arg-type]
+    usual = Record("weights", "layers.0.attention", 0, 0, torch.rand(2, 2, 3, 4), (0, 3), (1, 2, 4), range(1, 5))
+    return replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def test_the_last_of_each_module_and_all_of_them() -> None:

@@ -1,6 +1,7 @@
 """What models cost: operations counted against closed forms, memory against allocations that are known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.cost import count_operations, peak_bytes
 from refusals import refused
+from small_models import BERT
 
 # What is counted is what fast forms execute.
 pytestmark = pytest.mark.usefixtures("fast_forms")
@@ -36,14 +38,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "experts": {"num_experts": 5, "top_k": 2},
     "experts of odd width": {"num_experts": 5, "top_k": 3, "ff_dim": 7, "ff_bias": True},
     "gpt-oss": {
-        "num_experts": 4,
-        "ff_bias": True,
-        "attention_bias": True,
-        "sinks": True,
-        "num_kv_heads": 2,
-        "window": 8,
-        "windowed_layers": "even",
-        "clamp": Clamp(),
+        **{"num_experts": 4, "ff_bias": True, "clamp": Clamp(), "window": 8, "windowed_layers": "even"},
+        **{"attention_bias": True, "sinks": True, "num_kv_heads": 2},
     },
     "experts, clamped": {"num_experts": 5, "clamp": Clamp(), "sinks": True},
     "clamped": {"clamp": Clamp(), "ff_bias": True},
@@ -54,9 +50,7 @@ each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def make(family: str) -> Decoder:
-    sizes = (VOCAB, LAYERS, HIDDEN, FF, HEADS, HEAD_DIM)
-    names = ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "head_dim")
-    return Decoder(DecoderConfig(**{**dict(zip(names, sizes, strict=True)), **FAMILIES[family]}))
+    return Decoder(replace(DecoderConfig(VOCAB, LAYERS, HIDDEN, FF, HEADS, HEAD_DIM), **FAMILIES[family]))
 
 
 def tokens(batch: int, length: int) -> torch.Tensor:
@@ -202,14 +196,7 @@ def test_what_autograd_keeps_of_windowed_layers_grows_linearly() -> None:
 ENCODERS: dict[str, dict[str, Any]] = {
     "course": {},
     "relu, before": {"activation": "relu", "norm_first": True},
-    "BERT": {
-        "final_norm": False,
-        "positions": "learned",
-        "scale_embeddings": False,
-        "embedding_norm": True,
-        "token_types": 2,
-        "pooling": "cls",
-    },
+    "BERT": {**BERT, "num_classes": 5, "pooling": "cls"},
     "largest": {"pooling": "max", "positions": "none", "final_norm": False, "norm_first": True},
 }
 
@@ -218,7 +205,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("length", "padded"), [(1, False), (2, False), (30, False), (30, True)])
 def test_an_encoder(family: str, batch: int, length: int, padded: bool) -> None:
-    config = EncoderConfig(VOCAB, LAYERS, HIDDEN, FF, HEADS, num_classes=5, dropout=0.0, **ENCODERS[family])
+    changes = {"num_classes": 5, "dropout": 0.0, **ENCODERS[family]}
+    config = EncoderConfig(VOCAB, LAYERS, HIDDEN, FF, HEADS, **changes)
     model, text, number = Encoder(config), torch.randint(1, VOCAB, (batch, length)), batch * length
     if padded:
         text[-1, 20:] = 0
@@ -241,14 +229,8 @@ TWO_STACKS: dict[str, dict[str, Any]] = {
     "lookup course": {"fields_per_slot": 2},
     "first transformer": {"source_positions": "sinusoidal", "num_encoder_layers": 3, "num_decoder_layers": 1},
     "learned, before": {
-        "source_positions": "learned",
-        "target_positions": "learned",
-        "norm_first": True,
-        "final_norm": True,
-        "activation": "gelu",
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 3,
-        "target_vocab_size": 13,
+        **{"source_positions": "learned", "target_positions": "learned", "norm_first": True, "final_norm": True},
+        **{"activation": "gelu", "num_encoder_layers": 1, "num_decoder_layers": 3, "target_vocab_size": 13},
     },
     "last norms alone": {"final_norm": True, "target_positions": "none", "scale_embeddings": False},
 }

@@ -132,12 +132,8 @@ def test_effects_are_those_of_one_removal_after_the_other(make: Any, removal: An
     for column, key in enumerate((1, 2, 4)):
 
         def without(key: int = key, **where: Any) -> Tensor:
-            queries = None if query is None else 5
-            edit = (
-                forbid(queries, key, **where)
-                if removal == "edges"
-                else zero("weights", queries=queries, keys=key, **where)
-            )
+            where |= {"keys": key, "queries": None if query is None else 5}
+            edit = forbid(**where) if removal == "edges" else zero("weights", **where)
             return clean - plainly(model, tokens, edit)
 
         torch.testing.assert_close(whole.effects[:, 0, 0, column], without(layers=[0, 2]), atol=1e-12, rtol=0)

@@ -185,9 +185,8 @@ def test_what_a_mask_of_numbers_adds_is_kept(implementation: str) -> None:
     model: Any = gpt2().double()
     model.set_attn_implementation(implementation)
     tokens = batch()[0]
-    mask = torch.randn(2, 1, 9, 9).double() + torch.full(
-        (9, 9), torch.finfo(torch.double).min, dtype=torch.double
-    ).triu(1)
+    lowest = torch.full((9, 9), torch.finfo(torch.double).min, dtype=torch.double)
+    mask = torch.randn(2, 1, 9, 9).double() + lowest.triu(1)
     expected = model(tokens, attention_mask=mask)[0]
     with intervene(model, change("weights", lambda weights: weights, layers=0, heads=1), change("q", torch.clone)):
         torch.testing.assert_close(model(tokens, attention_mask=mask)[0], expected, rtol=1e-12, atol=1e-12)

@@ -8,14 +8,7 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.observe.interchange import (
-    Place,
-    Tokens,
-    agreement,
-    exchange,
-    exchange_in_program,
-    places,
-)
+from glassformer.observe.interchange import Place, Tokens, agreement, exchange, exchange_in_program, places
 from glassformer.programs import compile_program, indices, select, selector_width, tokens
 from glassformer.programs.graph import graph
 from glassformer.programs.library import PROGRAMS

@@ -98,12 +98,8 @@ def test_one_position_of_a_generation_is_seen_once() -> None:
     model = decoder()
     with capture(model, queries=[2, 6], layers=0, what=("weights", "residual")) as seen:
         generate(model, [[1, 2, 3, 4]], 6)
-    assert [(record.what, record.queries) for record in seen.records] == [
-        ("weights", (2,)),
-        ("residual", (2,)),
-        ("weights", (6,)),
-        ("residual", (6,)),
-    ]
+    seen_once = [(what, (query,)) for query in (2, 6) for what in ("weights", "residual")]
+    assert [(record.what, record.queries) for record in seen.records] == seen_once
     with capture(model, queries=slice(-2, None), layers=0) as seen:
         generate(model, [[1, 2, 3, 4]], 3)
     assert [record.queries for record in seen.records] == [(2, 3), (4,), (5,)]

@@ -119,8 +119,7 @@ def test_models_are_asked_without_gradients() -> None:
     weight = torch.ones(1, requires_grad=True)
     grads = []
     scrambling_test(
-        lambda source: grads.append((source * weight).requires_grad) or asked(source),
-        torch.arange(3)[None],
+        lambda source: grads.append((source * weight).requires_grad) or asked(source), torch.arange(3)[None]
     )
     assert set(grads) == {False}
 

@@ -203,12 +203,7 @@ def attribution(pair: Pair) -> Answers:
 
 @torch.no_grad()
 def generation(pair: Pair) -> Answers:
-    options: dict[str, Any] = {
-        "max_new_tokens": STEPS,
-        "do_sample": False,
-        "pad_token_id": 0,
-        "eos_token_id": None,
-    }
+    options: dict[str, Any] = {"max_new_tokens": STEPS, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
     def steps(model: Any) -> tuple[Tensor, list[list[int]]]:
         """Their logits, which generate() itself rounds to float32, and the tokens."""
