@@ -32,17 +32,8 @@ numbers = partial(codecs.numbers, vocab_size=WORDS, longest=LONGEST)
 
 
 def card(name: str, kind: Any, views: list[Any], text: str, source: list[str] | None = None) -> ModelCard:
-    return ModelCard(
-        name=name,
-        title=name,
-        kind=kind,
-        about="For tests.",
-        views=views,
-        text=text,
-        source=source,
-        input_help="numbers",
-        origin="given",
-    )
+    rest: dict[str, Any] = {"title": name, "about": "For tests.", "input_help": "numbers", "origin": "given"}
+    return ModelCard(name=name, kind=kind, views=views, text=text, source=source, **rest)
 
 
 def head_model(name: str) -> LoadedHead:
@@ -86,14 +77,9 @@ def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoder
         require(len(found) == 1, f"{unit[:40]!r}", "one number", "Type another.")
         return found
 
+    name = "lookup" if source_positions == "none" else "ordered"
     return LoadedEncoderDecoder(
-        card(
-            "lookup" if source_positions == "none" else "ordered",
-            "encoder_decoder",
-            ["scramble", "whatif"],
-            "4",
-            list("12345"),
-        ),
+        card(name, "encoder_decoder", ["scramble", "whatif"], "4", list("12345")),
         model.eval(),
         source_tokens=source,
         target=lambda text: torch.tensor([[1 + number for number in numbers(text)[:8]]]),

@@ -126,9 +126,7 @@ def test_calls_are_made_with_post(method: str, client: TestClient) -> None:
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
-def test_a_fault_of_ours_is_told_without_its_inside(
-    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_of_ours_is_told_without_its_inside(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(call: str, request: Message) -> Message:
         raise ZeroDivisionError("secret")
 
@@ -232,7 +230,7 @@ def test_what_nobody_waits_for_any_more_is_not_computed(loaded_models: Any, monk
 
 
 @pytest.mark.parametrize("call", ["measures", "sweep"])
-def test_an_answer_that_is_abandoned_ends_at_its_next_part(
+def test_abandoned_answers_end_at_their_next_part(
     call: str, loaded_models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = Backend(loaded_models)

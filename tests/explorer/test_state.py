@@ -53,14 +53,9 @@ def test_a_state_comes_back_from_its_words(state: State) -> None:
 
 def test_only_what_differs_from_the_defaults_is_written() -> None:
     assert to_words(State()) == {}
-    assert to_words(State(model="a", text="", layer=2, part="cross", top_k=5, versus=HeadPlace(layer=1, head=2))) == {
-        "model": "a",
-        "text": "",
-        "layer": "2",
-        "part": "cross",
-        "topK": "5",
-        "versus": '{"layer":1,"head":2}',
-    }
+    state = State(model="a", text="", layer=2, part="cross", top_k=5, versus=HeadPlace(layer=1, head=2))
+    words = {"model": "a", "text": "", "layer": "2", "part": "cross", "topK": "5", "versus": '{"layer":1,"head":2}'}
+    assert to_words(state) == words
 
 
 def test_plain_words_are_those_of_text_fields() -> None:

@@ -78,9 +78,7 @@ def test_a_widget_answers_its_page(small_backend: Backend, sent: list[tuple[Any,
     assert sent == [({"id": "7", "answer": small_backend.catalogue().model_dump(mode="json")}, [])]
 
 
-def test_a_fault_of_ours_is_told_as_one(
-    small_backend: Backend, sent: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_ours_is_told_as_one(small_backend: Backend, sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: object) -> None:
         raise ZeroDivisionError
 

@@ -20,10 +20,7 @@ TEXT = "When Mary and John went to the store, John gave a drink to"
     ("arguments", "shown"),
     [
         (["info", "smollm2"], ["Llama in GGUF", "30, 576 wide", "134.52 M", "as in the file"]),
-        (
-            ["generate", "smollm2", "The capital of France is", "--max-new-tokens", "1"],
-            [" Paris"],
-        ),
+        (["generate", "smollm2", "The capital of France is", "--max-new-tokens", "1"], [" Paris"]),
         (["chat", "smollm2", "--message", "What is the capital of France?"], ["The capital of France is Paris."]),
         (["capture", "smollm2", TEXT, "--layer", "23", "--head", "3"], ["0.7404  9 ' John'", "0 'When'"]),
         (["capture", "smollm2", TEXT, "--layer", "23"], ["23.3   0.7404  9 ' John'", "without the first token"]),

@@ -132,10 +132,8 @@ def test_each_head_set_to_its_mean_over_other_texts(smollm2, objects):
     means = {layer: values.mean(0, keepdim=True) for layer, values in enumerate(seen.last("heads").values())}
     for (layer, head), (_, expected, *_) in HEADS.items():
         edit = put("heads", means[layer][:, [head]], layers=layer, heads=head)
-        assert by_hand(smollm2, objects, objects.clean, edit) - 5.3019 == pytest.approx(expected, abs=2e-3), (
-            layer,
-            head,
-        )
+        effect = by_hand(smollm2, objects, objects.clean, edit) - 5.3019
+        assert effect == pytest.approx(expected, abs=2e-3), (layer, head)
 
 
 @pytest.mark.slow
@@ -169,22 +167,9 @@ def test_what_the_last_token_attends_to(smollm2, objects):
 
 @pytest.mark.slow
 def test_where_the_residual_stream_carries_the_answer(smollm2, objects):
-    found = patch_sweep(
-        smollm2.model,
-        objects.clean,
-        objects.flipped,
-        objects.metric,
-        site="residual_before",
-        layers=(19, 20, 21, 23, 24, 28),
-    )
-    expected = {
-        19: (1.00, 0.00),
-        20: (0.85, 0.11),
-        21: (0.49, 0.49),
-        23: (0.44, 0.54),
-        24: (0.00, 0.87),
-        28: (0.00, 0.95),
-    }
+    expected = {19: (1.0, 0.0), 20: (0.85, 0.11), 21: (0.49, 0.49), 23: (0.44, 0.54), 24: (0.0, 0.87), 28: (0.0, 0.95)}
+    options = {"site": "residual_before", "layers": tuple(expected)}
+    found = patch_sweep(smollm2.model, objects.clean, objects.flipped, objects.metric, **options)
     for layer, values in zip(found.layers, found.restored, strict=True):
         assert values[[REPEATED, END]].tolist() == pytest.approx(expected[layer], abs=6e-3), layer
 

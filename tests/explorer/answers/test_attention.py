@@ -33,14 +33,8 @@ Matrix = Float[np.ndarray, "query key"]
 
 def _pooled(matrix: Matrix, level: int) -> Matrix:
     """Cell by cell, the largest of 2**level x 2**level neighbours."""
-    side = 2**level
-    rows, columns = -(-matrix.shape[0] // side), -(-matrix.shape[1] // side)
-    return np.array(
-        [
-            [matrix[r * side : (r + 1) * side, c * side : (c + 1) * side].max() for c in range(columns)]
-            for r in range(rows)
-        ]
-    )
+    rows, columns = (range(0, size, 2**level) for size in matrix.shape)
+    return np.maximum.reduceat(np.maximum.reduceat(matrix, rows, 0), columns, 1)
 
 
 def _kept(given: Attended, causal: bool = True) -> tuple[Runs, str]:

@@ -19,12 +19,8 @@ def test_experts_are_the_routers_choices(by_name: dict[str, LoadedModel]) -> Non
     found = experts(runs, m.AskExperts(run=run))
     assert (found.num_experts, found.top_k) == (3, 2)
     scores: list[torch.Tensor] = []
-    hooks = [
-        block.get_submodule("ffn.router.score").register_forward_hook(
-            lambda _, __, out: scores.append(out.reshape(-1, 3))
-        )
-        for block in loaded.model.layers
-    ]
+    routers = [block.get_submodule("ffn.router.score") for block in loaded.model.layers]
+    hooks = [each.register_forward_hook(lambda _, __, out: scores.append(out.reshape(-1, 3))) for each in routers]
     with torch.no_grad():
         loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
     for hook in hooks:
@@ -47,9 +43,7 @@ def test_a_model_without_experts_is_refused(by_name: dict[str, LoadedModel]) -> 
         experts(runs, m.AskExperts(run=run))
 
 
-def test_a_long_answer_goes_without_probabilities(
-    by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_answer_has_no_probabilities(by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
     whole = experts(runs, m.AskExperts(run=run))

@@ -16,10 +16,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, _percent, read, run_name
 from glassformer.explorer.answers.hand_designed import check
 from glassformer.explorer.api import UnknownName
-from glassformer.explorer.loading.loaded_model import (
-    LoadedModel,
-    Turn,
-)
+from glassformer.explorer.loading.loaded_model import LoadedModel, Turn
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
@@ -75,11 +72,8 @@ def test_an_encoder_decoder_writes_and_reads_in_the_given_order(by_name: dict[st
     order = [2, 0, 1]
     run = read(loaded, m.Ask(model="lookup", text="4 5", source=["7", "8", "9"], order=order))
     assert run.message.source == ["9", "7", "8"]
-    assert {each.part: (each.queries, each.keys) for each in run.message.attentions} == {
-        "encoder": (3, 3),
-        "decoder": (2, 2),
-        "cross": (2, 3),
-    }
+    sizes = {each.part: (each.queries, each.keys) for each in run.message.attentions}
+    assert sizes == {"encoder": (3, 3), "decoder": (2, 2), "cross": (2, 3)}
     source, target = torch.tensor([[10, 8, 9]]), torch.tensor([[5, 6]])
     with torch.no_grad(), capture(loaded.model) as seen:
         logits = loaded.model(source, target)[0, -1]
@@ -133,9 +127,7 @@ def test_shares_are_told_without_needless_digits() -> None:
         ("identity", {"text": "A", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "Km of shape"),
     ],
 )
-def test_what_cannot_be_read_is_refused(
-    by_name: dict[str, LoadedModel], model: str, more: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_read_is_refused(by_name: dict[str, LoadedModel], model: str, more: Any, message: str) -> None:
     with refused(message):
         read(by_name[model], m.Ask(model=model, **more))
 
@@ -152,13 +144,8 @@ def test_a_text_that_is_too_long_and_a_part_that_there_is_not_are_refused(by_nam
 def test_the_name_follows_from_the_question() -> None:
     ask = m.Ask(model="decoder", text="1 2")
     assert run_name(ask) == run_name(m.Ask(model="decoder", text="1 2"))
-    others = [
-        m.Ask(model="decoder", text="1  2"),
-        m.Ask(model="decoders", text="1 2"),
-        m.Ask(model="decoder", text="1 2", source=[]),
-        m.Ask(model="decoder", text="1 2", order=[0]),
-        m.Ask(model="decoder", text="1 é"),
-    ]
+    changes = ({"text": "1  2"}, {"model": "decoders"}, {"source": []}, {"order": [0]}, {"text": "1 é"})
+    others = [ask.model_copy(update=each) for each in changes]
     names = {run_name(each) for each in (ask, *others)}
     assert len(names) == 1 + len(others)
     assert all(m.AskExperts(run=name).run == name for name in names)  # as the contract wants names

@@ -128,9 +128,7 @@ def test_a_task_too_large_to_list_is_decided_by_the_bound(by_name: dict[str, Loa
         ({"Km": [[1.0] * 1400] * 3, "Qm": [[1.0] * 1400] * 3}, "4,200 numbers"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(
-    change: dict[str, object], words: str, by_name: dict[str, LoadedModel]
-) -> None:
+def test_weights_that_do_not_fit_are_refused(change: dict, words: str, by_name: dict[str, LoadedModel]) -> None:
     loaded, weights = designed(by_name, "identity")
     edited = HeadWeightsMessage.model_validate({**weights.model_dump(), **change})
     with refused(anywhere=words):

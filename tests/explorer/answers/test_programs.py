@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,17 +102,13 @@ def test_what_coordinates_do_not_tell_apart_is_listed() -> None:
 
 
 def test_a_proof_is_computed_once_and_anew_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, calls = compiled("histogram"), []
-    monkeypatch.setattr(
-        answers,
-        "verify_program",
-        lambda *args, plain=answers.verify_program, **more: calls.append(0) or plain(*args, **more),
-    )
+    model, verified = compiled("histogram"), Mock(wraps=answers.verify_program)
+    monkeypatch.setattr(answers, "verify_program", verified)
     backend = Backend([wrap_model(model)])
     first = proof(backend, "given")
     assert (first.verdict, first.rests_on, first.num_checked, first.allowed) == ("holds", "every sequence", 1364, 0.5)
     assert proof(backend, "given") == first
-    assert len(calls) == 1
+    assert verified.call_count == 1
     with torch.no_grad():
         model.output.bias += 0.75
     failing = proof(backend, "given")
@@ -178,9 +175,7 @@ def test_a_text_without_a_value_has_no_definition() -> None:
     assert (program.definition, program.right, program.parts[-1].values) == (None, None, [])
 
 
-def test_other_texts_calls_and_models_are_refused(
-    given: tuple[Backend, CompiledProgram], small_backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_program_is_refused(given: Any, small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, named in (("", "no tokens"), ("5", "'5'"), ("123412", "6 tokens")):
         with refused(named):
             given[0].answer("run", m.Ask(model="given", text=text))

@@ -143,9 +143,7 @@ def test_reading_alone_changes_no_stamp(by_name: dict[str, LoadedModel]) -> None
         assert weights_stamp(loaded) == before
 
 
-def test_the_questions_stay_within_their_bound(
-    by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_stay_within_their_bound(by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.explorer.answers.runs.ASK_BYTES", 1_000_000)
     there = by_name["decoder"]
     deaf = replace(there, encode=lambda text: [1, 2])

@@ -96,9 +96,7 @@ def test_equals_rank_as_the_rule_cuts_them() -> None:
     top_p=st.floats(0, 1),
     row=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=80),
 )
-def test_every_rule_on_every_row_gives_numbers(
-    temperature: float, top_k: int | None, top_p: float, row: list[float]
-) -> None:
+def test_every_rule_gives_numbers(temperature: float, top_k: int | None, top_p: float, row: list[float]) -> None:
     ask = AskNext(model="f", text="1", temperature=temperature, top_k=top_k, top_p=top_p)
     found = next_token(fixed(torch.tensor(row)), ask)
     assert 1 <= found.kept <= len(row)

@@ -34,9 +34,7 @@ from transformers_models import FAMILIES, bert_classifier
 TEXT = "1 2 3 5 8 1 2 3"
 
 
-def whatif(
-    backend: Backend, text: str = TEXT, model: str = "decoder", changes: m.Changes | None = None, **asked: Any
-) -> m.WhatIf:
+def whatif(backend: Backend, text: str = TEXT, model: str = "decoder", changes: Any = None, **asked: Any) -> m.WhatIf:
     return backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text, changes=changes), **asked))
 
 
@@ -164,9 +162,7 @@ def test_a_sweep_may_compare_two_outcomes(small_backend: Backend) -> None:
         small_backend.answer("sweep", m.AskSweep(ask=ask, target=4, other=4))
 
 
-def test_a_sweep_is_an_estimate_first_and_stops_when_nobody_asks(
-    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_is_an_estimate_first_and_ends_unasked(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
     monkeypatch.setattr(sweeping, "_TOKENS_AT_ONCE", 1)
     ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=2)
@@ -190,9 +186,7 @@ def test_a_sweep_is_an_estimate_first_and_stops_when_nobody_asks(
 
 
 @pytest.mark.parametrize("known", [None, 0], ids=["estimated", "exact"])
-def test_a_click_is_answered_within_a_step_of_a_sweep(
-    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, known: int | None
-) -> None:
+def test_a_click_interrupts_a_sweep(small_backend: Backend, monkeypatch: pytest.MonkeyPatch, known: int | None) -> None:
     """A sweep that is in the middle of a forward pass computes on only after the answer, and as if alone."""
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
     ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=3)
@@ -228,9 +222,7 @@ def test_a_click_is_answered_within_a_step_of_a_sweep(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_of_a_large_sweep_the_layers_that_matter_are_exact(
-    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_sweep_layers_that_matter_are_exact(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "MOST_SWEPT", 1.0)
     found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=7))
     assert (found.done, found.total) == (2, 2)

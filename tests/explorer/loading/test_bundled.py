@@ -140,10 +140,8 @@ def test_the_decoders_samples_are_predicted_right_and_one_is_long() -> None:
 
 def test_the_encoder_is_told_of_honestly() -> None:
     told = _told("sentiment")
-    assert (
-        f"Of {told['held_out']} held-out ones it classifies {told['right']} correctly"
-        in ENTRIES["sentiment"].card.about
-    )
+    sentence = f"Of {told['held_out']} held-out ones it classifies {told['right']} correctly"
+    assert sentence in ENTRIES["sentiment"].card.about
     assert told["right"] > told["held_out"] / 2
     said = read(_opened("sentiment"), m.Ask(model="sentiment", text="A wonderful, lovely film.")).message.said
     assert said.classes[0][0] == "positive"

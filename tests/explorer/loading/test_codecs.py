@@ -90,9 +90,7 @@ def test_without_a_tokenizer_a_text_is_numbers_or_bytes() -> None:
         assert codec.joins[-1](codec.encode(codec.sample)) == codec.sample
 
 
-def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(
-    byte_engine: Tokenizer, spaced_engine: Tokenizer
-) -> None:
+def test_what_a_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Tokenizer, spaced_engine: Tokenizer) -> None:
     tokenizer = replace(from_json(byte_engine.to_str()), begin=(256,))
     codec = codec_of(tokenizer, 280, 4)
     tokens = codec.encode("aé")

@@ -140,9 +140,7 @@ def test_a_decoder_of_any_layout(tmp_path: Path, layout: Any) -> None:
 
 
 @pytest.mark.parametrize("folder", ["it", "it/original"])
-def test_a_released_decoder_reads_text_by_its_own_tokenizer(
-    tmp_path: Path, byte_engine: Tokenizer, folder: str
-) -> None:
+def test_a_released_decoder_reads_by_its_own_tokenizer(tmp_path: Path, byte_engine: Tokenizer, folder: str) -> None:
     directory = tmp_path / folder
     write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=1))
     byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))  # the hub's has it above the folder of OpenAI's layout
@@ -311,9 +309,7 @@ SIZES: dict[str, Any] = {"hidden_dim": 8, "ff_dim": 8, "num_heads": 2, "head_dim
         ({"vocab_size": 10**9}, "instead of"),
     ],
 )
-def test_a_configuration_of_another_model_is_refused_before_it_is_made(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_a_configuration_of_another_model_is_refused_at_once(tmp_path: Path, change: Any, message: str) -> None:
     run = write_run(tmp_path / "run", _seeded(0), model=asdict(CONFIG) | change, data=RULE)
     backend = _backend(run)
     with refused(message):

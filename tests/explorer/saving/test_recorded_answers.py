@@ -120,9 +120,7 @@ def test_fields_that_are_left_open_come_from_the_card(small_backend: Backend) ->
         ("[]", None),
     ],
 )
-def test_an_order_that_does_not_fit_the_source_is_ignored(
-    small_backend: Backend, order: str, expected: list[int] | None
-) -> None:
+def test_an_order_that_does_not_fit_is_ignored(small_backend: Backend, order: str, expected: list[int] | None) -> None:
     assert shown(small_backend, model="lookup", order=json.loads(order)).order == expected
     assert shown(small_backend, order=json.loads(order)).order is None
 

@@ -112,26 +112,8 @@ places = st.fixed_dictionaries({"layer": st.integers(-1, 4), "head": st.integers
 windows = st.fixed_dictionaries(
     {"query": st.integers(-1, 4), "key": st.integers(0, 5000), "size": st.integers(0, 5000)}
 )
-texts = st.sampled_from(
-    [
-        "",
-        "matrix",
-        "design",
-        "cross",
-        '"cross"',
-        "all",
-        "sink",
-        "01",
-        "1.",
-        "1e2",
-        "NaN",
-        "[1,]",
-        "\ufeff1",
-        " 1\n",
-        "{}",
-        "AB",
-    ]
-) | st.text(max_size=4)
+odd_texts = ("", "matrix", "design", "cross", '"cross"', "all", "sink", "01", "1.", "1e2", "NaN", "[1,]", "{}", "AB")
+texts = st.sampled_from([*odd_texts, "\ufeff1", " 1\n"]) | st.text(max_size=4)
 jsons = st.builds(json.dumps, values | places | windows | edits, ensure_ascii=st.booleans())
 words = st.dictionaries(st.sampled_from([*NAMES, *NAMES.values(), "toString", "__proto__"]), texts | jsons, max_size=6)
 
@@ -189,12 +171,6 @@ def test_the_request_for_the_run(page: Page, small_backend: Backend, words: dict
     head = None
     if shown.card.kind == "head":
         head = small_backend.answer("head", AskHead(model=shown.card.name))
-    asked = page(
-        "ask",
-        {
-            "words": words,
-            "cards": [card.model_dump(mode="json") for card in cards],
-            "head": head and head.model_dump(mode="json"),
-        },
-    )
+    told = {"words": words, "cards": [card.model_dump(mode="json") for card in cards]}
+    asked = page("ask", {**told, "head": head and head.model_dump(mode="json")})
     assert asks_of(small_backend, shown)[0].model_dump(mode="json") == asked

@@ -60,17 +60,13 @@ RULES: list[dict[str, Any]] = [
 def in_node(work: Sequence[tuple[dict[str, Any] | None, Sequence[m.Message]]]) -> list[list[Any]]:
     """The engine's answers to the requests about each model."""
     driver = Path(__file__).with_name("engine.mjs")
-    named = [
-        {
-            "model": model,
-            "asks": [
-                (NAMES[type(ask)], ask.model_dump(), run_name(ask) if type(ask) is m.Ask else None) for ask in asks
-            ],
-        }
-        for model, asks in work
-    ]
+
+    def named(ask: m.Message) -> tuple[Any, ...]:
+        return NAMES[type(ask)], ask.model_dump(), run_name(ask) if type(ask) is m.Ask else None
+
+    told = json.dumps([{"model": model, "asks": list(map(named, asks))} for model, asks in work])
     command = [str(NODE), str(driver), str(PAGE / "explorer.js")]
-    done = subprocess.run(command, input=json.dumps(named), capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     answers: list[list[Any]] = json.loads(done.stdout)
     return answers
