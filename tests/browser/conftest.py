@@ -143,12 +143,6 @@ def phone(open_page: Open) -> Page:
     return open_page(phone=True)
 
 
-@pytest.fixture
-def dark(open_page: Open) -> Page:
-    """A wide page in dark colours."""
-    return open_page(dark=True)
-
-
 Go = Callable[..., None]
 
 
@@ -163,6 +157,20 @@ def go(served: str) -> Go:
         settled(page)
 
     return go
+
+
+def showing(selector: str, **usual: object) -> Callable[..., Go]:
+    """The fixture ``show(page, ...)``: as ``go``, in this state but for what is given, until something is there."""
+
+    @pytest.fixture
+    def show(go: Go) -> Go:
+        def show(page: Page, **state: object) -> None:
+            go(page, **{**usual, **state})
+            page.locator(selector).first.wait_for()
+
+        return show
+
+    return show
 
 
 def settled(page: Page) -> None:

@@ -88,9 +88,7 @@ def test_hovering_a_cell_tells_its_weight_and_its_words(page: Page, go: Any, rea
         assert shown_value(page) == pytest.approx(reading.rows(query)[0, 0, key], rel=0.006, abs=1e-7)
 
 
-def test_larger_weights_are_darker_and_what_may_not_be_seen_is_hatched(
-    page: Page, go: Any, reading: Reading, watch: Any
-) -> None:
+def test_larger_weights_are_darker_and_masked_ones_hatched(page: Page, go: Any, reading: Reading, watch: Any) -> None:
     watch.forgive("willReadFrequently")
     go(page, model=MODEL, text=TEXT)
     size = (reading.stack().queries, reading.stack().keys)
@@ -194,10 +192,8 @@ def test_two_heads_are_compared_side_by_side_with_their_difference(page: Page, g
     hover_cell(page, 8, 3, size, which=1)
     expect(page.locator(".readout strong")).to_contain_text("difference")
     one, other = reading.rows(8)[0, 0, 3], reading.rows(8)[versus["layer"], versus["head"], 3]
-    found = [
-        float(each.replace("\u2212", "-"))
-        for each in re.findall(r"[+\u2212]?[\d.]+(?:e[+\u2212]?\d+)?", page.locator(".readout strong").inner_text())
-    ]
+    told = page.locator(".readout strong").inner_text().replace("\u2212", "-")
+    found = [float(each) for each in re.findall(r"[+-]?[\d.]+(?:e[+-]?\d+)?", told)]
     assert found == pytest.approx([one, other, one - other], rel=0.006, abs=1e-6)
     page.get_by_role("button", name="End comparison").click()
     expect(page.locator(".cell-map")).to_have_count(1)

@@ -2,12 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from glassformer.handcraft.designs import design
@@ -16,8 +14,8 @@ from glassformer.handcraft.tasks import identity, unique
 from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import read_head, write_head
 
-from .conftest import Go, check_fits, eventually, screenshot, settled
-from .design_page import cell, changed, showing
+from .conftest import Go, Open, check_fits, eventually, screenshot, settled, showing
+from .design_page import UNIQUE, cell, changed
 
 READ_TABLE = """(name) => {
   const table = [...document.querySelectorAll('.design table')].find((each) => each.ariaLabel.startsWith(name));
@@ -26,9 +24,7 @@ READ_TABLE = """(name) => {
 }"""
 
 
-@pytest.fixture
-def show(go: Go) -> Go:
-    return showing(go)
+show = showing(".certificate", **UNIQUE)
 
 
 def verdict(page: Page) -> Locator:
@@ -194,9 +190,7 @@ def test_a_refused_number_is_marked_with_the_reason_and_the_designs_counts(page:
     eventually(page, lambda: numbers(page, "V,")[1, 0] == 0.5)
 
 
-def test_numbers_that_cannot_be_computed_with_are_refused_by_the_server_with_its_reason(
-    page: Page, show: Go, watch: Any
-) -> None:
+def test_numbers_that_cannot_be_computed_with_are_refused_with_the_reason(page: Page, show: Go, watch: Any) -> None:
     watch.forgive("status of 422")
     show(page)
     before = numbers(page, "Scores")
@@ -245,7 +239,7 @@ def test_undo_and_redo_by_key_and_by_button(page: Page, show: Go) -> None:
     expect(edits).to_have_text("2 cells edited")
 
 
-def test_edits_are_in_the_address(page: Page, open_page: Callable[..., Page], show: Go) -> None:
+def test_edits_are_in_the_address(page: Page, open_page: Open, show: Go) -> None:
     show(page)
     cell(page, "Vm", "CLS", "output").click()
     page.keyboard.type("-1")
@@ -336,7 +330,7 @@ def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> N
     expect(page).to_have_url(re.compile("pin=4"))
 
 
-def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(open_page: Callable[..., Page], show: Go) -> None:
+def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(open_page: Open, show: Go) -> None:
     page = open_page(viewport={"width": 1280, "height": 900})
     show(page)
     boxes = [box for stage in page.locator(".design .stage").all() if (box := stage.bounding_box())]
@@ -357,7 +351,7 @@ def test_a_number_is_seen_whole(page: Page, show: Go) -> None:
     assert page.locator(".design td input").evaluate_all(cut) == []
 
 
-def test_long_numbers_and_wrong_texts_do_not_widen_the_page(open_page: Callable[..., Page], show: Go) -> None:
+def test_long_numbers_and_wrong_texts_do_not_widen_the_page(open_page: Open, show: Go) -> None:
     page = open_page(viewport={"width": 1280, "height": 900})
     show(page)
     for name in ("Km", "Qm"):

@@ -1,6 +1,5 @@
 """What the other views show of a hand-designed head whose numbers somebody has changed."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,14 @@ from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import unique
 
 from .attention_page import shown_value
-from .conftest import Go, settled
-from .design_page import cell, showing
+from .conftest import Go, Open, settled, showing
+from .design_page import UNIQUE, cell
 
-
-@pytest.fixture
-def show(go: Go) -> Go:
-    return showing(go)
+show = showing(".certificate", **UNIQUE)
 
 
 @pytest.mark.slow
-def test_attention_is_that_of_the_edited_head(page: Page, show: Go, open_page: Callable[..., Page]) -> None:
+def test_attention_is_that_of_the_edited_head(page: Page, show: Go, open_page: Open) -> None:
     show(page)
     before = page.locator(".said").inner_text()
     for row in "ABC":
@@ -57,16 +53,11 @@ def matrix_on(page: Page, count: int) -> np.ndarray:
     cells.press("Escape")
     rows = []
     for query in range(count):
-        row = []
-        for key in range(count):
-            if query or key:
-                cells.press("ArrowRight" if key else "ArrowDown")
-                if not key:
-                    for _ in range(count - 1):
-                        cells.press("ArrowLeft")
-            else:
-                cells.press("ArrowRight")
-                cells.press("ArrowLeft")
+        for press in ["ArrowRight", *["ArrowLeft"] * count] if query == 0 else ["ArrowDown", *["ArrowLeft"] * count]:
+            cells.press(press)
+        row = [shown_value(page)]
+        for _ in range(count - 1):
+            cells.press("ArrowRight")
             row.append(shown_value(page))
         rows.append(row)
     return np.array(rows)

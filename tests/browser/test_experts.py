@@ -1,7 +1,6 @@
 """A mixture of experts in a browser: where every token went, one token through the layers, and the load."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,19 +8,13 @@ from playwright.sync_api import Locator, Page, expect
 
 from glassformer.explorer.messages import Ask, AskExperts, Experts
 
-from .conftest import Go
+from .conftest import Go, Open, showing
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
 
 
-@pytest.fixture
-def show(go: Go) -> Go:
-    def show(page: Page, **state: object) -> None:
-        go(page, **{"model": "recurrence", "view": "experts", "text": TEXT, **state})
-        expect(page.locator(".experts .place").first).to_be_attached()
-
-    return show
+show = showing(".experts .place", model="recurrence", view="experts", text=TEXT)
 
 
 @pytest.fixture
@@ -139,7 +132,7 @@ def test_the_keyboard_moves_between_tokens_and_layers(page: Page, show: Go, trut
     expect(strip(page)).to_have_attribute("aria-valuenow", str(COUNT - 1))
 
 
-def test_a_link_shows_the_same_token_and_layer(page: Page, open_page: Callable[..., Page], show: Go) -> None:
+def test_a_link_shows_the_same_token_and_layer(page: Page, open_page: Open, show: Go) -> None:
     show(page)
     cells(page, 3).nth(2).click()
     page.get_by_role("heading", name="Load of each expert").hover()

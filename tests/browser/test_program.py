@@ -1,6 +1,5 @@
 """The program view in a browser: graph, heads and stream follow what is typed, and agree with the program."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -59,11 +58,8 @@ def test_typing_changes_graph_heads_stream_and_outputs(page: Page, sorted_page: 
         rows = page.evaluate(ROWS, "Attention weights, layer 2, head 0")
         for query, row in enumerate(rows):
             place = seen["place"].index(str(query))
-            assert row == [
-                str(sequence[query]),
-                *("100" if key == place else "\u00b7" for key in range(len(text))),
-                "\u00b7",
-            ]
+            weights = ["100" if key == place else "\u00b7" for key in range(len(text))]
+            assert row == [str(sequence[query]), *weights, "\u00b7"]
     screenshot(page, "program")
 
 
@@ -120,9 +116,7 @@ def test_broken_weights_show_their_counterexample(page: Page, serve: Callable[[A
     screenshot(page, "program-broken")
 
 
-def test_a_stored_program_is_shown_without_a_definition(
-    page: Page, serve: Callable[[Any], Any], tmp_path: Path, watch: Any
-) -> None:
+def test_a_stored_program_is_shown_without_a_definition(page: Page, serve: Any, tmp_path: Path, watch: Any) -> None:
     watch.forgive("422")
     example = PROGRAMS["induction"]
     save_program(
@@ -156,9 +150,6 @@ def test_lines_of_the_graph_do_not_cross_boxes(page: Page, go: Go) -> None:
         go(page, model=f"program-{model}")
         page.locator(".graph").wait_for()
         assert page.evaluate(crossed) == 0, model
-        boxes = json.loads(
-            page.evaluate(
-                "JSON.stringify([...document.querySelectorAll('.graph li')].map((e) => [e.offsetLeft, e.offsetTop]))"
-            )
-        )
+        places = "(boxes) => boxes.map((each) => [each.offsetLeft, each.offsetTop])"
+        boxes = page.locator(".graph li").evaluate_all(places)
         assert len({tuple(box) for box in boxes}) == len(boxes)

@@ -15,20 +15,12 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.generation.sampling import SamplingRule
 from small_models import decoder
 
-from .conftest import Go
+from .conftest import Go, Open, showing
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 
 
-@pytest.fixture
-def show(go: Go) -> Go:
-    """The recurrence's decoder with a short text, in this view."""
-
-    def show(page: Page, **state: object) -> None:
-        go(page, **{"model": "recurrence", "view": "sampling", "text": TEXT, **state})
-        expect(rows(page)).to_have_count(7)
-
-    return show
+show = showing(".candidate >> nth=6", model="recurrence", view="sampling", text=TEXT)
 
 
 def rows(page: Page) -> Locator:
@@ -41,11 +33,8 @@ def slide(page: Page, label: str, value: float) -> None:
 
 def shown(page: Page) -> dict[str, tuple[str, str]]:
     """What stands in each row: the token, with its probability before and after the rule."""
-    texts = page.evaluate(
-        "[...document.querySelectorAll('.candidate')].map((row) =>"
-        " [row.querySelector('.text'), ...row.querySelectorAll('.chance')].map((part) => part.textContent))"
-    )
-    return {token: (before, after) for token, before, after in texts}
+    parts = "(rows) => rows.map((row) => [...row.querySelectorAll('.text, .chance')].map((part) => part.textContent))"
+    return {token: (before, after) for token, before, after in rows(page).evaluate_all(parts)}
 
 
 def written(page: Page) -> str:
@@ -229,7 +218,7 @@ def test_a_fault_while_writing_is_told(page: Page, show: Go) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_shows_the_rule_and_what_was_written(page: Page, open_page: Callable[..., Page], show: Go) -> None:
+def test_a_link_shows_the_rule_and_what_was_written(page: Page, open_page: Open, show: Go) -> None:
     show(page, seed=3)
     slide(page, "Top-p", 0.8)
     page.get_by_role("button", name="Write ten").click()

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.wrapping import wrap_model
 from small_models import encoder_decoder
 
-from .conftest import Go, drag_finger, screenshot, settled
+from .conftest import Go, Open, drag_finger, screenshot, settled, showing
 
 COURSE = {"model": "lookup-course", "view": "scramble"}
 FACTS = {"model": "lookup-facts", "view": "scramble", "text": "emma"}
@@ -21,15 +20,7 @@ WORDS = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"]
 GIVEN = ["ada=17", "emma=42", "leo=8", "noor=99", "otto=42", "zoe=3"]
 
 
-@pytest.fixture
-def show(go: Go) -> Go:
-    """``show(page, **FACTS)``: an encoder-decoder in this view, with its answer."""
-
-    def show(page: Page, **state: object) -> None:
-        go(page, **state)
-        expect(answers(page).last).to_contain_text("%")
-
-    return show
+show = showing(".answers dd:last-of-type:has-text('%')")
 
 
 def answers(page: Page) -> Locator:
@@ -175,9 +166,7 @@ LOOKS = """() => {
 """How every card and all within it is drawn."""
 
 
-def test_cards_that_changed_places_look_as_if_they_had_always_been_there(
-    page: Page, open_page: Callable[..., Page], show: Go
-) -> None:
+def test_cards_that_changed_places_look_as_if_they_had_always_been_there(page: Page, open_page: Open, show: Go) -> None:
     show(page, **FACTS)
     cards(page).nth(1).focus()
     for key in ("Space", "End", "Space"):
@@ -270,9 +259,7 @@ def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
 
 
 @pytest.mark.parametrize(("seed", "moved"), [(0, "answer"), (1, "logits")])
-def test_an_order_that_matters_is_said_to_move_what_it_moves(
-    page: Page, serve: Callable[[Any], Any], seed: int, moved: str
-) -> None:
+def test_an_order_that_matters_is_said_to_move_what_it_moves(page: Page, serve: Any, seed: int, moved: str) -> None:
     torch.manual_seed(seed)
     model = wrap_model(encoder_decoder(vocab_size=14, source_positions="learned"), [1], source=[1, 2, 3])
     page.goto(f"{serve(Backend([model])).address}#model=given&view=scramble&order=[2,1,0]")

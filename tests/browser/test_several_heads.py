@@ -86,15 +86,8 @@ def test_heads_are_pinned_beside_each_other(page: Page, go: Callable[..., None])
 
 def test_attention_after_an_edit_is_shown(page: Page, go: Callable[..., None], reading: Reading) -> None:
     removed = [m.RemovedHead(part="self", layer=0, head=3)]
-    go(
-        page,
-        model="induction",
-        text=TEXT,
-        view="whatif",
-        layer=1,
-        head=1,
-        removed=json.dumps([removed[0].model_dump()]),
-    )
+    words = json.dumps([each.model_dump() for each in removed])
+    go(page, model="induction", text=TEXT, view="whatif", layer=1, head=1, removed=words)
     shown = page.get_by_role("group", name="Which attention is shown")
     ask = m.Ask(model="induction", text=TEXT, changes=m.Changes(removed=removed))
     again = Reading(reading.backend, "induction", TEXT)
@@ -105,11 +98,8 @@ def test_attention_after_an_edit_is_shown(page: Page, go: Callable[..., None], r
     hover_cell(page, 17, key, (len(before), len(before)))
     readout = page.locator(".readout strong")
     expect(readout).to_contain_text("after")
-    numbers = [
-        float(each)
-        for each in readout.inner_text().replace("\u2212", "-").replace(",", "").split()
-        if each[-1:].isdigit()
-    ]
+    told = readout.inner_text().replace("\u2212", "-").replace(",", "").split()
+    numbers = [float(each) for each in told if each[-1:].isdigit()]
     np.testing.assert_allclose(numbers, [after[key], before[key], after[key] - before[key]], atol=6e-4)
     shown.get_by_role("button", name="Difference").click()
     expect(page.get_by_text("After minus before")).to_be_visible()

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,24 +12,16 @@ from playwright.sync_api import Locator, Page, Route, expect
 from glassformer.explorer import messages as m
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 
-from .attention_page import cell_at, state
-from .conftest import Go
+from .attention_page import Reading, cell_at, state
+from .conftest import Go, Open, showing
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
 SIZE = (COUNT, COUNT)
 
 
-class Model:
-    """What the server answers about a text: the independent side of what the page shows."""
-
-    def __init__(self, backend: Any, model: str, text: str) -> None:
-        self.backend = backend
-        card = next(each for each in backend.catalogue().models if each.name == model)
-        source = card.source
-        self.run = backend.answer(
-            "run", m.Ask(model=model, text=text, source=source, order=source and [*range(len(source))])
-        )
+class Model(Reading):
+    """With changes, too."""
 
     def what_if(self, **changes: Any) -> m.WhatIf:
         ask = m.AskWhatIf.model_validate({"ask": self.run.ask.model_dump(), **changes})
@@ -46,13 +37,7 @@ class Model:
         return self.backend.answer("lens", m.AskLens(ask=self.run.ask))
 
 
-@pytest.fixture
-def show(go: Go) -> Go:
-    def show(page: Page, **words: object) -> None:
-        go(page, **{"model": "recurrence", "view": "whatif", "text": TEXT, **words})
-        expect(page.locator(".outcome").first).to_be_visible()
-
-    return show
+show = showing(".outcome", model="recurrence", view="whatif", text=TEXT)
 
 
 @pytest.fixture
@@ -335,14 +320,13 @@ def test_everything_by_keyboard(page: Page, show: Go, model: Model) -> None:
     chips(page).first.focus()
     page.keyboard.press("Enter")
     expect(chips(page)).to_have_count(0)
-    page.get_by_role("radiogroup", name="Next tokens, before and after").get_by_role("radio", checked=True).focus()
+    outcomes = page.get_by_role("radiogroup", name="Next tokens, before and after")
+    outcomes.get_by_role("radio", checked=True).focus()
     page.keyboard.press("ArrowDown")
-    expect(
-        page.get_by_role("radiogroup", name="Next tokens, before and after").get_by_role("radio").nth(1)
-    ).to_be_checked()
+    expect(outcomes.get_by_role("radio").nth(1)).to_be_checked()
 
 
-def test_a_link_shows_the_same_changes(page: Page, open_page: Callable[..., Page], show: Go, model: Model) -> None:
+def test_a_link_shows_the_same_changes(page: Page, open_page: Open, show: Go, model: Model) -> None:
     show(page)
     head(page, 0, 2).click()
     press_cell(page, COUNT - 1, COUNT - 2)
@@ -401,9 +385,8 @@ def test_without_the_edge_to_its_fact_the_answer_goes(page: Page, show: Go, back
     answer = model.what_if(forbidden=[{"part": "cross", "layer": None, "head": None, "query": 0, "key": 1}])
     assert answer.distance > 0.9
     shows(page, answer)
-    expect(chips(page)).to_have_text(
-        [re.compile(r"^Edge from emma \(0\) to emma=42 \(1\) forbidden in every head of cross-attention")]
-    )
+    told = r"^Edge from emma \(0\) to emma=42 \(1\) forbidden in every head of cross-attention"
+    expect(chips(page)).to_have_text([re.compile(told)])
 
 
 def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
@@ -439,10 +422,9 @@ def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
     expect(page.locator(".said")).not_to_have_attribute("data-busy", "true")
     expect(page.locator(".results")).to_have_attribute("data-foreign", "true")
     expect(page.locator(".results")).to_have_css("opacity", "0")
-    on_top = (
-        "{ const { x, y } = place.getBoundingClientRect(); return document.elementFromPoint(x + 5, y + 5).className }"
-    )
-    assert page.locator(".outcome").first.evaluate(f"place => {on_top}") == "results", "a click reaches none"
+    box = page.locator(".outcome").first.bounding_box()
+    on_top = page.evaluate("({ x, y }) => document.elementFromPoint(x + 5, y + 5).className", box)
+    assert on_top == "results", "a click reaches none"
     page.set_viewport_size({"width": 390, "height": 844})
     expect(page.locator(".outcome").first).to_be_hidden()
     held.pop().continue_()
@@ -464,9 +446,9 @@ def test_one_difference_is_what_all_panels_are_about(page: Page, show: Go, model
     expect(page.get_by_role("heading", name=f"What adds to {target.name} minus 3")).to_be_visible()
     odds = math.log(target.before / other.before)
     expect(page.locator(".over")).to_contain_text(f"{about}, log-odds: {short(odds)} before, {short(odds)} after")
-    expect(page.get_by_role("list", name="The heads with the largest effects").get_by_role("listitem")).to_have_count(
-        min(10, sum(stack.layers * stack.heads for stack in model.run.attentions))
-    )
+    count = sum(stack.layers * stack.heads for stack in model.run.attentions)
+    largest = page.get_by_role("list", name="The heads with the largest effects").get_by_role("listitem")
+    expect(largest).to_have_count(min(10, count))
     page.get_by_role("button", name="over \u201c3\u201d").click()
     shown = page.locator(".lens tbody tr").first.locator("td").last
     assert number(shown.inner_text()) == pytest.approx(odds, abs=0.06)
