@@ -223,10 +223,8 @@ def test_a_long_text_is_drawn_in_overview(small_backend: Backend, monkeypatch: p
 
 
 def test_absent_layers_and_heads_are_the_last(small_backend: Backend) -> None:
-    last, beyond = (
-        drawn(ModelPage(small_backend, {"model": "decoder", "layer": place, "head": place}).figure())
-        for place in (1, 9)
-    )
+    pages = (ModelPage(small_backend, {"model": "decoder", "layer": place, "head": place}) for place in (1, 9))
+    last, beyond = (drawn(page.figure()) for page in pages)
     np.testing.assert_array_equal(beyond, last)
 
 

@@ -20,6 +20,7 @@ from glassformer.explorer.state import from_words
 from glassformer.models.decoder import Decoder
 from refusals import refused
 from small_models import decoder, encoder
+from transformers_models import gpt2
 
 SIZES: dict[str, Any] = {"vocab_size": 11, "num_layers": 2, "num_heads": 2, "max_seq_len": 16}
 
@@ -37,13 +38,6 @@ def _decoder(**more: Any) -> Decoder:
     return decoder(**SIZES, **more)
 
 
-def _gpt2() -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=11, n_embd=8, n_layer=2, n_head=2, n_positions=16)
-    model: nn.Module = transformers.GPT2LMHeadModel(config)
-    return model
-
-
 def _run(backend: Backend, **more: Any) -> m.Run:
     return backend.answer("run", m.Ask(**more))
 
@@ -53,7 +47,7 @@ def test_all_of_it(kind: str) -> None:
     model = {
         "decoder": lambda: _decoder(sinks=True),
         "mixture": lambda: _decoder(num_experts=3),
-        "gpt2": _gpt2,
+        "gpt2": gpt2,
         "encoder": lambda: encoder(**SIZES),
     }[kind]()
     backend = Backend([wrap_model(_spoilt(model), [1, 2, 3, 4, 5])])
@@ -65,9 +59,10 @@ def test_all_of_it(kind: str) -> None:
     assert np.isnan(weights[seen]).all()
     backend.answer("rows", m.AskRows(run=run.run, part="self", query=2))
     measures = backend.answer("measures", m.AskMeasures(run=run.run, part="self"))
-    assert measures.entropy == measures.distance == 2 * [2 * [None]]
-    assert measures.sink in (None, 2 * [2 * [None]])
-    assert measures.thumbnails == 2 * [2 * [[]]]
+    heads = run.attentions[0].heads
+    assert measures.entropy == measures.distance == 2 * [heads * [None]]
+    assert measures.sink in (None, 2 * [heads * [None]])
+    assert measures.thumbnails == 2 * [heads * [[]]]
     assert m.Measures.model_validate_json(measures.model_dump_json()) == measures
     if kind == "mixture":
         with refused("layer 0's router that are not finite"):

@@ -30,11 +30,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 def test_an_answer_in_json(small_backend: Backend) -> None:
     asked = m.Ask(model="decoder", text="1 2 3")
-    expected = small_backend.answer("run", asked)
-    assert reply(small_backend, ask("run", model="decoder", text="1 2 3")) == (
-        {"id": "7", "answer": expected.model_dump(mode="json")},
-        [],
-    )
+    expected = {"id": "7", "answer": small_backend.answer("run", asked).model_dump(mode="json")}
+    assert reply(small_backend, ask("run", model="decoder", text="1 2 3")) == (expected, [])
 
 
 def test_numbers_come_as_a_buffer_and_a_page_as_text(small_backend: Backend) -> None:
@@ -109,10 +106,8 @@ def test_the_code_of_the_page_comes_when_it_is_asked_for(small_backend: Backend,
 
 
 def test_a_name_that_nothing_has_is_told_apart(small_backend: Backend) -> None:
-    lost, refused = (
-        reply(small_backend, question)
-        for question in (ask("experts", run="r" + "0" * 20), ask("run", model="decoder", text="99"))
-    )
+    questions = ask("experts", run="r" + "0" * 20), ask("run", model="decoder", text="99")
+    lost, refused = (reply(small_backend, question) for question in questions)
     assert (lost[0].get("unknown"), refused[0].get("unknown")) == (True, None)
 
 

@@ -1,5 +1,6 @@
 """Patch sweeps over two texts, against runs of the model with one vector replaced."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -56,10 +57,9 @@ def test_each_place_is_a_run_with_one_vector_replaced(
         shares = logits.softmax(-1)
         return float((shares[7] / (1 - shares[7] if other is None else shares[other])).log())
 
-    for layer in range(2):
-        for position in range(8):
-            wanted = odds(replaced(by_name["decoder"].model, layer, position))
-            assert answer.patched[layer][position] == pytest.approx(wanted, abs=1e-5)
+    for layer, position in product(range(2), range(8)):
+        wanted = odds(replaced(by_name["decoder"].model, layer, position))
+        assert answer.patched[layer][position] == pytest.approx(wanted, abs=1e-5)
     # What comes before the first difference is alike; the last place of all brings everything back.
     assert answer.patched[0][1] == pytest.approx(answer.second, abs=1e-6)
     assert answer.patched[1][7] == pytest.approx(answer.first, abs=1e-5)

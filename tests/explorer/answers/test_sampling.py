@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer.answers.sampling import MOST_CANDIDATES, draw_at, find, next_token, steps
@@ -17,6 +18,7 @@ from glassformer.explorer.messages import MOST_CHARACTERS, AskFind, AskNext, Ask
 from glassformer.generation.sampling import SamplingRule
 from refusals import refused
 from small_models import decoder
+from transformers_models import transformers
 
 
 def logits(loaded: LoadedDecoder, text: str) -> torch.Tensor:
@@ -240,41 +242,28 @@ def test_a_person_may_choose_the_first_token(by_name: dict[str, LoadedModel]) ->
         steps(loaded, ask.model_copy(update={"first": 11}))
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "whole"),
-    [
-        ("fine", "fine", True),
-        (" 1", "␣", False),
-        ("Fine", "fine", True),
-        ("é", "\\xc3", False),
-        (" ", "␣", True),
-        ("\n", "⏎", True),
-        ("Ａ", None, False),
-    ],
-)
-def test_a_typed_token_is_none_that_begins_every_text(text: str, name: str | None, whole: bool) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
-    )
-    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = tokenizers.decoders.ByteLevel()
-    special = ["<s>"]
-    model.train_from_iterator(
-        ["fine film"],
-        tokenizers.trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, show_progress=False),
-    )
-    model.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
-    fast = pytest.importorskip("transformers").PreTrainedTokenizerFast(tokenizer_object=model)
+WHOLE = {"fine": "fine", "Fine": "fine", " ": "␣", "\n": "⏎"}
+FIRST = {" 1": "␣", "é": "\\xc3", "Ａ": None}
+"""Of what is typed, the token that begins it; None: no token."""
+
+
+@pytest.mark.parametrize(("text", "name"), [*WHOLE.items(), *FIRST.items()])
+def test_a_typed_token_is_none_that_begins_every_text(text: str, name: str | None) -> None:
+    alphabet, model = pre_tokenizers.ByteLevel.alphabet(), Tokenizer(models.BPE())
+    model.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False)
+    model.train_from_iterator(["fine film"], trainer)
+    model.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=model)
     loaded = wrap_model(decoder(vocab_size=len(fast)), "fine", fast)
     if name is None:
         with refused("the text"):
             find(loaded, AskFind(model="given", text=text))
         return
     found = find(loaded, AskFind(model="given", text=text))
-    assert (found.name, found.whole) == (name, whole)
+    assert (found.name, found.whole) == (name, text in WHOLE)
 
 
 def test_a_word_of_a_vocabulary_is_none_that_begins_every_text() -> None:

@@ -28,10 +28,8 @@ def test_what_minds_the_order_is_told_by_how_much(by_name: dict[str, LoadedModel
     loaded = by_name["ordered"]
     found = scramble(loaded, AskScramble(model="ordered", text="4 2", source=units))
     before = logits(loaded, units, "4 2")
-    changes = {
-        order: float((logits(loaded, [units[place] for place in order], "4 2") - before).abs().max())
-        for order in permutations(range(4))
-    }
+    orders = {order: logits(loaded, [units[place] for place in order], "4 2") for order in permutations(range(4))}
+    changes = {order: float((after - before).abs().max()) for order, after in orders.items()}
     assert not found.holds
     assert found.largest_change == pytest.approx(max(changes.values()), rel=1e-4)
     assert changes[tuple(found.worst)] == pytest.approx(found.largest_change, rel=1e-4)

@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -32,6 +33,8 @@ from small_models import encoder, encoder_decoder
 from transformers_models import FAMILIES, bert_classifier
 
 TEXT = "1 2 3 5 8 1 2 3"
+ASK = m.Ask(model="decoder", text=TEXT)
+TOKENS = torch.tensor([[int(each) for each in TEXT.split()]])
 
 
 def whatif(backend: Backend, text: str = TEXT, model: str = "decoder", changes: Any = None, **asked: Any) -> m.WhatIf:
@@ -42,9 +45,9 @@ def after(answer: m.WhatIf) -> torch.Tensor:
     return torch.tensor([each.after for each in sorted(answer.outcomes, key=lambda each: each.id)])
 
 
-def probabilities(model: torch.nn.Module, text: str = TEXT, place: int = -1) -> torch.Tensor:
+def probabilities(model: torch.nn.Module, place: int = -1) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = model(torch.tensor([[int(each) for each in text.split()]]))
+        logits: torch.Tensor = model(TOKENS)
     return logits[0, place].softmax(-1)
 
 
@@ -89,29 +92,25 @@ def test_a_forbidden_edge_is_a_mask(small_backend: Backend, decoder: Any) -> Non
 def test_attention_after_changes(small_backend: Backend, decoder: Any) -> None:
     removed = [m.RemovedHead(part="self", layer=0, head=1)]
     forbidden = [m.ForbiddenEdge(part="self", layer=1, head=0, query=7, key=6)]
-    ask = m.Ask(model="decoder", text=TEXT, changes=m.Changes(removed=removed, forbidden=forbidden))
+    ask = ASK.model_copy(update={"changes": m.Changes(removed=removed, forbidden=forbidden)})
     run = small_backend.answer("run", ask)
     decoder.layers[0].attention.output.weight.data[:, 8:] = 0
-    tokens = torch.tensor([[int(each) for each in TEXT.split()]])
     with torch.no_grad(), intervene(decoder, forbid(7, 6, heads={1: 0})), capture(decoder) as seen:
-        decoder(tokens)
+        decoder(TOKENS)
     for layer in range(2):
         tile = m.AskTile(run=run.run, part="self", layer=layer, head=0)
         found = np.frombuffer(small_backend.answer("weights", tile), "<f4").reshape(8, 8)
         np.testing.assert_allclose(found, list(seen.weights.values())[layer][0, 0], atol=1e-6)
     assert found[7, 6] == 0
-    plain = small_backend.answer("run", m.Ask(model="decoder", text=TEXT))
-    assert plain.run != run.run
+    assert small_backend.answer("run", ASK).run != run.run
     with refused("a run with changes"):
         whatif(small_backend, changes=ask.changes)
 
 
 def test_changes_keep_the_tokens_that_an_encoder_decoder_wrote(small_backend: Backend) -> None:
-    ask = m.Ask(model="lookup", text="4")
-    steer = m.Steering(layer=0, toward=3, away=None, strength=50.0)
-    run, changed = (
-        small_backend.answer("run", ask.model_copy(update={"changes": each})) for each in (None, m.Changes(steer=steer))
-    )
+    steer = m.Changes(steer=m.Steering(layer=0, toward=3, away=None, strength=50.0))
+    asks = [m.Ask(model="lookup", text="4", changes=changes) for changes in (None, steer)]
+    run, changed = (small_backend.answer("run", ask) for ask in asks)
     assert changed.tokens == run.tokens
     assert changed.said != run.said
 
@@ -142,30 +141,28 @@ def test_a_forbidden_expert_has_no_score(small_backend: Backend, decoder: Any) -
 
 
 def test_a_sweep_removes_each_head(small_backend: Backend) -> None:
-    found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=4))
+    found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=4))
     (stack,) = found.stacks
-    for layer in range(2):
-        for head in range(2):
-            answer = whatif(small_backend, target=4, removed=[m.RemovedHead(part="self", layer=layer, head=head)])
-            odds = torch.logit(after(answer).double())[4]
-            assert stack.after[layer][head] == pytest.approx(float(odds), abs=1e-5)
+    for layer, head in product(range(2), range(2)):
+        answer = whatif(small_backend, target=4, removed=[m.RemovedHead(part="self", layer=layer, head=head)])
+        odds = torch.logit(after(answer).double())[4]
+        assert stack.after[layer][head] == pytest.approx(float(odds), abs=1e-5)
     assert found.before == pytest.approx(float(torch.logit(after(whatif(small_backend)).double())[4]), abs=1e-5)
     assert (found.done, found.total, stack.exact) == (4, 4, [[True, True], [True, True]])
 
 
 def test_a_sweep_may_compare_two_outcomes(small_backend: Backend) -> None:
-    ask = m.Ask(model="decoder", text=TEXT)
-    found = whole_sweep(small_backend, m.AskSweep(ask=ask, target=4, other=5))
+    found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=4, other=5))
     answer = whatif(small_backend, target=4, removed=[m.RemovedHead(part="self", layer=1, head=0)])
     assert found.stacks[0].after[1][0] == pytest.approx(float((after(answer)[4] / after(answer)[5]).log()), abs=1e-4)
     with refused("target = other = 4"):
-        small_backend.answer("sweep", m.AskSweep(ask=ask, target=4, other=4))
+        small_backend.answer("sweep", m.AskSweep(ask=ASK, target=4, other=4))
 
 
 def test_a_sweep_is_an_estimate_first_and_ends_unasked(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
     monkeypatch.setattr(sweeping, "_TOKENS_AT_ONCE", 1)
-    ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=2)
+    ask = m.AskSweep(ask=ASK, target=2)
     with patch.object(Runner, "run", autospec=True, side_effect=Runner.run) as runs:
         first = small_backend.answer("sweep", ask)
         assert (first.done, first.stacks[0].exact) == (0, [[False, False], [False, False]])
@@ -189,7 +186,7 @@ def test_a_sweep_is_an_estimate_first_and_ends_unasked(small_backend: Backend, m
 def test_a_click_interrupts_a_sweep(small_backend: Backend, monkeypatch: pytest.MonkeyPatch, known: int | None) -> None:
     """A sweep that is in the middle of a forward pass computes on only after the answer, and as if alone."""
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
-    ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=3)
+    ask = m.AskSweep(ask=ASK, target=3)
     alone = whole_sweep(small_backend, ask)
     small_backend.runs.derived = SizedCache(1 << 20)
     loaded = small_backend.model("decoder")
@@ -224,11 +221,11 @@ def test_a_click_interrupts_a_sweep(small_backend: Backend, monkeypatch: pytest.
 
 def test_of_a_large_sweep_layers_that_matter_are_exact(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "MOST_SWEPT", 1.0)
-    found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=7))
+    found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=7))
     assert (found.done, found.total) == (2, 2)
     assert sorted(found.stacks[0].exact) == [[False, False], [True, True]]
     monkeypatch.setattr(sweeping, "MOST_HELD", 0.0)
-    found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=8))
+    found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=8))
     assert found.stacks[0].after[0] == [None, None]
 
 
@@ -238,13 +235,13 @@ def test_the_limit_of_a_sweep_counts_what_each_token_needs(
     weights = sum(weight.numel() for weight in decoder.layers.parameters())  # without embedding and output
     for target, share, total in ((9, 1.0, 4), (10, 0.99, 2)):
         monkeypatch.setattr(sweeping, "MOST_SWEPT", share * weights * len(TEXT.split()) * 4)
-        found = whole_sweep(small_backend, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=target))
+        found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=target))
         assert (found.done, found.total) == (total, total)
 
 
 def test_a_lens_is_the_projection_of_each_stage(small_backend: Backend, decoder: Any) -> None:
-    found = small_backend.answer("lens", m.AskLens(ask=m.Ask(model="decoder", text=TEXT), target=4))
-    expected = logit_lens(decoder, torch.tensor([[int(each) for each in TEXT.split()]]))[:, 0].softmax(-1)
+    found = small_backend.answer("lens", m.AskLens(ask=ASK, target=4))
+    expected = logit_lens(decoder, TOKENS)[:, 0].softmax(-1)
     torch.testing.assert_close(torch.tensor(found.targets), expected[..., 4], rtol=0, atol=1e-6)
     torch.testing.assert_close(torch.tensor(found.probabilities), expected.amax(-1), rtol=0, atol=1e-6)
     assert found.names == [[str(each) for each in row] for row in expected.argmax(-1).tolist()]
@@ -252,9 +249,9 @@ def test_a_lens_is_the_projection_of_each_stage(small_backend: Backend, decoder:
 
 
 def test_contributions_sum_to_the_logit(small_backend: Backend, decoder: Any) -> None:
-    ask = m.AskContributions(ask=m.Ask(model="decoder", text=TEXT), place=4, target=4, other=2)
+    ask = m.AskContributions(ask=ASK, place=4, target=4, other=2)
     found = small_backend.answer("contributions", ask)
-    expected = direct_logits(decoder, torch.tensor([[int(each) for each in TEXT.split()]]), 4, 2, query=4)
+    expected = direct_logits(decoder, TOKENS, 4, 2, query=4)
     assert [part.name for part in found.parts] == list(expected.names)
     assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-5)
     assert found.total == pytest.approx(float(expected.total[0]), abs=1e-6)
@@ -264,7 +261,7 @@ def test_what_a_hook_adds_is_a_part_of_its_own(small_backend: Backend) -> None:
     loaded = small_backend.model("decoder")
     more = torch.arange(loaded.model.config.hidden_dim)
     with loaded.model.layers[0].register_forward_hook(lambda block, given, output: output + more):
-        found = small_backend.answer("contributions", m.AskContributions(ask=m.Ask(model="decoder", text=TEXT)))
+        found = small_backend.answer("contributions", m.AskContributions(ask=ASK))
     (added,) = [part for part in found.parts if part.kind == "interventions"]
     assert abs(added.value) > 1e-3
     assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-5)
@@ -328,15 +325,11 @@ def test_an_encoder_decoder_has_three_stacks(small_backend: Backend, by_name: di
     head = m.RemovedHead(part="cross", layer=0, head=1)
     edge = m.ForbiddenEdge(part="cross", layer=0, head=0, query=0, key=2)
     answer = small_backend.answer("whatif", m.AskWhatIf(ask=ask, removed=[head], forbidden=[edge]))
-    assert answer.changes == [
-        "cross-attention, layer 0, head 1 removed",
-        "cross-attention, layer 0, head 0: 5 (0) may not attend to 3 (2)",
-    ]
+    changes = ["head 1 removed", "head 0: 5 (0) may not attend to 3 (2)"]
+    assert answer.changes == [f"cross-attention, layer 0, {each}" for each in changes]
     model = deepcopy(loaded.model)
     cross = model.decoder_layers[0].cross_attention
-    kept = cross.output.weight.data.clone()
-    kept[:, 8:] = 0  # of head 0 alone
-    cross.output.weight.data = kept
+    cross.output.weight.data[:, 8:] = 0  # of head 0 alone
     source, target = loaded.source_tokens(["1", "2", "3"]), loaded.target("4")
     with torch.no_grad():
         memory = model.encode(source)

@@ -100,12 +100,11 @@ def test_the_course_model_answers_every_context_in_every_order() -> None:
 def test_the_facts_are_found_wherever_they_stand() -> None:
     loaded = _opened("lookup-facts")
     facts = [f"{key}={VALUES[(31 * place) % 100]}" for place, key in enumerate(KEYS[:20])]
-    for place in (0, 7, 19):
-        for order in (list(range(20)), list(reversed(range(20)))):
-            ask = m.Ask(model="lookup-facts", text=KEYS[place], source=facts, order=order)
-            run = read(loaded, ask).message
-            assert run.said.words == [facts[place].split("=")[1]]
-            assert run.source == [facts[at] for at in order]
+    for place, order in product((0, 7, 19), ([*range(20)], [*reversed(range(20))])):
+        ask = m.Ask(model="lookup-facts", text=KEYS[place], source=facts, order=order)
+        run = read(loaded, ask).message
+        assert run.said.words == [facts[place].split("=")[1]]
+        assert run.source == [facts[at] for at in order]
     absent = read(loaded, m.Ask(model="lookup-facts", text="zoe", source=facts)).message
     assert absent.said.words == ["none"]
 

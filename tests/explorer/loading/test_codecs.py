@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from glassformer.data.released_tokenizer import from_json
 from glassformer.explorer.loading.codecs import (
@@ -25,9 +25,9 @@ from glassformer.explorer.loading.codecs import (
 )
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.generation.language_model import named_tokenizer
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
+from transformers_models import transformers
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=50))
@@ -42,18 +42,10 @@ def test_bytes_go_there_and_back(text: str) -> None:
     assert text_of_bytes(tokens) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "0 numbers"),
-        ("1 2 3 4", "4 numbers"),
-        ("1 x", "'x' at place 2"),
-        ("7", "'7' at place 1"),
-        ("-1", "'-1'"),
-        ("٣", "place 1"),
-        ("1" * 5000, "place 1"),
-    ],
-)
+NO_NUMBERS = {"": "0 numbers", "1 2 3 4": "4 numbers", "1 x": "'x' at place 2", "7": "'7' at place 1", "-1": "'-1'"}
+
+
+@pytest.mark.parametrize(("text", "message"), [*NO_NUMBERS.items(), ("٣", "place 1"), ("1" * 5000, "place 1")])
 def test_other_text_than_numbers_is_refused(text: str, message: str) -> None:
     with refused(message):
         numbers(text, 7, 3)
@@ -110,15 +102,11 @@ def test_what_a_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Token
 
 
 def test_bytes_of_a_vocabulary_are_shown_as_text() -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    transformers = pytest.importorskip("transformers")
     text = "B\u00e4ren \u201ca\u201d\n\u4e2d"
-    engine = tokenizers.Tokenizer(tokenizers.models.BPE())
-    engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    engine.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
+    alphabet, engine = pre_tokenizers.ByteLevel.alphabet(), Tokenizer(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     engine.train_from_iterator(["B\u00e4ren \u201ca\u201d"] * 9, trainer)
     codec = codec_of(transformers.PreTrainedTokenizerFast(tokenizer_object=engine), 400, 64, text)
     words = [codec.word(token) for token in codec.encode(text)]
@@ -127,17 +115,10 @@ def test_bytes_of_a_vocabulary_are_shown_as_text() -> None:
         codec.encode("")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        [3, 1],
-        [np.int64(3), np.uint8(1)],
-        np.array([3, 1]),
-        np.array([[3, 1]], dtype=np.int32),
-        torch.tensor([3, 1]),
-        torch.tensor([[3, 1]]),
-    ],
-)
+LISTS = ([3, 1], [np.int64(3), np.uint8(1)], np.array([3, 1]), np.array([[3, 1]], dtype=np.int32))
+
+
+@pytest.mark.parametrize("text", [*LISTS, torch.tensor([3, 1]), torch.tensor([[3, 1]])])
 def test_tokens_come_in_many_shapes(text: Any) -> None:
     assert tokens_in(text) == [3, 1]
 

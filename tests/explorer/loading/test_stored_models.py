@@ -24,23 +24,16 @@ from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
 from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading import stored_models
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.stored_models import (
-    Place,
-    filled,
-    language_model,
-    run_weights,
-    stamp_of,
-    stored_entry,
-)
+from glassformer.explorer.loading.stored_models import Place, filled, language_model, stamp_of, stored_entry
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models import Decoder, DecoderConfig, EncoderDecoder
 from glassformer.training.in_context_lookup import InContextRecipe, build_model
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder, write_run
 from trained_subwords import train_subwords
+from transformers_models import FAMILIES
 
 DATA = RecurrenceConfig(order=2, vocab_size=7)
 
@@ -111,12 +104,9 @@ def test_a_gguf_file_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
     assert read(entry.open(), m.Ask(model="it", text=entry.card.text)).message.tokens == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("name", ["GPT2", "Llama"])
-def test_a_directory_of_transformers(tmp_path: Path, name: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = getattr(transformers, f"{name}Config")(**sizes, bos_token_id=None, eos_token_id=None)
-    model = getattr(transformers, f"{name}{'LMHeadModel' if name == 'GPT2' else 'ForCausalLM'}")(config).eval()
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_directory_of_transformers(tmp_path: Path, family: str) -> None:
+    model: Any = FAMILIES[family](bos_token_id=None, eos_token_id=None)
     model.save_pretrained(tmp_path / "it")
     run = _read(tmp_path / "it")
     with torch.no_grad():
@@ -186,15 +176,15 @@ def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     assert _read(tmp_path / "dense").tokens == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    "description",
-    [
-        {"rival": "convolutional"},
-        {"recipe": {"tokenizer": "words"}},
-        {"model": {"layers": 3}},
-        {"model": {}, "data": 3},
-    ],
-)
+OTHERS = [
+    {"rival": "convolutional"},
+    {"recipe": {"tokenizer": "words"}},
+    {"model": {"layers": 3}},
+    {"model": {}, "data": 3},
+]
+
+
+@pytest.mark.parametrize("description", OTHERS)
 def test_runs_of_other_kinds_are_passed_over(tmp_path: Path, description: dict[str, Any]) -> None:
     assert _entry(write_run(tmp_path / "run", nn.Linear(2, 2), **description)) is None
 
@@ -337,4 +327,4 @@ def test_the_stamp_follows_the_files(tmp_path: Path) -> None:
     shutil.copy(run / "best" / "model.safetensors", run)
     stamps.append(stamp_of(run))
     assert len(set(stamps)) == 4
-    assert run_weights(run) == run / "best"
+    assert stored_models.run_weights(run) == run / "best"

@@ -1,5 +1,6 @@
 """Models that are handed over from Python become loaded_models that can be read with."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,11 @@ from glassformer.explorer.answers.attention import measures, weights
 from glassformer.explorer.answers.forward import read
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import next_token, steps
-from glassformer.explorer.loading.loaded_model import LoadedModel
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, final_logits, last_logits
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
-from glassformer.models.decoder import Decoder
-from glassformer.models.encoder import Encoder
+from glassformer.models import Decoder, Encoder
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
 from transformers_models import FAMILIES, bert, bert_classifier, gpt2, transformers
@@ -119,10 +119,9 @@ def test_models_of_transformers(family: str) -> None:
         model.set_attn_implementation("eager")
         wanted = model(torch.tensor([tokens]), output_attentions=True).attentions
     assert run.attentions[0].layers == len(wanted)
-    for layer, wanted_layer in enumerate(wanted):
-        for head in range(4):
-            found = weights(runs, m.AskTile(run=run.run, part="self", layer=layer, head=head))
-            np.testing.assert_allclose(found, wanted_layer[0, head], atol=1e-6)
+    for layer, head in product(range(2), range(4)):
+        found = weights(runs, m.AskTile(run=run.run, part="self", layer=layer, head=head))
+        np.testing.assert_allclose(found, wanted[layer][0, head], atol=1e-6)
     assert run.attentions[0].causal == (loaded.card.kind == "decoder")
     assert np.shape(measures(runs, m.AskMeasures(run=run.run, part="self")).entropy) == (2, 4)
     if family == "classifier":
@@ -131,18 +130,14 @@ def test_models_of_transformers(family: str) -> None:
 
 @pytest.mark.parametrize("kind", [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}])
 def test_a_score_and_labels_of_their_own_are_no_classes(kind: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
-    config = transformers.BertConfig(**sizes, intermediate_size=16, max_position_embeddings=40, **kind)
+    config = bert(**kind).config
     loaded = wrap_model(transformers.BertForSequenceClassification(config), [1, 2, 3])
     assert loaded.card.views == ["attention"]
     assert _read(loaded).said.classes == []
 
 
 def test_labels_of_tokens_are_no_next_tokens() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=1, n_head=4, n_positions=40, num_labels=3)
-    loaded = wrap_model(transformers.GPT2ForTokenClassification(config), [1, 2, 3])
+    loaded = wrap_model(transformers.GPT2ForTokenClassification(gpt2(num_labels=3).config), [1, 2, 3])
     assert loaded.card.views == ["attention"]
     assert _read(loaded).said.headline == "a vector for each token"
 
@@ -167,13 +162,12 @@ def test_without_a_text_there_is_one_that_suits(model: Any, tokenizer: Any) -> N
 
 def _letters(*, begins: bool = False) -> Any:
     """A tokenizer of transformers whose tokens are letters, with an end, and a beginning that it may add by itself."""
-    vocabulary = {"<bos>": 0, "<eos>": 1, **{letter: 2 + place for place, letter in enumerate("abcdefgh")}, "?": 10}
+    vocabulary = {name: place for place, name in enumerate(["<bos>", "<eos>", *"abcdefgh", "?"])}
     engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="?"))
     engine.decoder = tokenizers.decoders.Fuse()
     if begins:
-        engine.post_processor = tokenizers.processors.TemplateProcessing(
-            single="<bos> $A", special_tokens=[("<bos>", 0)]
-        )
+        added = {"single": "<bos> $A", "special_tokens": [("<bos>", 0)]}
+        engine.post_processor = tokenizers.processors.TemplateProcessing(**added)
     return transformers.PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<bos>", eos_token="<eos>")
 
 
@@ -206,7 +200,6 @@ def test_whatever_has_logits_tells_the_next_token() -> None:
     assert loaded.card.views == ["attention", "sampling", "whatif", "patch"]
     assert len(next_token(loaded, m.AskNext(model="given", text="1 2 3")).candidates) == 50
     assert wrap_model(reads, [1, 2, 3]).card.views == ["attention"]
-    assert wrap_model(transformers.GPT2ForTokenClassification(gpt2().config), [1, 2]).card.views == ["attention"]
 
 
 @pytest.mark.parametrize(
@@ -237,3 +230,28 @@ def test_a_model_in_training_stays_in_training() -> None:
     model = _decoder().train()
     _read(wrap_model(model, "1 2 3"))
     assert all(module.training for module in model.modules())
+
+
+def test_the_last_logits_are_those_of_the_whole_text(by_name: dict[str, LoadedModel]) -> None:
+    loaded = by_name["decoder"]
+    with torch.no_grad():
+        whole = loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6]]))
+    for text in ([1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6], [2], [1, 2, 3, 4]):
+        expected = loaded.model(torch.tensor([[2]])) if text == [2] else whole[:, : len(text)]
+        torch.testing.assert_close(last_logits(loaded, text), expected[0, -1].detach(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("output", [None, "hidden"])
+def test_a_model_without_logits_has_none(by_name: dict[str, LoadedModel], output: str | None) -> None:
+    class Bare(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 3)
+
+        def forward(self, row: torch.Tensor) -> dict[str, torch.Tensor] | None:
+            return output and {output: self.table(row)}
+
+    there = by_name["decoder"]
+    assert final_logits(Bare(), torch.tensor([[1, 2]])) is None
+    bare = LoadedDecoder(there.card, Bare(), there.encode, there.word, there.join)
+    assert last_logits(bare, [1]) is None
