@@ -30,16 +30,13 @@ class Asked:
 
     def put(self, *chunks: bytes) -> int:
         """The status of the answer; 0 if there is none, as after the chunks the client disconnects."""
-        return self.put_from(list(chunks))
-
-    def put_from(self, waiting: list[bytes]) -> int:
-        """The same, of chunks that are taken from a list."""
+        self.left = list(chunks)
 
         async def receive() -> MutableMapping[str, Any]:
-            if not waiting:
+            if not self.left:
                 return {"type": "http.disconnect"}
-            body = waiting.pop(0)
-            return {"type": "http.request", "body": body, "more_body": bool(waiting)}
+            body = self.left.pop(0)
+            return {"type": "http.request", "body": body, "more_body": bool(self.left)}
 
         async def send(message: MutableMapping[str, Any]) -> None:
             self.sent.append(message)
@@ -113,14 +110,12 @@ def test_a_body_that_grows_too_long_is_cut_short() -> None:
 def test_the_rest_of_a_refused_body_is_taken_so_that_its_sender_hears_why() -> None:
     for announced in ([(b"content-length", b"300")], []):
         asked = Asked(HOST, JSON, *announced)
-        left = [b"x" * 100] * 3
-        assert asked.put_from(left) == 413
-        assert left == []
+        assert asked.put(*[b"x" * 100] * 3) == 413
+        assert asked.left == []
     # One without end is not taken for ever.
     endless = Asked(HOST, JSON)
-    left = [b"x" * 10] * 1000
-    assert endless.put_from(left) == 413
-    assert 1000 - len(left) <= 340
+    assert endless.put(*[b"x" * 10] * 1000) == 413
+    assert 1000 - len(endless.left) <= 340
 
 
 def test_who_leaves_gets_no_answer() -> None:

@@ -53,18 +53,16 @@ def serves(port: int) -> bool:
 
 HOSTS = [
     "-", "", "evil.example", "127.0.0.1", "127.0.0.1:1", "localhost", "localhost.evil.example",
-    "127.0.0.1.evil.example",
-    "evil.example:{port}", "127.0.0.1:{port}:80", "127.0.0.1:{port}@evil.example", "evil.example#127.0.0.1:{port}",
-    "0.0.0.0:{port}", "[::]:{port}", "127.1:{port}", "2130706433:{port}", "0x7f.1:{port}",
-    "127.0.0.1:{port}, evil.example",
-    "127.0.0.1:0{port}", "localhost.:{port}", "\xff\xfe", "a" * 5000, "127.0.0.1\t:{port}", "http://127.0.0.1:{port}",
+    "127.0.0.1.evil.example", "evil.example:{port}", "127.0.0.1:{port}:80", "127.0.0.1:{port}@evil.example",
+    "evil.example#127.0.0.1:{port}", "0.0.0.0:{port}", "[::]:{port}", "127.1:{port}", "2130706433:{port}",
+    "0x7f.1:{port}", "127.0.0.1:{port}, evil.example", "127.0.0.1:0{port}", "localhost.:{port}", "\xff\xfe", "a" * 5000,
+    "127.0.0.1\t:{port}", "http://127.0.0.1:{port}",
 ]  # fmt: skip
 ORIGINS = [
-    "null", "http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1", "http://127.0.0.1:1", "",
-    "*", "file://",
-    "http://localhost:{port}", "http://127.0.0.1:{port}.evil.example", "http://127.0.0.1:{port}/",
-    "http://[::1]:{port}",
-    "chrome-extension://abcdef", "http://evil.example:{port}", "http://127.0.0.1:{port} http://evil.example", "\xff",
+    "null", "http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1", "http://127.0.0.1:1", "", "*",
+    "file://", "http://localhost:{port}", "http://127.0.0.1:{port}.evil.example", "http://127.0.0.1:{port}/",
+    "http://[::1]:{port}", "chrome-extension://abcdef", "http://evil.example:{port}",
+    "http://127.0.0.1:{port} http://evil.example", "\xff",
 ]  # fmt: skip
 KINDS = [
     "-", "", "text/plain", "text/html", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "*/*",
@@ -73,27 +71,22 @@ KINDS = [
 ]  # fmt: skip
 PATHS = [
     "/../../etc/passwd", "/..%2f..%2fetc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/api/../../server.py",
-    "/page/../server.py",
-    "/explorer.js/../../server.py", "//etc/passwd", "/etc/passwd", "/explorer.js%00", "/%00", "/%ff%fe",
-    "/explorer.js/",
-    "/..\\..\\windows\\win.ini", "/shipped/", "/api", "/api/", "/api/run/../models2", "/index.html.bak",
-    "/.git/config", "/index.htm", "/messages.py", "/page/index.html", "/api/run/",
-    "/docs", "/redoc", "/openapi.json", "/api/" + "x" * 4000, "/?a=" + "x" * 4000, "/%", "/%zz", "/;/explorer.js",
+    "/page/../server.py", "/explorer.js/../../server.py", "//etc/passwd", "/etc/passwd", "/explorer.js%00", "/%00",
+    "/%ff%fe", "/explorer.js/", "/..\\..\\windows\\win.ini", "/shipped/", "/api", "/api/", "/api/run/../models2",
+    "/index.html.bak", "/.git/config", "/index.htm", "/messages.py", "/page/index.html", "/api/run/", "/docs", "/redoc",
+    "/openapi.json", "/api/" + "x" * 4000, "/?a=" + "x" * 4000, "/%", "/%zz", "/;/explorer.js",
 ]  # fmt: skip
 JSON: list[bytes] = [
-    b"", b" ", b"nul", b"null", b"true", b"1", b'""', b"[]", b"[{}]", b"{", b"}", b"{}}", b"{} {}",
-    b"{'model': 1}", b"{,}",
-    b'{"a":1}', b'{"__proto__": {}}', b"{}\x00", b"\x00", b"\xff\xfe{}", b"\xef\xbb\xbf{}", b"\xff", b"\xc3",
-    b"/**/{}",
-    "{}".encode("utf-16"), "{}".encode("utf-32"), b"[" * 100_000, b'{"a":' * 100_000, b"[" * 500_000 + b"]" * 500_000,
-    b"NaN", b"Infinity", b"9" * 100_000, b"1e999999999", b'"' + b"a" * 500_000, b"\x1f\x8b\x08\x00", b"<xml/>",
-    b"a=b&c=d",
-    b'{"a":"' + b"\\" * 99_999, b'{"\\ud800":1}', b'{"' + b"k" * 500_000 + b'":1}', b"-", b"+1", b"0x10",
+    b"", b" ", b"nul", b"null", b"true", b"1", b'""', b"[]", b"[{}]", b"{", b"}", b"{}}", b"{} {}", b"{'model': 1}",
+    b"{,}", b'{"a":1}', b'{"__proto__": {}}', b"{}\x00", b"\x00", b"\xff\xfe{}", b"\xef\xbb\xbf{}", b"\xff", b"\xc3",
+    b"/**/{}", "{}".encode("utf-16"), "{}".encode("utf-32"), b"[" * 100_000, b'{"a":' * 100_000,
+    b"[" * 500_000 + b"]" * 500_000, b"NaN", b"Infinity", b"9" * 100_000, b"1e999999999", b'"' + b"a" * 500_000,
+    b"\x1f\x8b\x08\x00", b"<xml/>", b"a=b&c=d", b'{"a":"' + b"\\" * 99_999, b'{"\\ud800":1}',
+    b'{"' + b"k" * 500_000 + b'":1}', b"-", b"+1", b"0x10",
 ]  # fmt: skip
 ODD: list[Any] = [
-    None, True, -1, 1.5, "1", [], {}, [[]], 10**400, -(10**30), 1e308, float("nan"), float("inf"),
-    -float("inf"), "\x00",
-    "\ud800", "../../etc/passwd", "decoder\x00", "a" * 200_000, "\u202e\U0001f600", "$" * 80, " ", "%00",
+    None, True, -1, 1.5, "1", [], {}, [[]], 10**400, -(10**30), 1e308, float("nan"), float("inf"), -float("inf"),
+    "\x00", "\ud800", "../../etc/passwd", "decoder\x00", "a" * 200_000, "\u202e\U0001f600", "$" * 80, " ", "%00",
     ["a"] * 5000,
 ]  # fmt: skip
 ABOUT: dict[str, Any] = {"ask": {"model": "decoder", "text": "1 2"}, "place": 0, "target": 0}
@@ -153,21 +146,19 @@ def requests() -> Iterator[tuple[str, set[int], Request]]:
 CHUNK = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
 FIRST_LINES = [
     b"\r\n\r\n\r\n", b"\x00\r\n\r\n", b"GET\r\n\r\n", b"GET /\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
-    b"GET / HTTP/1.1\r\n\r\n",
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"GET / HTTP/1.1\nHost: x\n\n",
+    b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\nHost: x\n\n",
     b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-    b"CONNECT evil.example:80 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"A" * 200_000, b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"\xff" * 300,
-    b"GET * HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b" GET / HTTP/1.1\r\n\r\n",
+    b"CONNECT evil.example:80 HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    b"A" * 200_000, b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 300, b"GET * HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b" GET / HTTP/1.1\r\n\r\n",
 ]  # fmt: skip
 HEADERS = [
     b"Content-Length: -1", b"Content-Length: 1\r\nContent-Length: 2", b"Content-Length: 2, 3", b"Content-Length: 0x2",
     b"Content-Length: 2\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: gzip",
-    b"Transfer-Encoding: chunked, chunked",
-    b"X: \x00", b"X: a\r\n folded: b\x00", b": empty", b"no colon", b"X y: z", b"X: " + b"a" * 100_000,
-    b"\r\n".join(b"X-%d: y" % n for n in range(5000)), b"Host: evil.example", b"Expect: 200-ok\r\nContent-Length: x",
+    b"Transfer-Encoding: chunked, chunked", b"X: \x00", b"X: a\r\n folded: b\x00", b": empty", b"no colon", b"X y: z",
+    b"X: " + b"a" * 100_000, b"\r\n".join(b"X-%d: y" % n for n in range(5000)), b"Host: evil.example",
+    b"Expect: 200-ok\r\nContent-Length: x",
 ]  # fmt: skip
 
 

@@ -59,9 +59,14 @@ def client(small_backend: Backend) -> Iterator[TestClient]:
         yield opened
 
 
-def post(port: int, name: str, asked: Any) -> tuple[int, bytes]:
+def begun_post(port: int, name: str, asked: Any) -> HTTPConnection:
     connection = HTTPConnection(HOST, port, timeout=60)
     connection.request("POST", f"/api/{name}", json.dumps(asked), {"Content-Type": "application/json"})
+    return connection
+
+
+def post(port: int, name: str, asked: Any) -> tuple[int, bytes]:
+    connection = begun_post(port, name, asked)
     response = connection.getresponse()
     body = response.read()
     connection.close()
@@ -191,11 +196,15 @@ class Slow:
         return self.begin(call, request)
 
 
-def test_what_computes_leaves_room_for_what_looks_up(loaded_models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Backend(loaded_models)
-    slow = Slow(backend)
-    monkeypatch.setattr(backend, "answer", slow.answer)
-    with serving(backend) as port, ThreadPoolExecutor(8) as pool:
+@pytest.fixture
+def slow(loaded_models: Any, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    found = Slow(Backend(loaded_models))
+    monkeypatch.setattr(found.backend, "answer", found.answer)
+    return found
+
+
+def test_what_computes_leaves_room_for_what_looks_up(slow: Slow) -> None:
+    with serving(slow.backend) as port, ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(6)]
         while slow.running < OTHERS_AT_ONCE:
             threading.Event().wait(0.01)
@@ -205,20 +214,12 @@ def test_what_computes_leaves_room_for_what_looks_up(loaded_models: Any, monkeyp
     assert slow.most == OTHERS_AT_ONCE
 
 
-def test_what_nobody_waits_for_any_more_is_not_computed(loaded_models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Backend(loaded_models)
-    slow = Slow(backend)
-    monkeypatch.setattr(backend, "answer", slow.answer)
-    with serving(backend) as port, ThreadPoolExecutor(8) as pool:
+def test_what_is_not_waited_for_any_more_is_not_computed(slow: Slow) -> None:
+    with serving(slow.backend) as port, ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(OTHERS_AT_ONCE)]
         while slow.running < OTHERS_AT_ONCE:
             threading.Event().wait(0.01)
-        left = []
-        for _ in range(5):
-            connection = HTTPConnection(HOST, port)
-            body = json.dumps({"model": "decoder", "text": "9"})
-            connection.request("POST", "/api/run", body, {"Content-Type": "application/json"})
-            left.append(connection)
+        left = [begun_post(port, "run", {"model": "decoder", "text": "9"}) for _ in range(5)]
         assert post(port, "models", {})[0] == 200
         for connection in left:
             connection.close()
@@ -258,9 +259,8 @@ def test_abandoned_answers_end_at_their_next_part(
         monkeypatch.setattr(attention, "_pass", partial(part, attention._pass))
         block = backend.model("decoder").model.layers[0]
         monkeypatch.setattr(block, "forward", partial(part, block.forward))
-        connection = HTTPConnection(HOST, port)
         body = {"run": run, "part": "self"} if call == "measures" else {"ask": ask}
-        connection.request("POST", f"/api/{call}", json.dumps(body), {"Content-Type": "application/json"})
+        connection = begun_post(port, call, body)
         assert begun.wait(30)
         connection.close()
         assert ended.wait(30)

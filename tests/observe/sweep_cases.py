@@ -108,6 +108,14 @@ class Curved(nn.Module):
         return made + torch.tanh(made) / 2
 
 
+def wrapped(base: Any, sort: str) -> nn.Module:
+    """A projection of a model as one of these."""
+    matrix = base.weight.detach().T if type(base).__name__ == "Conv1D" else base.weight.detach()
+    if sort == "quantised":
+        return Quantised(matrix, base.bias)
+    return Lora(base, *matrix.T.shape) if sort == "lora" else Curved(base)
+
+
 @dataclass
 class Case:
     """A model with what it carries, texts, edits of outer blocks, and what is swept."""
@@ -179,17 +187,10 @@ def _carry(chance: Random, case: Case) -> None:
     for point in points:
         if point.role == "attention" and point.out_proj is not None and chance.random() < 0.15:
             name, merged = names.get(id(point.out_proj)), point.out_proj
-            weight = getattr(merged, "weight", None)
-            if name is None or weight is None:
+            if name is None or getattr(merged, "weight", None) is None:
                 continue
-            matrix = weight.detach().T if type(merged).__name__ == "Conv1D" else weight.detach()
             sort = chance.choice(["lora", "quantised", "curved"])
-            new = {
-                "lora": lambda m=matrix, base=merged: Lora(base, m.shape[1], m.shape[0]),
-                "quantised": lambda m=matrix, base=merged: Quantised(m, getattr(base, "bias", None)),
-                "curved": lambda base=merged: Curved(base),
-            }[sort]()
-            case.model.set_submodule(name, new)
+            case.model.set_submodule(name, wrapped(merged, sort))
             case.told.append(f"{sort} at {name}")
     case.model.to(next(case.model.parameters()).dtype)
     case.model.eval()

@@ -1,6 +1,7 @@
 """Circuits against what the model computes, and composition against the formula with whole matrices."""
 
 import copy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -79,21 +80,17 @@ def test_composition_is_the_ratio_of_frobenius_norms(kind: str) -> None:
     model = made(kind)
     found = composition_scores(model, distance=0, samples=3)
     layers = found.q.shape[0]
-    for sender, receiver in ((0, 1), (0, layers - 1)):
-        for first, second in ((0, 1), (3, 2)):
-            writes, scores, values = (
-                ov_circuit(model, sender, first).matrix,
-                qk_circuit(model, receiver, second).matrix,
-                ov_circuit(model, receiver, second).matrix,
-            )
-            norm = torch.linalg.matrix_norm
-            for kind_of, product, other in (
-                (found.q, writes @ scores, scores),
-                (found.k, scores @ writes.T, scores),
-                (found.v, writes @ values, values),
-            ):
-                expected = float(norm(product) / norm(writes) / norm(other))
-                assert float(kind_of[sender, first, receiver, second]) == pytest.approx(expected, rel=1e-5)
+    norm = torch.linalg.matrix_norm
+    for receiver, (first, second) in product((1, layers - 1), ((0, 1), (3, 2))):
+        writes = ov_circuit(model, 0, first).matrix
+        scores, values = (circuit(model, receiver, second).matrix for circuit in (qk_circuit, ov_circuit))
+        for kind_of, composed, other in (
+            (found.q, writes @ scores, scores),
+            (found.k, scores @ writes.T, scores),
+            (found.v, writes @ values, values),
+        ):
+            expected = float(norm(composed) / norm(writes) / norm(other))
+            assert float(kind_of[0, first, receiver, second]) == pytest.approx(expected, rel=1e-5)
     assert bool(found.k[1, :, 0].isnan().all() & found.k[0, :, 0].isnan().all())
 
 

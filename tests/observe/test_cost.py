@@ -17,10 +17,7 @@ from glassformer.kernels.options import Clamp
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
 from glassformer.layers.experts import MixtureOfExperts
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder, EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.cost import count_operations, peak_bytes
 from refusals import refused
 from small_models import BERT

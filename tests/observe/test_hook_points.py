@@ -18,10 +18,8 @@ def names(model: nn.Module, what: Any = "weights", modules: Any = None, layers: 
 
 def test_every_place_of_every_family_is_found() -> None:
     two = list(own_points(encoder_decoder()))  # 2 blocks and 3, with 2 and 3 * 2 attentions
-    assert [point.name for point in two if point.role == "block"] == [
-        *(f"encoder_layers.{layer}" for layer in range(2)),
-        *(f"decoder_layers.{layer}" for layer in range(3)),
-    ]
+    blocks = [f"{stack}_layers.{layer}" for stack, count in (("encoder", 2), ("decoder", 3)) for layer in range(count)]
+    assert [point.name for point in two if point.role == "block"] == blocks
     assert [point.layer for point in two if point.role == "attention"] == [0, 1, 0, 0, 1, 1, 2, 2]
     assert [point.name for point in two if point.cross] == [f"decoder_layers.{i}.cross_attention" for i in range(3)]
     assert {point.name.split(".")[0] for point in two if point.source} == {"encoder_layers"}
@@ -39,10 +37,8 @@ def test_every_place_of_every_family_is_found() -> None:
 def test_layers_heads_and_modules_are_chosen() -> None:
     model = encoder_decoder()
     first = ("attention", "encoder_layers.0.attention")
-    assert list(names(model, layers=2)) == [
-        ("attention", "decoder_layers.2.self_attention"),
-        ("attention", "decoder_layers.2.cross_attention"),
-    ]
+    last = [("attention", f"decoder_layers.2.{kind}_attention") for kind in ("self", "cross")]
+    assert list(names(model, layers=2)) == last
     last_of_both = {name for _, name in names(model, "residual", layers=-1)}
     assert last_of_both == {"encoder_layers.1", "decoder_layers.2"}
     assert names(model, heads=[-1])[first] == (1,)
@@ -54,10 +50,8 @@ def test_layers_heads_and_modules_are_chosen() -> None:
     several = names(model, ("weights", "residual", "ffn"), modules=["decoder_layers.1"])
     assert [role for role, _ in several] == ["block", "ffn", "attention", "attention"]
     assert len(names(model, modules=lambda name, module: name.endswith("cross_attention"))) == 3
-    assert list(names(decoder(**EXPERTS), ("router", "experts"), layers=[1, -1])) == [
-        ("experts", "layers.1.ffn"),
-        ("experts", "layers.3.ffn"),
-    ]
+    experts = names(decoder(**EXPERTS), ("router", "experts"), layers=[1, -1])
+    assert list(experts) == [("experts", "layers.1.ffn"), ("experts", "layers.3.ffn")]
 
 
 @given(st.data())

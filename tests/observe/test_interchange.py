@@ -28,10 +28,8 @@ def pairs(model: CompiledProgram, count: int = 128) -> tuple[Tokens, Tokens]:
 def agreements(name: str, count: int) -> dict[str, float]:
     model = compiled(name)
     tokens, source = pairs(model, count)
-    found = {
-        part: agreement(model, place, exchange_in_program(model, part, tokens, source))
-        for part, place in places(model).items()
-    }
+    wanted = {part: exchange_in_program(model, part, tokens, source) for part in places(model)}
+    found = {part: agreement(model, place, wanted[part]) for part, place in places(model).items()}
     return {part: share for part, share in found.items() if not math.isnan(share)}
 
 

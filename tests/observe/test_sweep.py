@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -217,10 +218,9 @@ def test_an_expert_is_removed_as_if_its_last_matrix_were_zero(kind: str) -> None
     clean, _ = pair()
     found = ablation_sweep(model, clean, metric, site="experts", batch_size=5)
     expected = torch.empty_like(found.values)
-    for layer in found.layers:
-        for expert in range(4):
-            with without(model, layer, expert):
-                expected[layer, expert] = metric(logits_of(model, clean)).mean()
+    for layer, expert in product(found.layers, range(4)):
+        with without(model, layer, expert):
+            expected[layer, expert] = metric(logits_of(model, clean)).mean()
     torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-5)
     assert found.effects.abs().max() > 1e-3
     each = ablation_sweep(model, clean, metric, site="experts", by=("layer", "expert", "position"), layers=0)
@@ -289,17 +289,16 @@ def test_the_parts_of_an_encoder_decoder(part: Any, norm_first: bool) -> None:
     keys = patch_sweep(model, texts, other, metric, part=part, site="k")
     with capture(model, what=("heads", "k")) as seen:
         model(**texts)
-    for layer in found.layers:
-        for head in range(2):
-            where = {"modules": [module.format(layer)], "heads": head}
-            for edit, texts_then, sweep in (
-                (zero("heads", **where), texts, found),
-                (patch("heads", seen, **where), other, patched),
-                (patch("k", seen, **where), other, keys),
-            ):
-                with intervene(model, edit):
-                    expected = float(metric(model(**texts_then)).mean())
-                assert float(sweep.values[layer, head]) == pytest.approx(expected, abs=1e-10)
+    for layer, head in product(found.layers, range(2)):
+        where = {"modules": [module.format(layer)], "heads": head}
+        for edit, texts_then, sweep in (
+            (zero("heads", **where), texts, found),
+            (patch("heads", seen, **where), other, patched),
+            (patch("k", seen, **where), other, keys),
+        ):
+            with intervene(model, edit):
+                expected = float(metric(model(**texts_then)).mean())
+            assert float(sweep.values[layer, head]) == pytest.approx(expected, abs=1e-10)
     assert len(found.layers) == (2 if part == "encoder" else 3)
     for sweep in (found, patched, keys):
         assert sweep.effects.abs().max() > 1e-8
@@ -400,8 +399,12 @@ def test_a_loaded_model_stands_for_its_network() -> None:
     network = decoder().eval()
     loaded = SimpleNamespace(model=network)
     clean, corrupted = pair()
+    plain = network(clean)
     for sweep in (ablation_sweep(loaded, clean, metric), patch_sweep(loaded, clean, corrupted, metric)):
         assert sweep.values.shape[0] == len(network.layers)
     assert torch.equal(head_scores(loaded, clean).previous, head_scores(network, clean).previous)
     assert torch.equal(logit_lens(loaded, clean), logit_lens(network, clean))
     assert torch.equal(ov_circuit(loaded, 0, 0).matrix, ov_circuit(network, 0, 0).matrix)
+    with capture(loaded) as seen, intervene(loaded, zero("heads", heads=0)):
+        assert not torch.equal(network(clean), plain)
+    assert len(seen.records) == len(network.layers)

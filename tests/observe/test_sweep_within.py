@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from sweep_cases import KINDS, Curved, Lora, Quantised, check, of_class
+from sweep_cases import KINDS, check, of_class, wrapped
 from torch import Tensor, nn
 
 from glassformer.observe.capture import capture
@@ -60,16 +60,10 @@ def carrying(kind: str, what: str, layer: int = 1) -> Any:
     model = small(kind)
     name = projection_of(model, layer)
     base = model.get_submodule(name)
-    matrix = base.weight.detach().T if kind == "gpt2" else base.weight.detach()
     if what == "hook":
         base.register_forward_hook(lambda module, args, output: output + 0.5 * output.roll(1, -1))
-        return model
-    wrapped = {
-        "lora": lambda: Lora(base, *matrix.T.shape),
-        "quantised": lambda: Quantised(matrix, base.bias),
-        "curved": lambda: Curved(base),
-    }
-    model.set_submodule(name, wrapped[what]().double())
+    else:
+        model.set_submodule(name, wrapped(base, what).double())
     return model
 
 
@@ -113,8 +107,8 @@ def test_a_projection_is_what_its_module_does(kind: str, what: str) -> None:
 
 def test_a_wrapped_projection_is_found_without_a_weight() -> None:
     model = small("gpt2")
-    model.transformer.h[1].attn.c_proj = Lora(model.transformer.h[1].attn.c_proj, 32, 32).double()
-    model.lm_head = Lora(model.lm_head, 32, 50).double()
+    for name in ("transformer.h.1.attn.c_proj", "lm_head"):
+        model.set_submodule(name, wrapped(model.get_submodule(name), "lora").double())
     found = direct_logits(model, CLEAN, 5, 7)
     torch.testing.assert_close(found.values.sum(0), found.total)
     torch.testing.assert_close(found.total, logits_of(model, CLEAN)[:, -1, 5] - logits_of(model, CLEAN)[:, -1, 7])

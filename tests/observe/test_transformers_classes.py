@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -155,12 +154,3 @@ def test_generation_gives_the_rows_of_one_pass(name: str) -> None:
             expected = whole.weights[name_of][:, :, list(record.queries)][..., list(record.keys)]
             torch.testing.assert_close(record.values, expected, rtol=0, atol=2e-6)
         assert records[-1].queries in ((plain.shape[1] - 2,), tuple(range(9)))
-
-
-@torch.no_grad()
-def test_a_language_model_gives_its_network() -> None:
-    model, inputs = build(next(case for case in CASES if case.model == "LlamaModel"))
-    opened = SimpleNamespace(model=model, tokens=lambda text: inputs["input_ids"])
-    with capture(opened) as seen, intervene(opened, zero("heads", heads=0)):
-        model(opened.tokens("text"))
-    assert len(seen.records) == 2

@@ -1,7 +1,6 @@
 import base64
 import json
 import re
-import struct
 import zlib
 from typing import Any
 
@@ -21,10 +20,8 @@ from glassformer.observe.capture import capture
 
 
 def unpacked(text: str) -> np.ndarray:
-    planes = zlib.decompress(base64.b64decode(text))
-    count = len(planes) // 4
-    numbers = [bytes(planes[plane * count + place] for plane in range(4)) for place in range(count)]
-    return np.array([struct.unpack("<f", number)[0] for number in numbers], np.float32)
+    planes = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8).reshape(4, -1)
+    return np.frombuffer(planes.T.tobytes(), "<f4")
 
 
 def data_in(text: str) -> Any:

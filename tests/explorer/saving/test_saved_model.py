@@ -35,9 +35,7 @@ from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Linear
-from glassformer.models.decoder import Decoder
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models import Decoder, Encoder, EncoderDecoder
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.library import PROGRAMS
 from random_programs import RandomPrograms

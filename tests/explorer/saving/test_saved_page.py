@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,30 +31,24 @@ class Parts(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: dict[str, list[str]] = {}
-        self.within = ""
+        self.within: list[str] = [""]
         self.feed(text)
         self.close()
+        self.saved = json.loads(self.texts["script"][0])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        self.texts.setdefault(tag, []).append("")
-
-        self.within = tag
+        self.within = self.texts.setdefault(tag, [])
+        self.within.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        self.within = ""
+        self.within = [""]
 
     def handle_data(self, data: str) -> None:
-        if self.within:
-            self.texts[self.within][-1] += data
+        self.within[-1] += data
 
     def attributes(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def saved(self) -> dict[str, Any]:
-        saved: dict[str, Any] = json.loads(self.texts["script"][0])
-        return saved
 
 
 def of(backend: Backend, **state: str) -> Parts:
