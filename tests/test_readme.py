@@ -72,10 +72,7 @@ def test_there_are_samples_to_run(page: Path) -> None:
     ],
 )
 def test_sample_runs_and_prints_what_it_shows(
-    sample: Sample,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = sample[2]
     skip_without_models(code)

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from glassformer.checkpoints import assembly
-from glassformer.checkpoints.assembly import (
-    check_sizes,
-    empty_decoder,
-    fill,
-    machine_memory,
-    require_memory,
-)
+from glassformer.checkpoints.assembly import check_sizes, empty_decoder, fill, machine_memory, require_memory
 from glassformer.checkpoints.tensor_files import StoredTensor
 from glassformer.errors import CheckpointError
 from glassformer.layers.options import Yarn

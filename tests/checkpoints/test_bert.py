@@ -14,11 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, PreTrainedModel
 
-from glassformer.checkpoints.bert import (
-    load_encoder,
-    read_encoder_config,
-    save_encoder,
-)
+from glassformer.checkpoints.bert import load_encoder, read_encoder_config, save_encoder
 from glassformer.models import Encoder, EncoderConfig, embed
 from refusals import refused
 

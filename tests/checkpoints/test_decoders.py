@@ -255,9 +255,7 @@ def test_a_configuration_is_read_as_the_decoder_has_it(layout: Any, tmp_path: Pa
         ({"model_type": "mixtral"}, 32000),
     ],
 )
-def test_a_configuration_without_a_vocabulary_has_its_owners(
-    said: dict[str, Any], expected: int, tmp_path: Path
-) -> None:
+def test_a_configuration_without_vocabulary_has_its_owners(said: dict[str, Any], expected: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(said))
     assert read_decoder_config(tmp_path).vocab_size == expected
 

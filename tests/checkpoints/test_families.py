@@ -201,9 +201,7 @@ TINY = {"vocab_size": 40, "num_layers": 2, "hidden_dim": 16, "ff_dim": 24, "num_
         ({"sinks": True}, "gpt_oss"),
     ],
 )
-def test_a_decoder_made_here_is_written_as_the_first_family_that_has_its_parts(
-    change: dict[str, Any], layout: str, tmp_path: Path
-) -> None:
+def test_a_decoder_is_written_as_the_first_fitting_family(change: dict[str, Any], layout: str, tmp_path: Path) -> None:
     decoder = Decoder(DecoderConfig(**TINY, **change)).eval()
     save_decoder(decoder, tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["model_type"] == layout
@@ -289,9 +287,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("family", "change", "named"), FAULTS)
-def test_a_faulty_configuration_names_the_field(
-    family: str, change: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_faulty_configurations_name_the_field(family: str, change: dict[str, Any], named: str, tmp_path: Path) -> None:
     stored_model(family, 3, tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))

@@ -116,9 +116,7 @@ def kept_keys(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", KNOWN)
-def test_written_files_have_the_converters_tensors_and_values(
-    family: str, converted: dict[str, list[tuple[Path, Any]]]
-) -> None:
+def test_tensors_and_values_are_the_converters(family: str, converted: dict[str, list[tuple[Path, Any]]]) -> None:
     """Names, shapes and bits; and where both have a key, its value."""
     for path, _ in converted[family]:
         ours, theirs = (read_gguf(path.with_suffix(ending)) for ending in (".ours.gguf", ".gguf"))

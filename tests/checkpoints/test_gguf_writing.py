@@ -223,9 +223,7 @@ OTHER_VOCABULARY = {"tokenizer.ggml.tokens": ["a", "b"]}
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_no_architecture_has_is_refused(
-    parts: dict[str, Any], options: dict[str, Any], got: str, tmp_path: Path
-) -> None:
+def test_parts_that_no_family_has(parts: dict[str, Any], options: dict[str, Any], got: str, tmp_path: Path) -> None:
     with refused(got):
         write_gguf(Decoder(replace(PLAIN, **parts)), tmp_path / "a.gguf", **options)
     assert not list(tmp_path.iterdir())

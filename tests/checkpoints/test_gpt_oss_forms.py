@@ -174,9 +174,7 @@ def test_packed_experts_are_written_packed(tmp_path: Path) -> None:
         (dataclasses.replace(GPT_OSS, rope_scaling=None, max_seq_len=99, qk_norm="head"), "openai", "qk_norm"),
     ],
 )
-def test_what_a_layout_lacks_is_refused_and_nothing_is_left(
-    tmp_path: Path, config: DecoderConfig, layout: str, message: str
-) -> None:
+def test_what_a_layout_lacks_leaves_nothing(tmp_path: Path, config: DecoderConfig, layout: str, message: str) -> None:
     with refused(message):
         Decoder(config).save_pretrained(tmp_path / "out", layout=layout)
     assert list(tmp_path.iterdir()) == []
@@ -227,9 +225,7 @@ def test_experts_as_numbers_by_hand(tmp_path: Path) -> None:
     kv=st.sampled_from([1, 2, 4]),
     experts=st.integers(2, 200),
 )
-def test_openais_configuration_is_read_back(
-    yarn: Yarn | None, window: int | None, limit: float, kv: int, experts: int
-) -> None:
+def test_openais_form_is_read_back(yarn: Yarn | None, window: int | None, limit: float, kv: int, experts: int) -> None:
     length = 777 if yarn is None else int(yarn.factor * yarn.original_max_seq_len)
     changes = {"rope_scaling": yarn, "window": window, "num_kv_heads": kv, "num_experts": experts}
     config = dataclasses.replace(GPT_OSS, **changes, clamp=Clamp(limit=limit), max_seq_len=length)
@@ -265,9 +261,7 @@ def test_each_form_becomes_what_was_drawn_in_the_other(
     assert written.items() <= wanted.items()
 
 
-def test_packing_gives_the_same_numbers_where_they_came_from_packed_ones(
-    made: dict[tuple[str, str], Path], tmp_path: Path
-) -> None:
+def test_packing_what_was_packed_gives_the_same_numbers(made: dict[tuple[str, str], Path], tmp_path: Path) -> None:
     convert(made["openai", "dense"], tmp_path / "out", "gpt_oss", "mxfp4")
     before, after = (
         Decoder.from_pretrained(path, experts="dense") for path in (made["openai", "mxfp4"], tmp_path / "out")

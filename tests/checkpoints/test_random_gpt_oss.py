@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_gpt_oss import (
-    GPT_OSS_20B,
-    GPT_OSS_120B,
-    GPT_OSS_TINY,
-    LOGITS_STD,
-    main,
-    write_random_gpt_oss,
-)
+from random_gpt_oss import GPT_OSS_20B, GPT_OSS_120B, GPT_OSS_TINY, LOGITS_STD, main, write_random_gpt_oss
 from released_20b import OPENAIS_20B
 from safetensors.torch import load_file
 from transformers import GptOssForCausalLM
@@ -83,9 +76,7 @@ def test_configurations_are_the_released_ones(tmp_path: Path) -> None:
     assert (config["eos_token_id"], config["pad_token_id"]) == (200002, 199999)
 
 
-def test_the_command_writes_the_form_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--layout", "openai", "--experts", "bfloat16", "--num-layers", "2", "--vocab-size", "96"]
     monkeypatch.setattr("sys.argv", ["random_gpt_oss.py", str(tmp_path / "out"), *flags])
     main()

@@ -30,6 +30,7 @@ CALL = '<|channel|>commentary to=functions.x <|constrain|>json<|message|>{"a": 1
 
 Talk = Callable[..., Conversation]
 Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
@@ -50,20 +51,18 @@ def prompts(talk: Conversation) -> list[str]:
     return [talk._tokenizer.decode(prompt) for prompt in talk._continuation.prompts]
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def typed(monkeypatch: Patch, text: str) -> None:
     """Standard input is a pipe with this in it."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+def on_a_terminal(monkeypatch: Patch, stream: str) -> None:
     monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_terminal_shows_reasoning_dimmed(
-    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_reasoning_dimmed(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     on_a_terminal(monkeypatch, "stderr")
     command.Screen(show_reasoning=True, speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
     said = capsys.readouterr()
@@ -71,9 +70,7 @@ def test_a_terminal_shows_reasoning_dimmed(
     assert said.err.replace("\x1b[0m\x1b[2m", "") == "\x1b[2mhm\nhm\x1b[0m\n"
 
 
-def test_a_terminal_shows_that_the_model_reasons_and_tidies_up(
-    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_the_reasoning_and_tidies_up(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     on_a_terminal(monkeypatch, "stderr")
     command.Screen(speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
     said = capsys.readouterr()
@@ -102,7 +99,7 @@ def test_answers_go_to_standard_output_alone_and_the_rest_beside_it(
     assert "tokens read in" in capsys.readouterr().err
 
 
-def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abcd"))
     typed(
         monkeypatch,
@@ -126,9 +123,7 @@ def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeyp
 SLASHES = ["/usr/bin/env is missing", "/newer than that?", "/new york", "/effort is a fine word", "/effort hgih", "/"]
 
 
-def test_from_a_pipe_what_is_no_command_is_a_message(
-    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_pipe_what_is_no_command_is_a_message(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abcdef"))
     typed(monkeypatch, "\n".join([*SLASHES, '"""/new"""']) + "\n")
     command.talk(talk, command.Screen(speed=False))
@@ -137,9 +132,7 @@ def test_from_a_pipe_what_is_no_command_is_a_message(
     assert capsys.readouterr().err.splitlines() == command.HELP.splitlines()
 
 
-def test_on_a_terminal_what_is_nearly_a_command_is_not_sent(
-    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_near_commands_are_not_sent(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abc"))
     typed(monkeypatch, "\n".join([*SLASHES, "/nwe", "/qiut", '"""/nwe"""']) + "\n")
     on_a_terminal(monkeypatch, "stdin")
@@ -159,7 +152,7 @@ def test_on_a_terminal_what_is_nearly_a_command_is_not_sent(
     ],
 )
 def test_a_message_without_an_answer_is_told(
-    reply: str, answered: bool, conversation: Talk, tiny_gpt_oss: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+    reply: str, answered: bool, conversation: Talk, tiny_gpt_oss: Path, output: Output, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(reply))
     said = output(["chat", tiny_gpt_oss, "--message", "2 + 2?", "--no-speed"], 0 if answered else 1)
@@ -167,7 +160,7 @@ def test_a_message_without_an_answer_is_told(
     assert said.out.strip() == ("Four." if answered else "")
 
 
-def test_speculation_is_asked_for(conversation: Talk, tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speculation_is_asked_for(conversation: Talk, tiny_gpt_oss: Path, monkeypatch: Patch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(command, "Continuation", lambda *_, speculate, **__: asked.append(speculate))
     monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(REPLY.format("Four.")))
@@ -175,18 +168,14 @@ def test_speculation_is_asked_for(conversation: Talk, tiny_gpt_oss: Path, monkey
     assert asked == [7]
 
 
-def test_the_end_of_the_input_ends_a_message_of_several_lines(
-    conversation: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_the_input_ends_a_message_of_several_lines(conversation: Talk, monkeypatch: Patch) -> None:
     talk = conversation(REPLY.format("a"))
     typed(monkeypatch, '"""two\nlines')
     command.talk(talk, command.Screen())
     assert talk.messages[0].content == "two\nlines"
 
 
-def test_ctrl_c_and_a_full_context_do_not_stop_the_chat(
-    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_and_a_full_context_stop_no_chat(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     talk = conversation("<|channel|>final<|message|>hal^C", REPLY.format("whole"))
     typed(monkeypatch, "one\n" + "x" * 2000 + "\ntwo\n")
     command.talk(talk, command.Screen(speed=False))
@@ -197,9 +186,7 @@ def test_ctrl_c_and_a_full_context_do_not_stop_the_chat(
     assert [message.content for message in talk.messages] == ["one", "hal", "two", "whole"]
 
 
-def test_ctrl_c_at_the_prompt_says_how_to_leave(
-    conversation: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_at_the_prompt_says_how_to_leave(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     answers: list[Any] = [KeyboardInterrupt, "hello", EOFError]
 
     def ask(prompt: str) -> str:
@@ -239,9 +226,7 @@ def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: Ca
     assert f"{len(prompt)} tokens read" in said.err
 
 
-def test_a_piped_conversation_reads_only_what_is_new(
-    tiny_gpt_oss: Path, output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_piped_conversation_reads_only_what_is_new(tiny_gpt_oss: Path, output: Output, monkeypatch: Patch) -> None:
     typed(monkeypatch, "a\nb\n/new\nc\n")
     said = output(["chat", tiny_gpt_oss, "--context", "500", "--max-new-tokens", "2", "--seed", "1"]).err
     read = [int(line[1:].split()[0]) for line in said.splitlines() if "tokens read" in line]
@@ -267,9 +252,7 @@ def test_what_cannot_be_done(flags: list[str], message: str, tiny_gpt_oss: Path,
     refuses(["chat", tiny_gpt_oss, *flags], message)
 
 
-def test_a_signal_amid_a_step_stops_the_reply(
-    tiny_gpt_oss: Path, output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_amid_a_step_stops_the_reply(tiny_gpt_oss: Path, output: Output, monkeypatch: Patch) -> None:
     typed(monkeypatch, "a\nc\n/quit\n")
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     calls: list[int] = []

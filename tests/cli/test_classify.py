@@ -87,9 +87,7 @@ def test_json_holds_everything(run: Path, output: Output) -> None:
         assert [(each["token"], each["effect"]) for each in found["tokens"]] == effects
 
 
-def test_files_and_standard_input_are_read_line_by_line(
-    run: Path, tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_and_standard_input(run: Path, tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = output(["classify", "--run", run, *TEXTS])
     (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(TEXTS) + "\r\n").encode())
     assert output(["classify", "--run", run, "--file", tmp_path / "texts.txt"]) == expected
@@ -141,13 +139,7 @@ def test_more_texts_than_are_read_at_once_keep_their_order(run: Path) -> None:
     ids=["empty", "long", "unknown", "emoji", "control"],
 )
 def test_odd_texts_get_the_same_harmless_line_from_every_source(
-    run: Path,
-    tmp_path: Path,
-    text: str,
-    label: str,
-    ending: str,
-    output: Output,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Path, tmp_path: Path, text: str, label: str, ending: str, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "texts.txt"
     file.write_bytes(f"{text}\n".encode())
@@ -196,9 +188,7 @@ def test_texts_that_cannot_be_read_are_named(
         assert said.count("\n") == 1
 
 
-def test_what_is_missing_or_too_much_is_named(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
-) -> None:
+def test_wrong_flags_are_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     refuses(["classify", "--run", run, "--file", tmp_path], "which cannot be read")
     refuses(["classify", "--run", run, "a film", "--file", tmp_path / "x"], "1 texts and --file")
     refuses(["classify", "--run", run, "--tokens", "-1"], "tokens = -1")

@@ -37,9 +37,7 @@ def broken(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_program_of_ones_own_is_compiled_proved_and_written(
-    mine: Path, tmp_path: Path, output: Output, refuses: Refuses
-) -> None:
+def test_ones_own_program_is_compiled_and_proved(mine: Path, tmp_path: Path, output: Output, refuses: Refuses) -> None:
     out = tmp_path / "model.json"
     shown = output(["compile", mine, "--run-python", "--verify", "--out", out])
     assert shown.err == ""

@@ -268,17 +268,13 @@ def test_a_file_without_an_end_is_said_to_have_llama_cpps(llama: Path, tmp_path:
         words = byte_vocabulary()
 
 
-def test_a_tokenizer_that_gguf_cannot_hold_is_refused(
-    llama: Path, byte_engine: Tokenizer, tmp_path: Path, refuses: Refuses
-) -> None:
+def test_a_tokenizer_that_gguf_lacks(llama: Path, byte_engine: Tokenizer, tmp_path: Path, refuses: Refuses) -> None:
     byte_engine.save(str(llama / "tokenizer.json"))  # it does not split at all
     refuses(["convert", llama, tmp_path / "out.gguf"], "tokenizer.ggml.pre")
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_a_directory_of_a_gguf_file_is_complete_or_absent(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_is_complete_or_absent(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["convert", str(llama), str(tmp_path / "a.gguf")]) == 0
     before = sorted(tmp_path.iterdir())
 

@@ -77,9 +77,7 @@ def test_what_is_there_is_kept_unless_asked(tmp_path: Path, refuses: Refuses) ->
     assert (full / "chapter.tex").read_text() == "years of work"
 
 
-def test_weights_that_are_not_proved_are_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output
-) -> None:
+def test_unproved_weights_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output) -> None:
     def blunt(head: HeadWeights, *rest: object, **options: object) -> Certificate:
         return verify(HeadWeights(head.Km, head.Qm / 100, head.Vm, head.pos), *rest, **options)
 

@@ -154,9 +154,7 @@ def test_all_bundled_models_are_written_to_one_directory(
         (["identity", "--save", "."], "which is there already"),
     ],
 )
-def test_what_cannot_be_shown(
-    arguments: list[str], words: str, served: Served, refuses: Refuses, tmp_path: Path
-) -> None:
+def test_what_is_not_shown(arguments: list[str], words: str, served: Served, refuses: Refuses, tmp_path: Path) -> None:
     refuses(["explore", *arguments], words)
     assert list(tmp_path.iterdir()) == []
     assert served.backend is None

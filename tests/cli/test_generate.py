@@ -119,9 +119,7 @@ def test_what_cannot_be_continued(
     refuses(["generate", runs[run], *flags], message)
 
 
-def test_speculation_is_asked_for_and_gives_the_same_text(
-    recurrence_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speculation_is_used_and_gives_the_same_text(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags: dict[str, Any] = {"model": str(recurrence_run), "prompt": "1 2 3 1 2 3", "max_new_tokens": 12, "seed": 3}
     expected = "".join(command.run(command.GenerateFlags(**flags)))
     plain, asked = command.stream, []
@@ -176,9 +174,7 @@ def test_a_released_model_goes_on_as_in_python(tiny_gpt_oss: Path, output: Outpu
 
 
 @pytest.mark.parametrize("name", ["number", "word"])
-def test_stop_tokens_end_the_text_and_are_not_shown(
-    name: str, tiny_gpt_oss: Path, tmp_path: Path, output: Output
-) -> None:
+def test_stop_tokens_end_a_text_and_are_hidden(name: str, tiny_gpt_oss: Path, tmp_path: Path, output: Output) -> None:
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     prompt = tokenizer.encode("Hi")
     free = released_continuation(tiny_gpt_oss, prompt, 12)
@@ -199,9 +195,7 @@ def test_stop_tokens_end_the_text_and_are_not_shown(
 
 
 @pytest.mark.parametrize(("kind", "prompt", "tokens"), [("bytes", "Hé", [72, 195, 169]), ("numbers", "7 8", [7, 8])])
-def test_a_model_without_a_tokenizer_reads_bytes_or_numbers(
-    kind: str, prompt: str, tokens: list[int], tmp_path: Path, output: Output
-) -> None:
+def test_reading_without_a_tokenizer(kind: str, prompt: str, tokens: list[int], tmp_path: Path, output: Output) -> None:
     write_random_gpt_oss(tmp_path / "model", replace(GPT_OSS_TINY, vocab_size=256, num_layers=1))
     flags = [str(tmp_path / "model"), prompt, "--tokenizer", kind, "--temperature", "0"]
     expected = released_continuation(tmp_path / "model", tokens, 6)
@@ -236,9 +230,7 @@ def test_a_run_of_the_lab_speaks(tmp_path: Path, output: Output, refuses: Refuse
         (["x", "--max-new-tokens", "601"], "max_seq_len = 600"),
     ],
 )
-def test_what_a_released_model_cannot_continue(
-    flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses
-) -> None:
+def test_what_released_models_refuse(flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses) -> None:
     refuses(["generate", tiny_gpt_oss, *flags], message)
 
 

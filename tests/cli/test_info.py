@@ -126,9 +126,7 @@ def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         assert native.SWITCH in (machine.without_kernel or "")
 
 
-def test_only_packed_experts_ask_for_the_kernel(
-    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_packed_experts_ask_for_a_kernel(tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[None] = []
 
     def look() -> tuple[None, str]:

@@ -59,9 +59,7 @@ def test_flags_reach_the_lab_and_the_report_is_named(
         (["gpt-oss", "--seed", "1" + 22 * "0"], "seed = 1"),
     ],
 )
-def test_wrong_arguments_name_the_right_ones(
-    arguments: list[str], helpful: str, calls: list[dict[str, object]], refuses: Refuses
-) -> None:
+def test_wrong_arguments(arguments: list[str], helpful: str, calls: list[dict[str, object]], refuses: Refuses) -> None:
     refuses(["lab", *arguments], helpful)
     assert calls == []
 

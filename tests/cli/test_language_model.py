@@ -189,9 +189,7 @@ def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> No
         module.find_model("nosuch")
 
 
-def test_a_vocabulary_that_is_not_told_is_its_owners_default(
-    bare_gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vocabulary_that_is_not_told_is_its_owners_default(bare_gpt_oss: Path, tmp_path: Path) -> None:
     said = json.loads((bare_gpt_oss / "config.json").read_text())
     del said["vocab_size"]
     (tmp_path / "config.json").write_text(json.dumps(said))

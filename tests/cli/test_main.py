@@ -147,9 +147,7 @@ def test_an_error_is_one_line_and_a_status_and_debugging_lets_it_through(
 
 @pytest.mark.parametrize("kind", [lambda text: InputError(text, "a name", "Mend it."), OSError])
 def test_what_steers_a_terminal_is_written_as_numbers(
-    kind: Callable[[str], Exception],
-    command: Callable[..., None],
-    capsys: pytest.CaptureFixture[str],
+    kind: Callable[[str], Exception], command: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command(failing(kind("unknown \x1b]0;owned\x07\x1b[2J\nin é.safetensors")))
     assert cli.main(["probe"]) in (cli.EXIT_INPUT, cli.EXIT_FAILED)

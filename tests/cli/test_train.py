@@ -65,9 +65,7 @@ def numbers(run: Path) -> list[dict[str, object]]:
     return [{key: record[key] for key in record.keys() - {"seconds", "tokens_per_second"}} for record in records]
 
 
-def test_a_text_is_learned_the_outcome_told_and_the_run_not_begun_again(
-    text: Path, tmp_path: Path, output: Output, refuses: Refuses
-) -> None:
+def test_a_text_is_learned_and_not_begun_again(text: Path, tmp_path: Path, output: Output, refuses: Refuses) -> None:
     run, experts = tmp_path / "a run", ["--model.num-experts", "3", "--model.balance-experts"]
     begin = ["train", "--data", text, "--run", run, "--seq-len", "8", *TINY, *experts]
     said = output([*begin, "--training.betas", "0.8", "0.9", "--seed", "4"]).out

@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from glassformer.data.chat_template import (
-    LARGEST_TEMPLATE,
-    ChatTemplate,
-    template_from_directory,
-    template_from_gguf,
-)
+from glassformer.data.chat_template import LARGEST_TEMPLATE, ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
 from glassformer.data.template_process import render
 from refusals import refused

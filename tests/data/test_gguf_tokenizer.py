@@ -92,9 +92,7 @@ def test_a_text_becomes_the_tokens_of_the_file(metadata: dict[str, Any], text: s
         (scored("phi3"), "<|user|>\nab", ["<s>", "<|user|>", " ab"]),
     ],
 )
-def test_a_prompt_has_special_tokens_and_one_beginning(
-    metadata: dict[str, Any], text: str, expected: list[str]
-) -> None:
+def test_a_prompt_has_specials_and_one_beginning(metadata: dict[str, Any], text: str, expected: list[str]) -> None:
     assert split(tokenizer_from_gguf(metadata), text, prompt=True) == expected
 
 

@@ -93,11 +93,7 @@ def read(tokens: Sequence[int], tokenizer: ReleasedTokenizer) -> ReplyReader:
         ),
         (
             None,
-            [
-                Message("user", "What is 2 + 2?"),
-                *to_keep([THOUGHT, ANSWER]),
-                Message("user", "What about 9 / 2?"),
-            ],
+            [Message("user", "What is 2 + 2?"), *to_keep([THOUGHT, ANSWER]), Message("user", "What about 9 / 2?")],
             True,
             "<|start|>user<|message|>What is 2 + 2?<|end|>"
             "<|start|>assistant<|channel|>final<|message|>2 + 2 = 4.<|end|>"
@@ -128,11 +124,7 @@ def read(tokens: Sequence[int], tokenizer: ReleasedTokenizer) -> ReplyReader:
     ],
 )
 def test_conversations_are_as_documented(
-    setting: Setting | None,
-    messages: list[Message],
-    reply: bool,
-    documented: str,
-    tokenizer: ReleasedTokenizer,
+    setting: Setting | None, messages: list[Message], reply: bool, documented: str, tokenizer: ReleasedTokenizer
 ) -> None:
     before = [] if setting is None else setting.messages()
     tokens = render([*before, *messages], tokenizer, reply=reply)
@@ -168,9 +160,7 @@ def test_a_documented_reply_is_read_by_channels(harmony_engine: Tokenizer, token
         ("<|channel|>", Message("assistant", "{}")),
     ],
 )
-def test_headers_are_read_in_both_orders(
-    header: str, expected: Message, harmony_engine: Tokenizer, tokenizer: ReleasedTokenizer
-) -> None:
+def test_header_orders(header: str, expected: Message, harmony_engine: Tokenizer, tokenizer: ReleasedTokenizer) -> None:
     for start in ("", "<|channel|>analysis<|message|>x<|end|><|start|>assistant"):
         if start and header.startswith("assistant"):
             start = start.removesuffix("assistant")
@@ -181,11 +171,7 @@ def test_headers_are_read_in_both_orders(
 CONTENT = st.text(max_size=20)
 NAME = st.from_regex(r"[a-z]{1,8}(\.[a-z]{1,8})?", fullmatch=True)
 SAID = st.builds(
-    Message,
-    st.just("assistant"),
-    CONTENT,
-    st.sampled_from(["analysis", "commentary", "final"]),
-    st.none() | NAME,
+    Message, st.just("assistant"), CONTENT, st.sampled_from(["analysis", "commentary", "final"]), st.none() | NAME
 )
 
 

@@ -81,9 +81,7 @@ MESSAGE = st.one_of(
     setting=st.builds(Setting, st.sampled_from(["low", "medium", "high"]), st.sampled_from([None, "2025-06-28"]), TEXT),
     messages=st.lists(MESSAGE, max_size=5),
 )
-def test_the_package_and_ours_agree(
-    setting: Setting, messages: list[Message], real: ReleasedTokenizer, encoding: Any
-) -> None:
+def test_ours_is_the_package(setting: Setting, messages: list[Message], real: ReleasedTokenizer, encoding: Any) -> None:
     package = pytest.importorskip("openai_harmony")
     assert rendered_by(package, encoding, setting, messages) == render([*setting.messages(), *messages], real)
 

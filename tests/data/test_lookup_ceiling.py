@@ -36,12 +36,7 @@ def bayes_accuracy(config: LookupConfig, num_facts: int) -> Fraction:
 @pytest.mark.parametrize("missing", [0.0, 0.25])
 def test_the_ceiling_is_the_best_answer_to_every_bag(distinct: bool, num_facts: int, missing: float) -> None:
     config = LookupConfig(
-        num_keys=4,
-        num_values=4,
-        max_facts=num_facts,
-        missing=missing,
-        distinct_values=distinct,
-        held_out=0.0,
+        num_keys=4, num_values=4, max_facts=num_facts, missing=missing, distinct_values=distinct, held_out=0.0
     )
     assert bag_ceiling(config, num_facts) == pytest.approx(float(bayes_accuracy(config, num_facts)), abs=1e-12)
 

@@ -62,9 +62,7 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 @given(order=st.integers(1, 3), vocab_size=st.integers(1, 9), increment=st.booleans(), seed=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
-def test_without_chance_every_sequence_is_the_definitions(
-    order: int, vocab_size: int, increment: bool, seed: int
-) -> None:
+def test_without_chance_sequences_are_the_definitions(order: int, vocab_size: int, increment: bool, seed: int) -> None:
     config = RecurrenceConfig(order=order, vocab_size=vocab_size, next_prob=float(increment), seq_len=9)
     rng = np.random.default_rng(seed)
     generators = sample_generators(config, 20, rng)

@@ -19,9 +19,7 @@ from refusals import refused
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60))
-def test_tokens_are_the_engines_and_decode_to_the_text(
-    text: str, tokenizer: ReleasedTokenizer, harmony_engine: Tokenizer
-) -> None:
+def test_tokens_are_the_engines_and_decode(text: str, tokenizer: ReleasedTokenizer, harmony_engine: Tokenizer) -> None:
     tokens = tokenizer.encode(text)
     if not any(name in text for name in HARMONY_SPECIALS):
         assert tokens == harmony_engine.encode(text, add_special_tokens=False).ids

@@ -318,9 +318,7 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
 
 @given(rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_what_pythons_writers_write_is_read_back(
-    rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_python_writes_is_read_back(rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     written = io.StringIO()
     csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("one", "two"), *rows])
     directory = tmp_path_factory.mktemp("tables")

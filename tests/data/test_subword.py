@@ -137,9 +137,7 @@ def test_a_vocabulary_with_case_keeps_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["BertTokenizer", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize("config", [{}, {"do_lower_case": False}, {"strip_accents": False}])
-def test_settings_beside_the_json_of_bert_count_as_in_transformers(
-    kind: str, config: dict[str, bool], tmp_path: Path
-) -> None:
+def test_settings_beside_json_count_as_in_transformers(kind: str, config: dict[str, bool], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "é", "É", "e", "E"]
     numbered = {piece: index for index, piece in enumerate(pieces)}

@@ -33,9 +33,7 @@ def make_model(window: int | None = 3, max_seq_len: int = 64) -> Decoder:
         max_size=4,
     ),
 )
-def test_every_reply_is_that_to_the_whole_prompt(
-    window: int | None, prefill: int, turns: list[tuple[bool, list[int], int]]
-) -> None:
+def test_replies_to_whole_prompts(window: int | None, prefill: int, turns: list[tuple[bool, list[int], int]]) -> None:
     model = make_model(window, 128)
     continuation = Continuation(model, 100)
     prompt: list[int] = []
@@ -52,11 +50,7 @@ def test_only_what_is_new_is_read(passes: list[int], monkeypatch: pytest.MonkeyP
     continuation = Continuation(make_model())
     first = [1, 2, 3, 4, 5, 6, 7, 8, 9]
     second = [*first, 10, 0, 1]
-    for prompt, count, unread, lengths in (
-        (first, 3, 9, [4, 4, 1, 1, 1]),
-        (second, 2, 3, [3, 1]),
-        (second, 2, 0, [1]),
-    ):
+    for prompt, count, unread, lengths in ((first, 3, 9, [4, 4, 1, 1, 1]), (second, 2, 3, [3, 1]), (second, 2, 0, [1])):
         del passes[:]
         assert continuation.unread(prompt) == unread
         list(continuation.reply(prompt, count))

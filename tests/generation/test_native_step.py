@@ -35,6 +35,7 @@ from torch_settings import defaults, threads
 
 pytestmark = pytest.mark.usefixtures("library", "fast_forms")
 
+Run = tuple[Tensor, Tensor | None, int, list[int]]
 VOCAB = 61
 BASE = DecoderConfig(vocab_size=VOCAB, num_layers=2, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, max_seq_len=64)
 MIXTURE = dataclasses.replace(
@@ -127,7 +128,6 @@ def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
 def of_families(draw: st.DrawFn) -> DecoderConfig:
     """Forms of other families than gpt-oss's."""
     kv_heads, group, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 4 * draw(st.integers(1, 9))
-    window = draw(st.none() | st.integers(1, 30))
     learned, place = draw(st.booleans()), draw(st.sampled_from(["before", "after", "both"]))
     window = draw(st.none() | st.integers(1, 30))
     rotation: dict[str, Any] = {"learned_positions": True}
@@ -168,7 +168,7 @@ def of_families(draw: st.DrawFn) -> DecoderConfig:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[Tensor, Tensor | None, int, list[int]]:
+def runs(draw: st.DrawFn) -> Run:
     """Tokens, which of the first ones are real, how many are read before the steps, and how many in each step."""
     batch, prompt = draw(st.integers(1, 9)), draw(st.integers(1, 20))
     lengths = draw(st.lists(st.integers(1, min(8, native_step._MOST_TOKENS // batch)), min_size=1, max_size=6))
@@ -179,7 +179,7 @@ def runs(draw: st.DrawFn) -> tuple[Tensor, Tensor | None, int, list[int]]:
     return drawn(batch, prompt + sum(lengths)), real, prompt, lengths
 
 
-def both(model: Decoder, run: tuple[Tensor, Tensor | None, int, list[int]]) -> tuple[Tensor, Tensor, list[Cache]]:
+def both(model: Decoder, run: Run) -> tuple[Tensor, Tensor, list[Cache]]:
     """Logits of the steps, natively and in the ordinary way, and the caches."""
     tokens, real, prompt, lengths = run
     caches = [model.new_cache(*tokens.shape) for _ in range(2)]
@@ -197,9 +197,7 @@ def relative(got: Tensor, expected: Tensor) -> float:
 
 @given(config=configs() | of_families(), run=runs(), seed=st.integers(0, 99))
 @settings(max_examples=120, derandomize=True)  # two experts may be closer than rounding
-def test_logits_and_cache_are_those_of_the_forward_pass(
-    config: DecoderConfig, run: tuple[Tensor, Tensor | None, int, list[int]], seed: int
-) -> None:
+def test_logits_and_cache_are_those_of_the_forward_pass(config: DecoderConfig, run: Run, seed: int) -> None:
     model = decoder(config, seed=seed)
     with pytest.MonkeyPatch.context() as patch, counted(patch) as counts:
         got, expected, (ours, theirs) = both(model, run)
@@ -226,9 +224,7 @@ class Rounded(LayerCache):
 
 @given(config=configs() | configs("mxfp4"), run=runs(), seed=st.integers(0, 99))
 @settings(max_examples=60, derandomize=True)  # two experts may be closer than rounding
-def test_bfloat16_weights_and_cache_are_used_in_float32(
-    config: DecoderConfig, run: tuple[Tensor, Tensor | None, int, list[int]], seed: int
-) -> None:
+def test_bfloat16_weights_and_cache_are_used_in_float32(config: DecoderConfig, run: Run, seed: int) -> None:
     """Up to roundings of keys and values that fall to the other side; packed experts also round their tokens."""
     narrow, wide = decoder(config, torch.bfloat16, seed), decoder(config, torch.bfloat16, seed).float()
     for name, norm in narrow.named_modules():
@@ -261,9 +257,7 @@ def test_bfloat16_logits_are_no_worse_than_those_of_the_forward_pass(config: Dec
 
 
 @pytest.mark.parametrize("config", [BASE, dataclasses.replace(MIXTURE, expert_format="mxfp4")])
-def test_linear_layers_of_8_bits_are_those_of_the_forward_pass(
-    config: DecoderConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_of_8_bits_are_those_of_the_forward_pass(config: DecoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     model, exact, tokens = decoder(config, torch.bfloat16), decoder(config, torch.bfloat16).double(), drawn(3, 24)
     for (owner, name, linear), (_, _, wide) in zip(linear_layers(model), linear_layers(exact), strict=True):
         narrow = Int8Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
@@ -279,9 +273,7 @@ def test_linear_layers_of_8_bits_are_those_of_the_forward_pass(
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q8_0"])
-def test_layers_and_embeddings_of_blocks_are_those_of_the_forward_pass(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_and_tables_of_blocks_are_those_of_the_forward_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder(dataclasses.replace(BASE, hidden_dim=64, ff_dim=96, num_heads=4, num_kv_heads=2, head_dim=16))
 
     def drawn_blocks(layer: BlockLinear | BlockEmbedding) -> nn.Module:
@@ -306,9 +298,7 @@ def test_layers_and_embeddings_of_blocks_are_those_of_the_forward_pass(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_linear_layers_of_12_bits_have_the_logits_of_those_that_they_encode(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_of_12_bits_are_those_that_they_encode(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = decoder(BASE, dtype), drawn(3, 24)
     for _, _, linear in linear_layers(model):
         linear.weight.data = linear.weight.data.bfloat16().to(dtype)
@@ -329,9 +319,7 @@ def test_linear_layers_of_12_bits_have_the_logits_of_those_that_they_encode(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("form", ["dense", "mixture", "packed"])
-def test_bits_do_not_depend_on_threads_texts_or_tokens_at_a_time(
-    form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_are_those_of_one_token_at_a_time(form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     if form == "packed" and dtype == torch.float32:
         pytest.skip("packed experts of float32 models take the ordinary way")
     config = {"dense": BASE, "mixture": MIXTURE, "packed": dataclasses.replace(MIXTURE, expert_format="mxfp4")}[form]

@@ -49,9 +49,7 @@ tokens_logits = st.lists(
     top_p=st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), st.floats(0, 1)),
 )
 @settings(max_examples=400, deadline=None)
-def test_distribution_is_the_definition(
-    logits: list[float], temperature: float, top_k: int | None, top_p: float
-) -> None:
+def test_it_is_the_definition(logits: list[float], temperature: float, top_k: int | None, top_p: float) -> None:
     result = SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(doubles(logits))
     expected = doubles(reference(logits, temperature, top_k, top_p))
     torch.testing.assert_close(result, expected, atol=1e-12, rtol=1e-9)
@@ -61,9 +59,7 @@ def test_distribution_is_the_definition(
 
 @given(weights=st.lists(st.integers(1, 6), min_size=1, max_size=12), data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_nucleus_is_the_smallest_that_reaches_top_p_exactly_at_its_border(
-    weights: list[int], data: st.DataObject
-) -> None:
+def test_nucleus_is_the_smallest_that_reaches_top_p_also_at_its_border(weights: list[int], data: st.DataObject) -> None:
     # Whole weights make every border a fraction, so which sets reach it is decided in whole numbers.
     total = sum(weights)
     share = data.draw(st.integers(1, total))
@@ -117,9 +113,7 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.25, 3), (math.nextafter(1, 0), 3)])
-def test_extreme_draws_never_hit_an_impossible_token(
-    uniform: float, token: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extreme_draws_hit_no_impossible_token(uniform: float, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda shape, **options: torch.full(shape, uniform, dtype=torch.float64))
     assert _draw(torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]), None).item() == token
     assert _draw(torch.tensor([0.0, 0.75, 0.0, 2.25, 0.0]), None).item() == token

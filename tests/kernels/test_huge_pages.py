@@ -13,9 +13,7 @@ PAGE = 2**21
 @pytest.mark.skipif(sys.platform != "linux", reason="no huge pages")
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (699_050,), (699_051,), (2**20, 3), (2**22 + 1,)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32], ids=str)
-def test_pages_that_are_filled_by_a_third_are_huge(
-    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_pages_are_huge(shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     advice: list[tuple[int, ...]] = []
 
     class Watched(mmap.mmap):

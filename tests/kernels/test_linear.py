@@ -207,9 +207,7 @@ def test_the_layer() -> None:
         ("AMD EPYC", {"avx512_vp2intersect"}, True),
     ],
 )
-def test_mkl_is_slow_on_amds_processors_after_zen_4(
-    name: str, flags: set[str], slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mkl_is_slow_after_zen_4(name: str, flags: set[str], slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"cpu_name": name} | dict.fromkeys(flags, True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")

@@ -47,9 +47,7 @@ def test_every_level_multiplies(at_level: Library, dtype: torch.dtype, tokens: i
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_token_is_independent_of_the_batch_and_of_threads(
-    at_level: Library, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_and_threads_do_not_count(at_level: Library, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, scales = random_rows(70, 6)
     x = torch.randn(40, 192).to(dtype)
 

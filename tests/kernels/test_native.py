@@ -54,9 +54,7 @@ def afresh() -> Library | None:
     return native.library()
 
 
-def test_a_library_of_a_wheel_that_does_not_load_is_replaced(
-    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_library_of_a_wheel_is_replaced(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, load = list[Path](), ctypes.CDLL
     monkeypatch.setattr(ctypes, "CDLL", lambda path, *mode: loaded.append(Path(path)) or load(path, *mode))
     monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt.so")
@@ -105,9 +103,7 @@ def test_it_is_compiled_once_and_cached(library: Library, quick: Path, monkeypat
     assert list(quick.iterdir()) == [file]
 
 
-def test_it_needs_only_a_compiler(
-    library: Library, unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_is_enough(library: Library, unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither ninja nor torch's loader, and a compiler without OpenMP suffices."""
     (real,) = [path for path in map(shutil.which, native._COMPILERS) if path][:1]
     without = tmp_path / "without openmp"
@@ -168,9 +164,7 @@ def test_a_folder_that_is_not_private_is_not_used(how: str, quick: Path, tmp_pat
     assert not quick.is_dir() or planted.read_bytes() == b"untrusted"
 
 
-def test_a_temporary_folder_that_cannot_be_removed_is_left(
-    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_removed_is_left(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a network's disk, which keeps what a process has open."""
 
     def fail(*_given: object, **_others: object) -> None:

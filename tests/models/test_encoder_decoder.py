@@ -67,9 +67,7 @@ def torchs(model: EncoderDecoder) -> nn.Transformer:
 @pytest.mark.parametrize("final_norm", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_it_is_torchs_transformer_between_embeddings_and_output(
-    activation: str, norm_first: bool, final_norm: bool
-) -> None:
+def test_between_embeddings_and_output_it_is_torchs(activation: str, norm_first: bool, final_norm: bool) -> None:
     model = make(activation=activation, norm_first=norm_first, final_norm=final_norm, norm_eps=1e-4).train()
     peer = torchs(model)
     with torch.no_grad():

@@ -9,13 +9,7 @@ from training_toys import ToyModel, ToyTask
 
 from glassformer.errors import InputError
 from glassformer.training import TrainingConfig
-from glassformer.training.checkpoint import (
-    load_optimizers,
-    load_weights,
-    named_tensors,
-    save_optimizers,
-    save_weights,
-)
+from glassformer.training.checkpoint import load_optimizers, load_weights, named_tensors, save_optimizers, save_weights
 from glassformer.training.optim import build_optimizers
 from refusals import refused
 

@@ -135,9 +135,7 @@ def test_patience_ends_a_run_that_stands_still(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", [0, 6, 19])
-def test_ctrl_c_saves_and_resuming_changes_nothing(
-    tmp_path: Path, at: int, number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_runs_are_resumed(tmp_path: Path, at: int, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     whole = ToyModel(dropout=0.3)
     expected = train(whole, ToyTask(), CONFIG, tmp_path / "whole", progress=False)
     task = InterruptedTask(at=at, number=number)

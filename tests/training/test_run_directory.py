@@ -77,11 +77,7 @@ def test_the_latest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 15, 20):
         path = run.save(model, build_optimizers(model, CONFIG), RunState(step), 2)
         assert run.checkpoints()[-1] == path
-        assert {entry.name for entry in path.iterdir()} == {
-            "model.safetensors",
-            "optimizer.safetensors",
-            "state.json",
-        }
+        assert {entry.name for entry in path.iterdir()} == {"model.safetensors", "optimizer.safetensors", "state.json"}
     assert [path.name for path in run.checkpoints()] == ["step-00000015", "step-00000020"]
 
 

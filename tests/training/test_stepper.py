@@ -107,11 +107,7 @@ class SpoiledTask(ToyTask):
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [
-        (lambda zero: torch.log(zero - 1), "loss = nan"),
-        (torch.log, "loss = -inf"),
-        (torch.sqrt, "gradient norm = nan"),
-    ],
+    [(lambda zero: torch.log(zero - 1), "loss = nan"), (torch.log, "loss = -inf"), (torch.sqrt, "gradient norm = nan")],
 )
 def test_an_update_that_is_not_finite_is_not_made(spoil: Callable[[Tensor], Tensor], message: str) -> None:
     model = ToyModel()
