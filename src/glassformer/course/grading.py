@@ -270,9 +270,6 @@ def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = Fals
         files: Notebooks of any of the labs, and answers.
         seed: As in :func:`grade_file`.
         run: Whether nbgrader's autograder runs each one first, from the start and with the checks' cells restored.
-
-    Raises:
-        InputError: nbgrader is to run and is not installed, or it fails.
     """
     if not run:
         yield from (grade_file(file, seed) for file in files)

@@ -137,8 +137,6 @@ def answer(lab: str, exercise: str, change: tuple[str, str] | None = None, text:
     """What the lesson's check of ``exercise`` is called with, after the set-up cell and the exercises up to this one.
 
     Args:
-        lab: A lab's name.
-        exercise: A name of an exercise in it.
         change: A text in the solution and what stands in its place.
         text: The whole cell, in place of the solution's.
     """
@@ -179,7 +177,6 @@ def notebook(lab: str, *, seed: int = 0, solutions: bool = False) -> dict[str, A
     """A lab's notebook as JSON values of nbformat 4.5, without outputs.
 
     Args:
-        lab: A lab's name.
         seed: The variant of its tasks that its checks ask for.
         solutions: Whether solutions stand in it, or blanks.
     """

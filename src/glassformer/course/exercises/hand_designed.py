@@ -100,43 +100,38 @@ def variant_solution(name: str) -> str | None:
     return f"from glassformer.handcraft import design\n\nreturn tuple({found}.matrices.values())"
 
 
-def judge_head(task_of: Callable[[int], Task]) -> Callable[[Any, int], Judgement]:
-    """The judge of a head's matrices, as lists of rows: whether they solve the task of a variant."""
-
-    def judge(data: Any, seed: int) -> Judgement:
-        task = task_of(seed)
-        if not isinstance(data, list) or len(data) not in (3, 4):
-            return Judgement(False, "expected the matrices Km, Qm, Vm and, where the head has positions, pos")
-        try:
-            sizes = [np.asarray(matrix, dtype=float).size for matrix in data]
-            if max(sizes) > MOST_NUMBERS:
-                return Judgement(False, f"a matrix of {max(sizes):,} numbers; at most {MOST_NUMBERS:,} are judged")
-            found = verify(HeadWeights(*data), task)
-        except InputError as error:
-            return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
-        except (TypeError, ValueError, OverflowError):
-            return Judgement(False, "expected matrices of numbers, each a list of rows of equal length")
-        if found.holds:
-            return Judgement(
-                True,
-                f"right for every sequence ({found.num_checked:,} sequences, {found.num_outputs:,} outputs; "
-                f"{found.criterion})",
-            )
-        failure = found.counterexample
-        assert failure is not None, "all sequences are run"
-        share = f"{found.num_outputs - found.num_right:,} of {found.num_outputs:,} outputs are misread"
-        if task.tolerance is not None:
-            share = f"the largest error of {found.num_outputs:,} outputs is {found.largest_error:.4g}"
-        number = f"{failure.position + 1} of {failure.sequence}"
-        got, wanted = (" ".join(f"{value:.4g}" for value in values) for values in (failure.output, failure.target))
-        lines = [
-            f"wrong; {share} ({found.criterion} is asked for)",
-            f"  shortest sequence that fails: {failure.sequence}",
-            f"  output at letter {number}: expected [{wanted}], found [{got}]",
-        ]
-        return Judgement(False, "\n".join(lines), failure.sequence)
-
-    return judge
+def judge_head(task: Task, data: Any) -> Judgement:
+    """Whether a head's matrices, as lists of rows, solve a task."""
+    if not isinstance(data, list) or len(data) not in (3, 4):
+        return Judgement(False, "expected the matrices Km, Qm, Vm and, where the head has positions, pos")
+    try:
+        sizes = [np.asarray(matrix, dtype=float).size for matrix in data]
+        if max(sizes) > MOST_NUMBERS:
+            return Judgement(False, f"a matrix of {max(sizes):,} numbers; at most {MOST_NUMBERS:,} are judged")
+        found = verify(HeadWeights(*data), task)
+    except InputError as error:
+        return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
+    except (TypeError, ValueError, OverflowError):
+        return Judgement(False, "expected matrices of numbers, each a list of rows of equal length")
+    if found.holds:
+        return Judgement(
+            True,
+            f"right for every sequence ({found.num_checked:,} sequences, {found.num_outputs:,} outputs; "
+            f"{found.criterion})",
+        )
+    failure = found.counterexample
+    assert failure is not None, "all sequences are run"
+    share = f"{found.num_outputs - found.num_right:,} of {found.num_outputs:,} outputs are misread"
+    if task.tolerance is not None:
+        share = f"the largest error of {found.num_outputs:,} outputs is {found.largest_error:.4g}"
+    number = f"{failure.position + 1} of {failure.sequence}"
+    got, wanted = (" ".join(f"{value:.4g}" for value in values) for values in (failure.output, failure.target))
+    lines = [
+        f"wrong; {share} ({found.criterion} is asked for)",
+        f"  shortest sequence that fails: {failure.sequence}",
+        f"  output at letter {number}: expected [{wanted}], found [{got}]",
+    ]
+    return Judgement(False, "\n".join(lines), failure.sequence)
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
@@ -247,9 +242,9 @@ EXERCISES: tuple[Exercise | Verdict, ...] = (
     Exercise("transformer", SingleHead, _transformer_cases, run=build),
     Exercise("rescale", rescaled, _rescale_cases),
     Exercise("sharpness", _sharpness, _sharpness_cases),
-    Verdict("content-design", judge_head(lambda seed: tasks(seed)["content-design"])),
+    Verdict("content-design", lambda data, seed: judge_head(tasks(seed)["content-design"], data)),
     Exercise("training-step", _training_step, _training_cases, run=_train, gradients=False),
     Exercise("change-of-basis", _change_of_basis, _basis_cases),
-    Verdict("position-design", judge_head(lambda seed: tasks(seed)["position-design"])),
-    Verdict("both-design", judge_head(lambda seed: tasks(seed)["both-design"])),
+    Verdict("position-design", lambda data, seed: judge_head(tasks(seed)["position-design"], data)),
+    Verdict("both-design", lambda data, seed: judge_head(tasks(seed)["both-design"], data)),
 )

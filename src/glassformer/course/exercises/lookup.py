@@ -107,34 +107,15 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 class _Heads(course_network.MultiHeadAttention):
-    """The lesson's form, computed by PyTorch's own."""
+    """The lesson's form, made of its attention function."""
 
     def forward(self, x: Tensor, source: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        parts, width = (self.query, self.key, self.value), x.shape[-1]
-        shape = (len(x), self.num_heads, x.shape[1], source.shape[1])
-        output, found = F.multi_head_attention_forward(
-            x.transpose(0, 1),
-            source.transpose(0, 1),
-            source.transpose(0, 1),
-            width,
-            self.num_heads,
-            None,
-            torch.cat([part.bias for part in parts]),
-            None,
-            None,
-            False,
-            0.0,
-            self.output.weight,
-            self.output.bias,
-            attn_mask=None if mask is None else (~mask).expand(shape).flatten(0, 1),
-            use_separate_proj_weight=True,
-            q_proj_weight=self.query.weight,
-            k_proj_weight=self.key.weight,
-            v_proj_weight=self.value.weight,
-            average_attn_weights=False,
+        q, k, v = (
+            part(given).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for part, given in ((self.query, x), (self.key, source), (self.value, source))
         )
-        assert found is not None
-        return output.transpose(0, 1), found
+        output, weights = scaled_dot_product_attention(q, k, v, mask)
+        return self.output(output.transpose(1, 2).flatten(2)), weights
 
 
 def _heads_cases(generator: torch.Generator) -> Iterator[Case]:

@@ -1,6 +1,6 @@
 """Exercises of the page: its hand-designed heads and its programs, under the names of its models."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from glassformer.course.checking import Judgement, Verdict
@@ -13,37 +13,34 @@ from glassformer.programs.library import PROGRAMS
 from glassformer.programs.written import compare, read_written
 
 
-def _head(name: str) -> Callable[[Any, int], Judgement]:
-    return judge_head(lambda seed: TASKS[name]())
+def _head(name: str, data: Any, seed: int) -> Judgement:
+    return judge_head(TASKS[name](), data)
 
 
-def _program(name: str) -> Callable[[Any, int], Judgement]:
-    def judge(data: Any, seed: int) -> Judgement:
-        example = PROGRAMS[name]
-        if not isinstance(data, str):
-            return Judgement(False, "expected a text")
-        try:
-            program = read_written(data, example.vocabulary)
-            domains = Domains(example.vocabulary, example.max_len, example.causal)
-            found = compare(program, example.program, domains)
-        except InputError as error:
-            return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
-        if found.counterexample is None:
-            share = f"{found.num_run:,} of {found.num_possible:,} sequences were run"
-            right = found.verdict == "holds"
-            return Judgement(right, f"right for every sequence ({share})" if right else f"undecided; only {share}")
-        sequence, position, wanted, got = found.counterexample
-        shortest = " ".join(map(str, sequence))
-        lines = [
-            f"wrong; shortest sequence that fails: {shortest}",
-            f"  output at position {position}: expected {wanted!r}, found {got!r}",
-        ]
-        return Judgement(False, "\n".join(lines), shortest)
-
-    return judge
+def _program(name: str, data: Any, seed: int) -> Judgement:
+    example = PROGRAMS[name]
+    if not isinstance(data, str):
+        return Judgement(False, "expected a text")
+    try:
+        program = read_written(data, example.vocabulary)
+        domains = Domains(example.vocabulary, example.max_len, example.causal)
+        found = compare(program, example.program, domains)
+    except InputError as error:
+        return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
+    if found.counterexample is None:
+        share = f"{found.num_run:,} of {found.num_possible:,} sequences were run"
+        right = found.verdict == "holds"
+        return Judgement(right, f"right for every sequence ({share})" if right else f"undecided; only {share}")
+    sequence, position, wanted, got = found.counterexample
+    shortest = " ".join(map(str, sequence))
+    lines = [
+        f"wrong; shortest sequence that fails: {shortest}",
+        f"  output at position {position}: expected {wanted!r}, found {got!r}",
+    ]
+    return Judgement(False, "\n".join(lines), shortest)
 
 
 EXERCISES = (
-    *(Verdict(name, _head(name)) for name in designable()),
-    *(Verdict(f"program-{name}", _program(name)) for name in PROGRAMS),
+    *(Verdict(name, partial(_head, name)) for name in designable()),
+    *(Verdict(f"program-{name}", partial(_program, name)) for name in PROGRAMS),
 )
