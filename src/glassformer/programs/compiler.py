@@ -44,9 +44,6 @@ def compile_program(
         >>> histogram = selector_width(select(tokens, tokens, operator.eq))
         >>> verify_program(compile_program(histogram, "abc", max_len=4)).verdict
         'holds'
-
-    Raises:
-        InputError: Naming the part that cannot be compiled, and why.
     """
     require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
     ok = isinstance(dtype, torch.dtype) and dtype.is_floating_point
@@ -224,17 +221,12 @@ def _claim(layer: _Layer) -> LayerClaim:
     return LayerClaim(tuple(heads), tuple(lookups))
 
 
-def _sizes(layer: _Layer, places: _Places) -> tuple[int, int, int, bool]:
-    """How many heads a layer has, the size of one, the units of its network, and whether a head has a sink."""
+def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
     heads = layer.heads
     size = max([1, *(max(len(head.queries), sum(len(each.copied) for each in head.writes)) for head in heads)])
     units = 2 * (sum(len(_steps(each)) for each in layer.lookups) + len(places.erased.get(layer.end, [])))
-    return max(1, len(heads)), size, units, any(head.sink is not None for head in heads)
-
-
-def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
-    num_heads, size, units, sinks = _sizes(layer, places)
-    return make_block(places.width, num_heads, size, units, causal=causal, sinks=sinks)
+    sinks = any(head.sink is not None for head in heads)
+    return make_block(places.width, max(1, len(heads)), size, units, causal=causal, sinks=sinks)
 
 
 def _write_attention(block: Block, heads: list[Head], width: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from glassformer.programs.graph import draw_graph
 from glassformer.programs.language import Value, typed
@@ -112,10 +113,6 @@ def describe(model: CompiledProgram) -> str:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Numbers as ranges: "0-2, 5"."""
-    ordered, found = sorted(numbers), list[list[int]]()
-    for number in ordered:
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+    consecutive = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    found = [[number for _, number in run] for _, run in consecutive]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)

@@ -43,9 +43,6 @@ def read_written(text: str, vocabulary: Sequence[Value]) -> Variable:
 
     Constants are whole numbers, True, False, None and the texts in ``vocabulary``. Variables are multiplied and divided
     by numbers alone, so that no number in a program has more digits than its text.
-
-    Raises:
-        InputError: A text that is too long, incomplete, or no program of this language.
     """
     require(len(text) <= MOST_CHARACTERS, f"{len(text):,} characters", f"at most {MOST_CHARACTERS:,}", "Shorten it.")
     require("\\" not in text, "a backslash", "a text without", "Remove it.")  # of which the parser would warn
@@ -136,13 +133,7 @@ class Comparison:
 
 
 def compare(program: Variable, definition: Variable, domains: Domains, *, limit: int = 100_000) -> Comparison:
-    """Run a program and a definition on every sequence of up to ``domains.max_len`` tokens, the shortest first.
-
-    Args:
-        program: From :func:`read_written`.
-        definition: What it is compared with.
-        domains: The vocabulary, the greatest length, and whether queries see only keys up to their own position.
-        limit: Most sequences to run.
+    """Run both on every sequence of ``domains``, the shortest first, at most ``limit`` in all.
 
     Raises:
         InputError: The program has no value on a sequence on which the definition has one.

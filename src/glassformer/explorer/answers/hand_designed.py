@@ -72,8 +72,7 @@ def check(loaded: LoadedModel, ask: m.AskCheck) -> m.Check:
 
 def chosen_weights(message: m.HeadWeightsMessage, task: Task) -> HeadWeights:
     """The weights of a request."""
-    matrices = {"Km": message.Km, "Qm": message.Qm, "Vm": message.Vm, "pos": message.pos}
-    given = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    given = message.model_dump(exclude_none=True)
     for name, matrix in given.items():
         cells = sum(map(len, matrix))
         require(cells <= m.MOST_CELLS, f"{name} of {cells:,} numbers", f"at most {m.MOST_CELLS:,}", "Make it smaller.")
