@@ -115,19 +115,26 @@ EXPORT_FOR_T(cross_entropy)
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * size > 1 << 14)
   for (int64_t row = 0; row < rows; ++row) {
     const T* from = logits + row * size;
-    const auto at = [=](int64_t i, int64_t count) {  // -infinity after the last one
-      Floats found = load(from + i, count);
-      for (int64_t lane = count; lane < WIDTH; ++lane) found[lane] = -INFINITY;
-      return found;
-    };
     Floats most = filled(-INFINITY), total = {};
-    for_vectors(size, [&](int64_t i, int64_t count) { most = larger(at(i, count), most); });
-    const float highest = largest(most);
-    for_vectors(size, [&](int64_t i, int64_t count) { total += exponential(at(i, count) - highest); });
-    lse[row] = highest + std::log(sum(total));
+    const int64_t whole = size / WIDTH * WIDTH;
+    float highest = -INFINITY, rest = 0;
+    for (int64_t i = 0; i < whole; i += WIDTH) most = larger(load(from + i), most);
+    highest = largest(most);
+    float tail[WIDTH];
+    for (int64_t i = 0; i < WIDTH; ++i) tail[i] = -INFINITY;
+    if (whole < size) {
+      store(tail, load(from + whole, size - whole));
+      for (int64_t i = size - whole; i < WIDTH; ++i) tail[i] = -INFINITY;
+      const float last = largest(load(tail));
+      highest = last > highest ? last : highest;
+    }
+    for (int64_t i = 0; i < whole; i += WIDTH) total += exponential(load(from + i) - highest);
+    if (whole < size) total += exponential(load(tail) - highest);
+    rest = highest + std::log(sum(total));
+    lse[row] = rest;
     const int64_t target = targets[row];
     const bool known = target >= 0 && target < size;
-    loss[row] = target == ignored ? 0.0f : known ? lse[row] - load(from + target, 1)[0] : NAN;
+    loss[row] = target == ignored ? 0.0f : known ? rest - load(from + target, 1)[0] : NAN;
   }
   return DONE;
 }
