@@ -1,6 +1,7 @@
 // What a canvas needs from the page: its size, the screen's pixel density, and the colours of its element.
 import { useEffect, useState } from "preact/hooks";
 import type { RefObject } from "preact";
+import { effect } from "@preact/signals";
 
 /** The width of an element as it changes; 0 before the element is mounted. */
 export function useWidth(element: RefObject<HTMLElement | null>): number {
@@ -29,6 +30,23 @@ export function blank(canvas: HTMLCanvasElement | null, width: number, height: n
   context.setTransform(density, 0, 0, density, 0, 0);
   context.clearRect(0, 0, width, height);
   return context;
+}
+
+/** Draws in the next frame, and again after a signal that `follow` reads has changed. Returns a function that stops it. */
+export function drawing(follow: () => void, draw: () => void): () => void {
+  let due = 0;
+  const painted = () => {
+    due = 0;
+    draw();
+  };
+  const stop = effect(() => {
+    follow();
+    due ||= requestAnimationFrame(painted);
+  });
+  return () => {
+    stop();
+    cancelAnimationFrame(due);
+  };
 }
 
 /** The values of colour properties of the style sheet ("--NAME") within an element. */

@@ -1,7 +1,7 @@
 // Two columns of words with lines between them. A line's width and darkness show its weight.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
-import { blank, screenDensity, useWidth } from "../../measuring";
+import { blank, drawing, screenDensity, useWidth } from "../../measuring";
 import { TILE } from "../../source";
 import { Column, ROW } from "./column";
 import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours";
@@ -53,26 +53,15 @@ export function Lines({ tiles, words, largest, root, selection, pin, pinnedKey, 
   }, [tiles, queryScroll, keyScroll, height]);
 
   useEffect(() => {
-    let due = 0;
     const draw = () => {
-      due = 0;
       const context = blank(base.current, across, height, density);
       if (context && paint) allLines(context, tiles, queryScroll.peek(), keyScroll.peek(), across, height, largest, root, paint);
     };
-    const stop = effect(() => {
-      void [queryScroll.value, keyScroll.value, tiles.version.value];
-      due ||= requestAnimationFrame(draw);
-    });
-    return () => {
-      stop();
-      cancelAnimationFrame(due);
-    };
+    return drawing(() => void [queryScroll.value, keyScroll.value, tiles.version.value], draw);
   }, [tiles, queryScroll, keyScroll, across, height, largest, root, paint, density]);
 
   useEffect(() => {
-    let due = 0;
     const draw = () => {
-      due = 0;
       const context = blank(over.current, across, height, density);
       if (!context || !paint || !now) return;
       const weights = now.side === "query" ? row : reading;
@@ -84,14 +73,7 @@ export function Lines({ tiles, words, largest, root, selection, pin, pinnedKey, 
         line(context, y[0], y[1], across, share(weight, largest, root), style, 1);
       });
     };
-    const stop = effect(() => {
-      void [queryScroll.value, keyScroll.value];
-      due ||= requestAnimationFrame(draw);
-    });
-    return () => {
-      stop();
-      cancelAnimationFrame(due);
-    };
+    return drawing(() => void [queryScroll.value, keyScroll.value], draw);
   }, [row, reading, now?.side, now?.place, queryScroll, keyScroll, across, height, largest, root, paint, density]);
 
   const coloured = (weights: Float32Array | null) => (place: number) => {

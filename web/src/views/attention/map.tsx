@@ -1,7 +1,7 @@
 // A zoomable heat map: its canvas, an overlay for the hovered cell, and its keyboard commands.
 import { useEffect, useId, useMemo, useRef } from "preact/hooks";
-import { effect, type Signal } from "@preact/signals";
-import { blank, screenDensity } from "../../measuring";
+import type { Signal } from "@preact/signals";
+import { blank, drawing, screenDensity } from "../../measuring";
 import { paintAxes, paintMarks, type Margins } from "./axes";
 import type { Kind, Paint } from "./colours";
 import { useGestures } from "./gestures";
@@ -56,9 +56,7 @@ export function CellMap(props: MapProps) {
 
   useEffect(() => {
     const owner = {};
-    let due = 0;
     const draw = () => {
-      due = 0;
       const context = ready(base.current);
       if (!context) return;
       const view = clamped(shared.view.peek() ?? whole(box), box);
@@ -66,38 +64,27 @@ export function CellMap(props: MapProps) {
       paintAxes(context, words, view, box, margins, paint);
       cells.want(owner, needed);
     };
-    const stop = effect(() => {
-      void shared.view.value;
-      void cells.version.value;
-      due ||= requestAnimationFrame(draw);
-    });
+    const stop = drawing(() => void [shared.view.value, cells.version.value], draw);
     return () => {
       stop();
-      cancelAnimationFrame(due);
       cells.want(owner, []);
     };
   }, [cells, pictures, words, box, margins, kind, largest, root, paint, density, shared]);
 
   useEffect(() => {
-    let due = 0;
     const draw = () => {
-      due = 0;
       const context = ready(over.current);
       if (!context) return;
       const view = clamped(shared.view.peek() ?? whole(box), box);
       paintMarks(context, words, view, box, margins.letters, { hover: shared.hover.peek(), pin, crossed: crossed ?? [] }, paint);
     };
-    const stop = effect(() => {
-      const view = shared.view.value;
+    const follow = () => {
       void shared.hover.value;
+      const view = shared.view.value;
       // One finger scrolls the page unless the map can be panned.
       if (frame.current) frame.current.style.touchAction = view && !isWhole(view, box) ? "none" : "pan-y";
-      due ||= requestAnimationFrame(draw);
-    });
-    return () => {
-      stop();
-      cancelAnimationFrame(due);
     };
+    return drawing(follow, draw);
   }, [words, box, margins, pin, crossed, paint, density, shared]);
 
   const keys = useGestures(frame, {

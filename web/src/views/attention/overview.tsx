@@ -1,7 +1,6 @@
 // The whole matrix as a thumbnail, with a frame around the visible part.
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { effect } from "@preact/signals";
-import { screenDensity } from "../../measuring";
+import { drawing, screenDensity } from "../../measuring";
 import type { Paint } from "./colours";
 import type { Shared } from "./map";
 import { Pictures, paintMatrix } from "./paint";
@@ -28,9 +27,7 @@ export function Overview({ tiles, box, largest, root, paint, shared }: OverviewP
   const density = screenDensity();
   useEffect(() => {
     const owner = {};
-    let due = 0;
     const draw = () => {
-      due = 0;
       const context = canvas.current?.getContext("2d");
       if (!context || !canvas.current) return;
       context.setTransform(density, 0, 0, density, 0, 0);
@@ -53,14 +50,9 @@ export function Overview({ tiles, box, largest, root, paint, shared }: OverviewP
       context.strokeStyle = paint.second;
       context.strokeRect(x, y, wide, high);
     };
-    const stop = effect(() => {
-      void shared.view.value;
-      void tiles.version.value;
-      due ||= requestAnimationFrame(draw);
-    });
+    const stop = drawing(() => void [shared.view.value, tiles.version.value], draw);
     return () => {
       stop();
-      cancelAnimationFrame(due);
       tiles.want(owner, []);
     };
   }, [tiles, pictures, box, small, largest, root, paint, shared, density]);
