@@ -195,6 +195,34 @@ export function Field({ label, wide, children }: { label: string; wide?: boolean
   );
 }
 
+interface NumberedProps<N extends number | null> {
+  label: string;
+  class?: string;
+  disabled?: boolean;
+  chosen: N;
+  options: { id: number; name: string | number }[];
+  /** The name of null, where that can be chosen. */
+  none?: string;
+  choose: (id: N) => void;
+}
+
+/** A labelled list of numbered things, of which one is chosen. */
+export function Numbered<N extends number | null>({ label, chosen, options, none, choose, ...more }: NumberedProps<N>) {
+  return (
+    <Field label={label}>
+      <select {...more} value={chosen ?? ""} onChange={({ currentTarget: { value } }) => choose((value === "" ? null : Number(value)) as N)}>
+        {none !== undefined && <option value="" selected={chosen === null}>{none}</option>}
+        {options.map(({ id, name }) => (
+          <option value={id} selected={id === chosen}>{name}</option>
+        ))}
+      </select>
+    </Field>
+  );
+}
+
+/** As many things as these, named by their numbers. */
+export const counted = (count: number): { id: number; name: number }[] => Array.from({ length: count }, (_, id) => ({ id, name: id }));
+
 interface PositionFieldProps {
   label: string;
   last: number;

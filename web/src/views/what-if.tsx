@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
-import { Awaited, Choice, Fault, Field, PositionField, TokenField, Under, capital, share, visible } from "../parts";
+import { Awaited, Choice, Fault, Numbered, PositionField, TokenField, Under, capital, share, visible } from "../parts";
 import type { Attention, HeadSweep, Refusal, Run, Source, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./what-if.css";
@@ -261,23 +261,15 @@ export function About({ source, store, state: { other }, card, run, answer, quie
     <>
       <div class="about-fields">
         {typed && <TokenField label="Any token" {...{ source, model }} choose={(target) => store.set({ target }, true)} />}
-        <Field label="Minus">
-          <select
-            class="word"
-            disabled={!can}
-            value={other ?? ""}
-            onChange={(event) => store.set({ other: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) }, true)}
-          >
-            <option value="" selected={other === null}>nothing</option>
-            {answer.outcomes
-              .filter(({ id }) => id !== answer.target)
-              .map(({ id, name }) => (
-                <option value={id} selected={id === other}>
-                  {visible(name)}
-                </option>
-              ))}
-          </select>
-        </Field>
+        <Numbered
+          label="Minus"
+          class="word"
+          disabled={!can}
+          chosen={other}
+          options={answer.outcomes.filter(({ id }) => id !== answer.target).map(({ id, name }) => ({ id, name: visible(name) }))}
+          none="nothing"
+          choose={(other) => store.set({ other }, true)}
+        />
         {typed && <TokenField label="Minus any token" {...{ source, model }} choose={(other) => store.set({ other }, true)} />}
       </div>
       {!quiet && one && versus && (

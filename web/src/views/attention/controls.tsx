@@ -1,5 +1,5 @@
 // Controls for stack, layer, head, second head, query, and display.
-import { Choice, Field, PositionField, capital } from "../../parts";
+import { Choice, Numbered, PositionField, capital, counted } from "../../parts";
 import type { Attention, Run } from "../../source";
 import type { Place, State, Store } from "../../state";
 import contract from "../../contract.json";
@@ -95,33 +95,12 @@ interface PlaceFieldsProps {
 }
 
 export function PlaceFields({ name, place, stack, choose }: PlaceFieldsProps) {
-  const all = (count: number) => Array.from({ length: count }, (_, at) => at);
+  const layers = counted(stack.layers).map(({ id }) => ({ id, name: stack.windows[id] ? `${id} (window ${stack.windows[id]})` : id }));
   const title = (text: string) => (name ? name + text.toLowerCase() : text);
   return (
     <span class="places">
-      {stack.layers > 1 && (
-        <Field label={title("Layer")}>
-          <select value={place.layer} onChange={(event) => choose({ layer: Number(event.currentTarget.value) })}>
-            {all(stack.layers).map((layer) => (
-              <option value={layer} selected={layer === place.layer}>
-                {layer}
-                {stack.windows[layer] ? ` (window ${stack.windows[layer]})` : ""}
-              </option>
-            ))}
-          </select>
-        </Field>
-      )}
-      {stack.heads > 1 && (
-        <Field label={title("Head")}>
-          <select value={place.head} onChange={(event) => choose({ head: Number(event.currentTarget.value) })}>
-            {all(stack.heads).map((head) => (
-              <option value={head} selected={head === place.head}>
-                {head}
-              </option>
-            ))}
-          </select>
-        </Field>
-      )}
+      {stack.layers > 1 && <Numbered label={title("Layer")} chosen={place.layer} options={layers} choose={(layer) => choose({ layer })} />}
+      {stack.heads > 1 && <Numbered label={title("Head")} chosen={place.head} options={counted(stack.heads)} choose={(head) => choose({ head })} />}
     </span>
   );
 }

@@ -1,5 +1,5 @@
 // A vector added to the residual stream after one block: its direction and its strength.
-import { Field, TokenField, short, visible } from "../../parts";
+import { Numbered, TokenField, counted, short, visible } from "../../parts";
 import { Exact, Slider } from "../../slider";
 import type { Source, WhatIf } from "../../source";
 import type { Store } from "../../state";
@@ -26,46 +26,22 @@ export function Steering({ source, model, store, edits, answer, layers, can, typ
   const change = (next: Partial<Steer>, step: boolean) => store.set({ steer: { ...steer, ...next } }, step);
   const names = [...outcomes].sort((one, other) => (outcomes.length + answer.rest > 64 ? 0 : one.id - other.id));
   // Towards and away from the same one would be no direction.
-  const options = (chosen: number | null, other: number | null) =>
-    names
-      .filter(({ id }) => id !== other)
-      .map(({ id, name }) => (
-        <option value={id} selected={id === chosen}>
-          {visible(name)}
-        </option>
-      ));
-  const numbers = Array.from({ length: layers }, (_, at) => at);
+  const but = (other: number | null) => names.filter(({ id }) => id !== other).map(({ id, name }) => ({ id, name: visible(name) }));
   return (
     <fieldset class="steering" disabled={!can}>
       <div class="fields">
-        <Field label="Towards">
-          <select class="word" value={steer.toward} onChange={(event) => change({ toward: Number(event.currentTarget.value) }, true)}>
-            {options(steer.toward, steer.away)}
-          </select>
-        </Field>
+        <Numbered label="Towards" class="word" chosen={steer.toward} options={but(steer.away)} choose={(toward) => change({ toward }, true)} />
         {can && typed && <TokenField label="Or any token" {...{ source, model }} choose={(toward) => toward !== steer.away && change({ toward }, true)} />}
-        <Field label="Away from">
-          <select
-            class="word"
-            value={steer.away ?? ""}
-            onChange={(event) => change({ away: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) }, true)}
-          >
-            <option value="" selected={steer.away === null}>
-              no {kind}
-            </option>
-            {options(steer.away, steer.toward)}
-          </select>
-        </Field>
+        <Numbered
+          label="Away from"
+          class="word"
+          chosen={steer.away}
+          options={but(steer.toward)}
+          none={`no ${kind}`}
+          choose={(away) => change({ away }, true)}
+        />
         {layers > 1 && (
-          <Field label="After layer">
-            <select value={steer.layer} onChange={(event) => change({ layer: Number(event.currentTarget.value) }, true)}>
-              {numbers.map((layer) => (
-                <option value={layer} selected={layer === steer.layer}>
-                  {layer}
-                </option>
-              ))}
-            </select>
-          </Field>
+          <Numbered label="After layer" chosen={steer.layer} options={counted(layers)} choose={(layer) => change({ layer }, true)} />
         )}
       </div>
       <Slider
