@@ -8,7 +8,7 @@ import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours"
 import { selectionOf, type ShapeProps } from "./selection";
 import { useRow } from "./reading";
 import { roomAbove } from "./shared";
-import { alike, seen } from "./stack";
+import { alike, seen, sees } from "./stack";
 import type { HeadTiles, TileId } from "./tiles";
 
 /** Weights below this share of the largest one have no line. */
@@ -82,16 +82,8 @@ export function Lines({ tiles, words, largest, root, selection, pin, pinnedKey, 
     const background = table("weights", paint.dark).styles[stepOf("weights", share(weight, largest, root))] ?? "";
     return { background, color: letterOn(background) };
   };
-  const shut = (place: number): boolean => {
-    if (now?.side !== "query") return false;
-    const { first, end } = seen(stack, tiles.layer, now.place);
-    return place < first || place >= end;
-  };
-  const closed = (place: number): boolean => {
-    if (now?.side !== "key") return false;
-    const { first, end } = seen(stack, tiles.layer, place);
-    return now.place < first || now.place >= end;
-  };
+  const shut = (key: number): boolean => now?.side === "query" && !sees(stack, tiles.layer, now.place, key);
+  const closed = (query: number): boolean => now?.side === "key" && !sees(stack, tiles.layer, query, now.place);
   return (
     <div class="lines" ref={frame} data-looking={now !== null}>
       <h3 class="column-title">{stack.queries_are === stack.keys_are ? "Reads" : "Decoder reads"}</h3>

@@ -1,7 +1,7 @@
 // Draws a heat map on a canvas: tiles as cached images, masked cells as hatching, and numbers.
 import { TILE, type Attention } from "../../source";
 import { letterOn, share, stepOf, table, type Kind, type Paint } from "./colours";
-import { seen } from "./stack";
+import { seen, sees } from "./stack";
 import { keyOf, shapeOf, type Cells, type TileId } from "./tiles";
 import { cellOf, deepestLevel, levelFor, type Box, type View } from "./viewport";
 
@@ -208,8 +208,7 @@ function numbers(context: CanvasRenderingContext2D, cells: Cells, view: View, bo
   context.textAlign = "center";
   context.textBaseline = "middle";
   eachVisible(view, box, (query, key) => {
-    const { first, end } = seen(cells.stack, cells.layer, query);
-    if (key < first || key >= end) return;
+    if (!sees(cells.stack, cells.layer, query, key)) return;
     const id = { level: 0, row: Math.floor(query / TILE), column: Math.floor(key / TILE) };
     const tile = cells.tile(id);
     if (!tile) return;

@@ -2,9 +2,8 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { Bar, percent, short } from "../../parts";
-import type { Attention } from "../../source";
 import type { Place } from "../../state";
-import { most, named, seen, shown, sinkShare, type Words } from "./stack";
+import { most, named, sees, shown, sinkShare, type Words } from "./stack";
 import type { HeadTiles } from "./tiles";
 import type { Cell } from "./viewport";
 
@@ -43,7 +42,7 @@ export function CellReadout({ hover, pin, one, other, said, words, layers }: Cel
   const beside = useRow(other, query);
   const value = cell ? (row?.[cell.key] ?? one.weight(cell.query, cell.key)) : null;
   const second = cell && other ? (beside?.[cell.key] ?? other.weight(cell.query, cell.key)) : null;
-  const hidden = cell && !mayBeSeen(one.stack, layers, cell);
+  const hidden = cell && !layers.some((layer) => sees(one.stack, layer, cell.query, cell.key));
   return (
     <output class="readout" aria-live="polite">
       {!cell && (pin === null ? (
@@ -75,13 +74,6 @@ export function CellReadout({ hover, pin, one, other, said, words, layers }: Cel
       )}
     </output>
   );
-}
-
-function mayBeSeen(stack: Attention, layers: [number, number], { query, key }: Cell): boolean {
-  return layers.some((layer) => {
-    const { first, end } = seen(stack, layer, query);
-    return key >= first && key < end;
-  });
 }
 
 export const signed = (value: number): string => (value > 0 ? `+${short(value)}` : short(value));

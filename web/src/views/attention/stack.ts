@@ -42,6 +42,12 @@ export function seen(stack: Attention, layer: number, query: number): { first: n
   return { first: window === null ? 0 : Math.max(0, own - window + 1), end: Math.min(stack.keys, own + 1) };
 }
 
+/** Whether a query may attend to a key. */
+export function sees(stack: Attention, layer: number, query: number, key: number): boolean {
+  const { first, end } = seen(stack, layer, query);
+  return key >= first && key < end;
+}
+
 /** A token as a label: invisible characters are made visible, surrounding spaces removed, long tokens cut. */
 export function shown(word: string, most = 16): string {
   const marks: Record<string, string> = { "\n": "\u21B5", "\r": "\u240D", "\t": "\u21E5" };

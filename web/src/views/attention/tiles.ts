@@ -2,7 +2,7 @@
 import { signal, type Signal } from "@preact/signals";
 import { TILE, Unanswered, refusalOf, type Attention, type Part, type Refusal, type Source } from "../../source";
 import type { Place } from "../../state";
-import { seen } from "./stack";
+import { sees } from "./stack";
 
 export interface TileId {
   level: number;
@@ -99,8 +99,7 @@ export class HeadTiles implements Cells {
 
   /** One weight, null if its tile has not arrived; 0 where the mask forbids it. */
   weight(query: number, key: number): number | null {
-    const { first, end } = seen(this.stack, this.layer, query);
-    if (key < first || key >= end) return 0;
+    if (!sees(this.stack, this.layer, query, key)) return 0;
     const row = this.rows.get(query);
     if (row) return row[key] ?? null;
     const id = { level: 0, row: Math.floor(query / TILE), column: Math.floor(key / TILE) };

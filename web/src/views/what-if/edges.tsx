@@ -10,7 +10,7 @@ import { CellMap } from "../attention/map";
 import { Refusals, Zoom } from "../attention/matrix";
 import { CellReadout } from "../attention/reading";
 import { roomAbove, useShared } from "../attention/shared";
-import { named, seen, type Words } from "../attention/stack";
+import { named, sees, type Words } from "../attention/stack";
 import { Difference, type HeadTiles } from "../attention/tiles";
 import { boxFor, levelFor, whole, type Cell } from "../attention/viewport";
 import { edgesOf, headOf, MOST, toggleEdge, type Edits, type Scope } from "./edits";
@@ -62,10 +62,9 @@ export function Edges({ store, state, edits, before, after, words, largest, can 
   const shared = useShared(store, state, box);
   const crossed = useMemo(() => edgesOf(edits, head), [edits.forbidden, stack.part, place.layer, place.head]);
   const press = (cell: Cell) => {
-    const { first, end } = seen(stack, place.layer, cell.query);
     const there = crossed.some((each) => each.query === cell.query && each.key === cell.key);
     // The model's own mask forbids the others.
-    if (!can || cell.key < first || cell.key >= end || (!there && edits.forbidden.length >= MOST)) return;
+    if (!can || !sees(stack, place.layer, cell.query, cell.key) || (!there && edits.forbidden.length >= MOST)) return;
     store.set(toggleEdge(edits, head, cell, scope), true);
   };
   const cut = box && levelFor(shared.view.value ?? whole(box), box, screenDensity()) > 0;
