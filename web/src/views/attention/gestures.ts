@@ -109,22 +109,16 @@ export function useGestures(element: RefObject<HTMLElement | null>, handled: Han
     const elsewhere = (event: WheelEvent) => {
       if (!place.contains(event.target as Node)) scrolledElsewhere = event.timeStamp;
     };
-    place.addEventListener("pointerdown", down);
-    place.addEventListener("pointermove", move);
-    place.addEventListener("pointerup", up);
-    place.addEventListener("pointercancel", up);
-    place.addEventListener("pointerleave", leave);
-    place.addEventListener("wheel", wheel, { passive: false });
-    document.addEventListener("wheel", elsewhere, { passive: true });
-    return () => {
-      place.removeEventListener("pointerdown", down);
-      place.removeEventListener("pointermove", move);
-      place.removeEventListener("pointerup", up);
-      place.removeEventListener("pointercancel", up);
-      place.removeEventListener("pointerleave", leave);
-      place.removeEventListener("wheel", wheel);
-      document.removeEventListener("wheel", elsewhere);
-    };
+    const gone = new AbortController();
+    const { signal } = gone;
+    place.addEventListener("pointerdown", down, { signal });
+    place.addEventListener("pointermove", move, { signal });
+    place.addEventListener("pointerup", up, { signal });
+    place.addEventListener("pointercancel", up, { signal });
+    place.addEventListener("pointerleave", leave, { signal });
+    place.addEventListener("wheel", wheel, { signal, passive: false });
+    document.addEventListener("wheel", elsewhere, { signal, passive: true });
+    return () => gone.abort();
   }, [element]);
   return (event) => keyed(event, latest.current);
 }

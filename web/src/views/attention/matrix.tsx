@@ -69,18 +69,13 @@ export function Matrix({ store, state, one, other, pinned, choose, unpin, note, 
   return (
     <div class={several ? "matrix several" : wide ? "matrix wide" : "matrix"} ref={place}>
       <div class="maps" style={{ gridTemplateColumns: several ? `repeat(${beside}, minmax(0, 1fr))` : "max-content" }}>
-        {common && (
-          <figure>
-            {several && <figcaption>{capital(named(one.place))}</figcaption>}
-            <CellMap {...common} cells={one} kind="weights" largest={largest} name={`${named(one.place)}, ${about}`} />
-          </figure>
-        )}
-        {common && other && (
-          <figure>
-            <figcaption>{capital(named(other.place))}</figcaption>
-            <CellMap {...common} cells={other} kind="weights" largest={largest} name={`${named(other.place)}, ${about}`} />
-          </figure>
-        )}
+        {common &&
+          [one, ...(other ? [other] : [])].map((tiles) => (
+            <figure>
+              {several && <figcaption>{capital(named(tiles.place))}</figcaption>}
+              <CellMap {...common} cells={tiles} kind="weights" largest={largest} name={`${named(tiles.place)}, ${about}`} />
+            </figure>
+          ))}
         {common && other && difference && (
           <figure>
             <figcaption>First minus second</figcaption>

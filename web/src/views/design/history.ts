@@ -41,6 +41,14 @@ export function useHistory(store: Store, model: string, cells: Cells): History {
     store.set({ cells: next });
     draw((count) => count + 1);
   };
+  const turn = (from: "before" | "after", to: "before" | "after") => {
+    const next = there[from].at(-1);
+    if (!next) return;
+    there[from] = there[from].slice(0, -1);
+    there[to] = [...there[to], there.now];
+    there.typing = null;
+    show(next);
+  };
   return {
     change(next, typing) {
       if (same(next, there.now)) return;
@@ -52,22 +60,8 @@ export function useHistory(store: Store, model: string, cells: Cells): History {
     settle() {
       there.typing = null;
     },
-    undo() {
-      const next = there.before.at(-1);
-      if (!next) return;
-      there.before = there.before.slice(0, -1);
-      there.after = [...there.after, there.now];
-      there.typing = null;
-      show(next);
-    },
-    redo() {
-      const next = there.after.at(-1);
-      if (!next) return;
-      there.after = there.after.slice(0, -1);
-      there.before = [...there.before, there.now];
-      there.typing = null;
-      show(next);
-    },
+    undo: () => turn("before", "after"),
+    redo: () => turn("after", "before"),
     canUndo: there.before.length > 0,
     canRedo: there.after.length > 0,
   };

@@ -97,12 +97,7 @@ export function edited(design: Weights, cells: Cells): Edited {
     Vm: fitted(design.Vm, rows, design.Vm[0]?.length ?? 1),
     pos: sizes.pos === 0 ? null : fitted(design.pos ?? [], sizes.len, sizes.pos),
   };
-  const weights: Weights = {
-    Km: base.Km.map((row) => [...row]),
-    Qm: base.Qm.map((row) => [...row]),
-    Vm: base.Vm.map((row) => [...row]),
-    pos: base.pos?.map((row) => [...row]) ?? null,
-  };
+  const weights = structuredClone(base);
   const changed = new Set<string>();
   const faults = new Map<string, string>();
   const own = sizesOf(design);
