@@ -104,7 +104,7 @@ class DecoderConfig(Config):
 
     def __post_init__(self) -> None:
         require(self.head_dim % 2 == 0, f"head_dim = {self.head_dim}", "an even number", "Rotation works on pairs.")
-        require_groups(self.num_heads, self.num_kv_heads or self.num_heads)
+        require_groups(self.num_heads, self.num_kv_heads or 1)
         for name in ("windowed_layers", "unrotated_layers"):
             layers = getattr(self, name)
             inside = isinstance(layers, str) or all(layer < self.num_layers for layer in layers)
@@ -128,16 +128,13 @@ class DecoderConfig(Config):
             "experts whose widths are multiples of 32",
             "32 weights of a row share one exponent.",
         )
-        self._check_feed_forward()
-        self._check_positions()
-
-    def _check_feed_forward(self) -> None:
         special = [name for name in ("num_experts", "clamp") if getattr(self, name) is not None]
         plain = self.activation == "silu" and self.gated
         got = f"activation = {self.activation!r}, gated = {self.gated} with {' and '.join(special)}"
         require(plain or not special, got, "'silu' and gated", "Experts and the clamped activation are SwiGLU.")
         got = f"parallel with norm_place = {self.norm_place!r}"
         require(not self.parallel or self.norm_place == "before", got, "'before'", "Both parts read a norm of x.")
+        self._check_positions()
 
     def _check_positions(self) -> None:
         turned, scaling = self.head_dim if self.rotary_dim is None else self.rotary_dim, self.rope_scaling
