@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from glassformer.config import config
@@ -125,22 +125,18 @@ class Piece:
     """Whether the message ends here."""
 
 
-@dataclass
 class ReplyReader:
     """Reads a reply token by token as it is generated, after a prompt that ends with ``<|start|>assistant``.
 
     A reply that breaks the format is read as far as possible: a header without its end becomes the content of a message
-    of its channel, unless the reply was cut off there.
+    of its channel, unless the reply was cut off there. The tokenizer is the one that rendered the prompt.
     """
 
-    tokenizer: ReleasedTokenizer
-    """The one that rendered the prompt."""
-    messages: list[Message] = field(default_factory=list, init=False)
-    """The messages that have ended."""
-
-    def __post_init__(self) -> None:
-        require_harmony(self.tokenizer)
-        special = self.tokenizer.special
+    def __init__(self, tokenizer: ReleasedTokenizer) -> None:
+        require_harmony(tokenizer)
+        self.tokenizer, special = tokenizer, tokenizer.special
+        self.messages: list[Message] = []
+        """The messages that have ended."""
         self._start, self._message = special(START), special(MESSAGE)
         self._ends = {special(name) for name in (END, RETURN, CALL)}
         self._header: list[int] | None = []

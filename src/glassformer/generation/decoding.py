@@ -158,13 +158,8 @@ def decode(
 ) -> Iterator[list[int | None]]:
     """The newest token of each text, or None once it has ended: the loop of all generation.
 
-    Args:
-        prompt: Reads the prompts and gives the logits after them.
-        step: Reads new tokens. With drafts it is given several: the newest and those that may follow it.
-        choose: Chooses a token from the logits of a position.
-        most: How many tokens a text gets.
-        stop: Tokens that end a text.
-        drafts: Proposes tokens of a single text, to be verified in one step.
+    ``prompt`` reads the prompts and gives the logits after them, ``step`` reads new tokens. With ``drafts``, which
+    proposes tokens of a single text, the step is given several: the newest and those that may follow it.
     """
     ended: list[bool] | None = None
     draft: list[int] = []

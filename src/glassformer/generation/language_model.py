@@ -382,7 +382,9 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
     template = template_from_directory(place)
     files = [place / file for file in weight_files(place)[0]]
     size = sum(each.stat().st_size for each in files if each.is_file())
-    ends = _declared_ends(place, config, decoder)
+    path = place / "generation_config.json"
+    named = [settings.get("eos_token_id") for settings in (config, read_json(path) if path.is_file() else {})]
+    ends = _known_tokens((end for each in named for end in (each if isinstance(each, list) else [each])), decoder)
     return FoundModel(name, place, decoder, found, template, ends, size, "", config)
 
 
@@ -484,15 +486,6 @@ def _known(name: str, known: Known) -> Path | GgufFile:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     require(found == known.sha256, f"{path} with the sha256 {found}", f"{known.sha256}", "Download it again.")
     return read_gguf(path)
-
-
-def _declared_ends(directory: Path, config: Mapping[str, Any], decoder: DecoderConfig) -> tuple[int, ...]:
-    path = directory / "generation_config.json"
-    ends: list[Any] = []
-    for settings in (config, read_json(path) if path.is_file() else {}):
-        value = settings.get("eos_token_id")
-        ends += value if isinstance(value, list) else [value]
-    return _known_tokens(ends, decoder)
 
 
 def _known_tokens(ends: Iterable[Any], config: DecoderConfig) -> tuple[int, ...]:

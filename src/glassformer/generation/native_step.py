@@ -180,7 +180,12 @@ class _Plan:
 
     def is_current(self) -> bool:
         """Whether modules, weights and cache are those that the plan was made of, and no module has a hook."""
-        return self._state() == self._parts and (self._handles == RemovableHandle.next_id or self._has_no_hooks())
+        if self._state() != self._parts:
+            return False
+        before, self._handles = self._handles, RemovableHandle.next_id
+        return before == self._handles or not any(
+            each._forward_hooks or each._forward_pre_hooks for each in self._modules
+        )
 
     def _state(self) -> tuple[list[Any], ...]:
         """What changes with any part that is replaced: in each step, so without a line of Python for each."""
@@ -191,10 +196,6 @@ class _Plan:
             [*map(len, map(vars, self._modules))],  # a method of its own is one attribute more
             native.addresses(self._tensors),
         )
-
-    def _has_no_hooks(self) -> bool:
-        self._handles = RemovableHandle.next_id
-        return not any(module._forward_hooks or module._forward_pre_hooks for module in self._modules)
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim

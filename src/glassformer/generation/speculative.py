@@ -104,13 +104,8 @@ def verification_costs(config: DecoderConfig, longest: int) -> list[float]:
 class Drafts:
     """Proposals for the text in a cache, which forgets those that were not chosen.
 
-    Args:
-        model: The decoder.
-        cache: Will hold ``text``, and has room for ``most - 1`` more positions.
-        text: The tokens so far.
-        longest: How many tokens are proposed at most; fewer than any window has positions, so that the cache can forget
-            those that are not accepted.
-        most: How many tokens will follow.
+    The cache will hold ``text``, and has room for the ``most - 1`` tokens that are read after it. At most ``longest``
+    tokens are proposed, fewer than any window has positions, so that the cache can forget those that are not accepted.
     """
 
     def __init__(self, model: Decoder, cache: Cache, text: Sequence[int], longest: int, most: int) -> None:

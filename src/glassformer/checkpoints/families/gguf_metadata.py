@@ -50,7 +50,10 @@ def read_gguf_config(
         keys.get(name)
     keys.only("attention.causal", True)
     keys.only("expert_weights_norm", True)
-    found = _sizes(keys, shapes) | _biases(shapes) | _windows(keys, family)
+    found = _sizes(keys, shapes) | _windows(keys, family)
+    biased = any(f"blk.0.{name}.bias" in shapes for name in ("attn_q", "attn_qkv"))
+    found["attention_bias"] = biased and ("blk.0.attn_output.bias" in shapes or "qkv")
+    found["ff_bias"] = "blk.0.ffn_down.bias" in shapes
     heads = found["head_dim"]
     rotary = keys.whole("rope.dimension_count", heads)
     whole = family.rope is None or family.rope.fraction is None
@@ -126,12 +129,6 @@ def _sizes(keys: Fields, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     keys.get("expert_used_count")
     keys.get("expert_feed_forward_length")
     return found | {"ff_dim": ff_dim}
-
-
-def _biases(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    first = any(f"blk.0.{name}.bias" in shapes for name in ("attn_q", "attn_qkv"))
-    bias: Any = first and ("blk.0.attn_output.bias" in shapes or "qkv")
-    return {"attention_bias": bias, "ff_bias": "blk.0.ffn_down.bias" in shapes}
 
 
 def _windows(keys: Fields, family: Family) -> dict[str, Any]:
