@@ -76,13 +76,8 @@ def differentiate(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of ``definition(*inputs)`` that can be differentiated again.
 
-    For the backward pass of a fast form where :func:`defined_backward`, such as under ``create_graph=True``.
-
-    Args:
-        definition: Function of ``inputs``.
-        inputs: Tensors, connected to the graph that made them; None where there is none.
-        needed: Which of them need a gradient.
-        grad: Gradient of the output.
+    For the backward pass of a fast form where :func:`defined_backward`, such as under ``create_graph=True``. Inputs are
+    connected to the graph that made them, and ``needed`` says which need a gradient.
     """
     # Views, so that a tensor given twice gets two gradients.
     with torch.enable_grad():
