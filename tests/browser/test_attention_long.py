@@ -10,8 +10,7 @@ import torch
 from playwright.sync_api import Page, Request, Route, expect
 
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, entry_of
-from glassformer.explorer.messages import ModelCard
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, address, cell_at, hover_cell, shown_value, state, window
@@ -32,25 +31,7 @@ def long_explorer() -> Backend:
         for name, weight in model.named_parameters():
             if name.endswith("attention.query.weight"):
                 weight.mul_(5.0)
-    card = ModelCard(
-        name="long",
-        title="Long",
-        kind="decoder",
-        about="Reads numbers.",
-        views=["attention"],
-        text=numbers(12),
-        input_help="numbers from 0 to 10",
-        origin="given",
-    )
-    loaded = LoadedDecoder(
-        card,
-        model,
-        lambda text: [int(word) for word in text.split()],
-        str,
-        lambda tokens: " ".join(map(str, tokens)),
-        longest=4096,
-    )
-    return Backend([entry_of(loaded)])
+    return Backend([wrap_model(model, numbers(12))])
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +46,7 @@ def go_long(long_served: str) -> Callable[..., None]:
 
     def go_long(page: Page, tokens: int, **state: object) -> None:
         page.goto("about:blank")
-        page.goto(f"{long_served}#{urlencode({'model': 'long', 'text': numbers(tokens), **state})}")
+        page.goto(f"{long_served}#{urlencode({'model': 'given', 'text': numbers(tokens), **state})}")
         settled(page)
 
     return go_long
@@ -75,11 +56,9 @@ def numbers(count: int) -> str:
     return " ".join(str((at * at * 3 + at) % 11) for at in range(count))
 
 
-def test_the_share_of_the_sink_and_the_border_of_a_window_are_told(
-    page: Page, go_long: Any, long_explorer: Backend
-) -> None:
+def test_the_share_of_a_sink_and_the_border_of_windows_are_told(page: Page, go_long: Any, long_explorer: Any) -> None:
     go_long(page, 24, layer=1, pin=20)
-    asked = Reading(long_explorer, "long", numbers(24))
+    asked = Reading(long_explorer, "given", numbers(24))
     assert asked.stack().windows == [None, WINDOW]
     share = 100 * (1 - float(asked.rows(20)[1, 0].sum()))
     told = page.locator(".sink .number")
@@ -145,7 +124,7 @@ def test_a_row_that_nobody_answered_is_asked_for_again(
     expect(page.locator(".reads li")).not_to_have_count(0)
     expect(page.locator(".fault")).to_have_count(0)
     assert asked == 2
-    best = int(Reading(long_explorer, "long", numbers(1500)).rows(400)[0, 0].argmax())
+    best = int(Reading(long_explorer, "given", numbers(1500)).rows(400)[0, 0].argmax())
     expect(page.locator(".reads li sub").first).to_have_text(str(best))
 
 

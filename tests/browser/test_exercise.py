@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from playwright.sync_api import Locator, Page, expect
 
 from glassformer.course.grading import Grade, grade_file
@@ -33,40 +34,30 @@ def graded(page: Page, name: str, path: Path) -> Grade:
 
 
 def test_an_exercise_begins_with_zeros_and_the_link_carries_the_answer(
-    page: Page, served: str, backend: Any, tmp_path: Path
+    page: Page, go: Go, backend: Any, tmp_path: Path
 ) -> None:
-    page.goto(served)
-    settled(page)
+    go(page)
     exercises = page.get_by_role("region", name="Exercises")
     title = next(card.title for card in backend.catalogue().models if card.name == "identity")
     exercises.get_by_role("link", name=title).click()
     settled(page)
-    verdict = page.get_by_role("region", name="Certificate")
+    verdict = certificate(page)
     expect(verdict).to_have_attribute("data-verdict", "fails")
     expect(page.get_by_text("Nothing typed yet")).to_be_visible()
     assert state(page, lambda words: "exercise" in words)["model"] == "identity"
     check_accessible(page)
 
     design = backend.answer("head", m.AskHead(model="identity")).weights.model_dump(exclude_none=True)
-    wanted = {
-        f"{name}.{row}.{column}": str(value)
-        for name, matrix in design.items()
-        for row, values in enumerate(matrix)
-        for column, value in enumerate(values)
-        if value != 0
-    }
+    cells = ((name, *place, value) for name, matrix in design.items() for place, value in np.ndenumerate(matrix))
+    wanted = {f"{name}.{row}.{column}": str(value) for name, row, column, value in cells if value != 0}
     # Without one of its numbers it fails.
     last = next(name for name in wanted if name.startswith("Km"))
     cells = {name: value for name, value in wanted.items() if name != last}
-    page.goto("about:blank")
-    page.goto(f"{served}#model=identity&view=design&exercise=true&cells={json.dumps(cells)}")
-    settled(page)
+    go(page, model="identity", view="design", exercise="true", cells=json.dumps(cells))
     expect(verdict).to_have_attribute("data-verdict", "fails")
     wrong = graded(page, "head.json", tmp_path / "head.json")
     assert (wrong.lab, wrong.exercise, wrong.points, wrong.status) == ("page", "identity", 0, "verified")
-    page.goto("about:blank")
-    page.goto(f"{served}#model=identity&view=design&exercise=true&cells={json.dumps(wanted)}")
-    settled(page)
+    go(page, model="identity", view="design", exercise="true", cells=json.dumps(wanted))
     expect(verdict).to_have_attribute("data-verdict", "holds")
     assert graded(page, "head.json", tmp_path / "head.json").points == 1
     assert read_head(tmp_path / "head.json").Km.tolist() == design["Km"]
@@ -136,9 +127,7 @@ def test_no_verdict_is_of_another_text_however_long_one_types(page: Page, go: Go
     expect(certificate(page)).to_have_attribute("data-verdict", "holds")
 
 
-def test_a_saved_page_judges_what_is_written_without_a_server(
-    page: Page, backend: Any, tmp_path: Path, watch: Watch
-) -> None:
+def test_a_saved_page_judges_what_is_written_by_itself(page: Page, backend: Any, tmp_path: Path, watch: Watch) -> None:
     words = {"model": "program-sort", "view": "program", "exercise": "true", "attempt": "tokens"}
     file = tmp_path / "page.html"
     save(backend, from_words(words), file)

@@ -14,14 +14,8 @@ pytestmark = pytest.mark.slow
 Check = Callable[[Page], None]
 
 VIEWS = {
-    "attention": "sentiment",
-    "design": "identity",
-    "program": "program-sort",
-    "scramble": "lookup-course",
-    "sampling": "recurrence",
-    "experts": "recurrence",
-    "whatif": "sentiment",
-    "patch": "sentiment",
+    **{"attention": "sentiment", "design": "identity", "program": "program-sort", "scramble": "lookup-course"},
+    **{"sampling": "recurrence", "experts": "recurrence", "whatif": "sentiment", "patch": "sentiment"},
 }
 """A model for each view."""
 
@@ -206,13 +200,12 @@ def test_an_order_that_is_none_is_passed_over(page: Page, go: Go, order: str) ->
 
 @pytest.mark.parametrize(("model", "view"), [("sentiment", "attention"), ("recurrence", "experts")])
 def test_a_page_goes_on_with_a_server_that_was_started_anew(
-    page: Page, served: str, watch: Any, backend: Any, monkeypatch: pytest.MonkeyPatch, model: str, view: str
+    page: Page, go: Go, watch: Any, backend: Any, monkeypatch: pytest.MonkeyPatch, model: str, view: str
 ) -> None:
     from glassformer.explorer.answers.runs import Runs
 
     watch.forgive("status of 404")
-    page.goto(f"{served}#model={model}&view={view}")
-    settled(page)
+    go(page, model=model, view=view)
     # A new server knows no run.
     monkeypatch.setattr(backend, "runs", Runs(backend.model))
     asked: list[str] = []
@@ -273,9 +266,7 @@ def test_tabs_are_changed_with_arrow_keys(page: Page, go: Go) -> None:
     expect(page.get_by_role("tabpanel", name="Experts")).to_be_visible()
 
 
-def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
-    page: Page, serve: Callable[[Any], Any], backend: Any, watch: Any
-) -> None:
+def test_a_server_that_has_gone_is_told_until_it_is_back(page: Page, serve: Any, backend: Any, watch: Any) -> None:
     watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
     server = serve(backend)
     page.goto(server.address)
@@ -294,7 +285,7 @@ def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
 
 
 def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
-    page: Page, serve: Callable[[Any], Any], backend: Any, watch: Any
+    page: Page, serve: Any, backend: Any, watch: Any
 ) -> None:
     watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
     server = serve(backend)
@@ -316,20 +307,13 @@ def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
     assert asked != []
 
 
-def test_an_address_without_a_text_means_the_text_of_the_model(
-    page: Page, served: str, backend: Any, watch: Any
-) -> None:
+def test_an_address_without_a_text_means_that_of_the_model(page: Page, go: Go, backend: Any, watch: Any) -> None:
     watch.forgive("status of 422")  # an empty text is none that most models can read
     for card in backend.catalogue().models:
-        page.goto("about:blank")
-        page.goto(f"{served}#model={card.name}")
-        settled(page)
+        go(page, model=card.name)
         expect(text_field(page)).to_have_value(card.text)
-        page.goto("about:blank")
-        page.goto(f"{served}#model={card.name}&text=")
-        page.locator(".glassformer .reading").wait_for()
+        go(page, model=card.name, text="")
         expect(text_field(page)).to_have_value("")
-        page.locator(".view").wait_for()
 
 
 def test_every_view_begins_with_the_head_of_its_card(page: Page, served: str) -> None:

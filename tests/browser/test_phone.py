@@ -1,5 +1,7 @@
 """A phone of 390 pixels: everything is in reach of a finger, and the head of the page is short."""
 
+from typing import Any
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -29,14 +31,12 @@ CUT = """
 """
 
 
-@pytest.mark.parametrize("view", [*VIEWS, "start", "lookup"])
-def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(view: str, phone: Page, go: Go) -> None:
-    if view == "start":
-        go(phone)
-    elif view == "lookup":
-        go(phone, model="lookup-facts", view="whatif")
-    else:
-        go(phone, model=VIEWS[view], view=view)
+STATES = [{"model": model, "view": view} for view, model in [*VIEWS.items(), ("whatif", "lookup-facts")]]
+
+
+@pytest.mark.parametrize("state", [*STATES, {}], ids=lambda state: "-".join(state.values()) or "start")
+def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(state: Any, phone: Page, go: Go) -> None:
+    go(phone, **state)
     assert phone.evaluate(SMALL) == []
     assert phone.evaluate(CUT) == []
     check_fits(phone)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
@@ -20,16 +19,15 @@ from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import State, changed
 
 from .attention_page import shown_value
-from .conftest import Open, Watch, check_look, screenshot, settled
+from .conftest import Go, Open, Watch, check_look, screenshot, settled
 
 pytestmark = pytest.mark.slow
 
-BUNDLE = PAGE / "explorer.js"
 MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence", "program-induction"]
 
 
 @pytest.fixture
-def opened(open_page: Open, backend: Backend, tmp_path: Path) -> Callable[..., Page]:
+def opened(open_page: Open, backend: Backend, tmp_path: Path) -> Open:
     """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without network."""
 
     def opened(*, phone: bool = False, dark: bool = False, **state: Any) -> Page:
@@ -54,9 +52,7 @@ def data_in(text: str) -> Any:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_view_of_every_kind_opens_without_network(
-    opened: Callable[..., Page], backend: Backend, model: str
-) -> None:
+def test_every_view_of_every_kind_opens_without_network(opened: Open, backend: Backend, model: str) -> None:
     page = opened(model=model)
     card = next(card for card in backend.catalogue().models if card.name == model)
     seen = []
@@ -69,7 +65,7 @@ def test_every_view_of_every_kind_opens_without_network(
     expect(page.get_by_role("complementary", name="About this file")).to_contain_text("Saved with glassformer")
 
 
-def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], backend: Backend) -> None:
+def test_heads_are_chosen_and_cells_read(opened: Open, backend: Backend) -> None:
     page = opened(model="sentiment", text="a fine film", layer=0, head=0)
     matrix = page.get_by_role("application")
     run = backend.answer("run", m.Ask(model="sentiment", text="a fine film"))
@@ -84,7 +80,7 @@ def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], backend: B
 
 
 def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
-    opened: Callable[..., Page], backend: Backend, monkeypatch: pytest.MonkeyPatch
+    opened: Open, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)
     removed = [{"part": "self", "layer": 0, "head": 2}]
@@ -109,15 +105,11 @@ def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
     expect(page.locator(".fault")).to_have_count(0)
 
 
-@pytest.mark.parametrize(
-    ("model", "text", "part"),
-    [
-        ("recurrence", "1 5 2 2 0 6 3 4", "self"),
-        ("sentiment", "not a bad film", "self"),
-        ("lookup-facts", "ada", "cross"),
-    ],
-)
-def test_its_model_is_changed(opened: Callable[..., Page], backend: Backend, model: str, text: str, part: str) -> None:
+TEXTS = {"recurrence": "1 5 2 2 0 6 3 4", "sentiment": "not a bad film", "lookup-facts": "ada"}
+
+
+@pytest.mark.parametrize(("model", "text"), TEXTS.items())
+def test_its_model_is_changed(opened: Open, backend: Backend, model: str, text: str) -> None:
     page = opened(model=model, view="whatif")
     page.evaluate(f"location.hash = '#model={model}&view=whatif&text=' + encodeURIComponent('{text}')")
     settled(page)
@@ -125,7 +117,7 @@ def test_its_model_is_changed(opened: Callable[..., Page], backend: Backend, mod
     settled(page)
     card = next(card for card in backend.catalogue().models if card.name == model)
     ask = m.Ask(model=model, text=text, source=card.source)
-    edits = {"removed": [{"part": part, "layer": 0, "head": 1}]}
+    edits = {"removed": [{"part": "cross" if model == "lookup-facts" else "self", "layer": 0, "head": 1}]}
     answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), **edits}))
     for each in sorted(answer.outcomes, key=lambda each: -each.after)[:2]:
         share = "<0.1 %" if each.after < 5e-4 else f"{100 * each.after:.1f} %".replace("100.0", "100")
@@ -141,7 +133,7 @@ def test_its_model_is_changed(opened: Callable[..., Page], backend: Backend, mod
     screenshot(page, f"saved-changes-{model}")
 
 
-def test_a_head_is_edited_proved_and_read(opened: Callable[..., Page], backend: Backend) -> None:
+def test_a_head_is_edited_proved_and_read(opened: Open, backend: Backend) -> None:
     page = opened(model="unique", text="ABA", cells={"Vm.0.0": "5"})
     expect(page.get_by_text("Fails").first).to_be_visible()
     page.get_by_role("button", name="Back to the design").click()
@@ -187,7 +179,7 @@ def test_its_address_counts_before_what_was_saved(backend: Backend, open_page: O
     expect(page.locator(".fault")).to_contain_text("Unknown model")
 
 
-def test_its_address_follows(opened: Callable[..., Page]) -> None:
+def test_its_address_follows(opened: Open) -> None:
     page = opened(model="sentiment", text="a fine film", layer=0, head=0)
     assert "#" not in page.url
     heads = page.get_by_role("radiogroup", name="Head").get_by_role("radio")
@@ -234,7 +226,7 @@ def test_a_folder_of_pages_leads_from_one_to_another(open_page: Open, tmp_path: 
     page.wait_for_url("**/site/index.html*")
 
 
-def test_a_model_that_is_too_large_is_recorded(opened: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_too_large_is_recorded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)
     page = opened(model="recurrence", view="sampling", top_k=2, temperature=0.5)
     note = page.get_by_role("complementary", name="About this file")
@@ -252,7 +244,7 @@ def changed_text(page: Page, text: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [True, False])
-def test_its_model_reads_another_text_and_writes_on(
+def test_its_model_reads_other_texts_and_writes(
     backend: Backend, open_page: Open, tmp_path: Path, workers: bool
 ) -> None:
     text = "3 1 4 1 5 2 6 5 3"
@@ -313,21 +305,15 @@ def test_changed_weights_leave_what_was_recorded(backend: Backend, open_page: Op
     screenshot(page, "saved-changed-weights")
 
 
-def test_the_button_saves_what_is_seen(
-    page: Page, go: Callable[..., None], open_page: Open, backend: Backend, tmp_path: Path
-) -> None:
+def test_the_button_saves_what_is_seen(page: Page, go: Go, open_page: Open, backend: Backend, tmp_path: Path) -> None:
     go(page, model="sentiment", text="a dull film", view="attention", layer=1, head=2)
     with page.expect_download() as download:
         page.get_by_role("button", name="Save page").click()
     assert download.value.suggested_filename == "glassformer-sentiment.html"
     path = tmp_path / "downloaded.html"
     download.value.save_as(path)
-    held = data_in(path.read_text(encoding="utf-8"))
-    assert {name: held["state"][name] for name in ("text", "layer", "head")} == {
-        "text": "a dull film",
-        "layer": "1",
-        "head": "2",
-    }
+    held = data_in(path.read_text(encoding="utf-8"))["state"]
+    assert (held["text"], held["layer"], held["head"]) == ("a dull film", "1", "2")
     alone = open_page(offline=True)
     alone.goto(path.as_uri())
     settled(alone)
@@ -335,7 +321,7 @@ def test_the_button_saves_what_is_seen(
     assert alone.locator(".said").inner_text() == page.locator(".said").inner_text()
 
 
-def test_nothing_can_be_fetched_from_it(opened: Callable[..., Page], watch: Watch) -> None:
+def test_nothing_can_be_fetched_from_it(opened: Open, watch: Watch) -> None:
     page = opened(model="unique")
     watch.forgive("Content Security Policy|violates|asked for https://example|ERR_")
     page.context.set_offline(False)
@@ -353,7 +339,7 @@ def test_nothing_can_be_fetched_from_it(opened: Callable[..., Page], watch: Watc
 
 
 @pytest.mark.parametrize("model", ["unique", "sentiment", "recurrence"])
-def test_it_fits_a_phone_and_everyone(opened: Callable[..., Page], model: str) -> None:
+def test_it_fits_a_phone_and_everyone(opened: Open, model: str) -> None:
     for dark in (False, True):
         page = opened(model=model, phone=True, dark=dark)
         check_look(page, f"saved-{model}-phone-{'dark' if dark else 'light'}")

@@ -27,14 +27,8 @@ class Model(Reading):
         ask = m.AskWhatIf.model_validate({"ask": self.run.ask.model_dump(), **changes})
         return self.backend.answer("whatif", ask)
 
-    def sweep(self) -> m.HeadSweep:
-        return whole_sweep(self.backend, m.AskSweep(ask=self.run.ask))
-
     def contributions(self, **asked: Any) -> m.Contributions:
         return self.backend.answer("contributions", m.AskContributions(ask=self.run.ask, **asked))
-
-    def lens(self) -> m.Lens:
-        return self.backend.answer("lens", m.AskLens(ask=self.run.ask))
 
 
 show = showing(".outcome", model="recurrence", view="whatif", text=TEXT)
@@ -231,7 +225,7 @@ def test_experts_are_forbidden_and_replaced(page: Page, show: Go, model: Model) 
 
 def test_the_sweep_shows_each_head_and_opens_it(page: Page, show: Go, model: Model) -> None:
     show(page)
-    sweep = model.sweep()
+    sweep = whole_sweep(model.backend, m.AskSweep(ask=model.run.ask))
     group = page.get_by_role("group", name=re.compile("^The effect of removing each head on "))
     for layer, row in enumerate(sweep.stacks[0].after):
         for number, after in enumerate(row):
@@ -248,7 +242,7 @@ def test_the_sweep_shows_each_head_and_opens_it(page: Page, show: Go, model: Mod
 
 def test_the_lens_is_a_table_of_layers_and_positions(page: Page, show: Go, model: Model) -> None:
     show(page)
-    lens = model.lens()
+    lens = model.backend.answer("lens", m.AskLens(ask=model.run.ask))
     table = page.get_by_role("region", name="The logit lens").get_by_role("table")
     rows = table.locator("tbody tr")
     expect(rows).to_have_count(len(lens.stages))

@@ -4,6 +4,8 @@ Held as the file's blocks and expanded to float32. Tolerances are half of the la
 float32 kernels, which differ between machines: 2e-3 for logits, 5e-3 for weights printed with two digits.
 """
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -65,13 +67,11 @@ class Objects:
     def __init__(self, lm) -> None:
         texts = {"clean": [], "flipped": [], "third": []}
         names = []
-        for template in TEMPLATES:
-            for pair in PAIRS:
-                for first, second in (pair, pair[::-1]):
-                    texts["clean"].append(template.format(first, second, pair[1]))
-                    texts["flipped"].append(template.format(first, second, pair[0]))
-                    texts["third"].append(template.format(first, second, OTHERS[pair]))
-                    names.append(pair)
+        for template, pair, order in product(TEMPLATES, PAIRS, (1, -1)):
+            third = {"clean": pair[1], "flipped": pair[0], "third": OTHERS[pair]}
+            for kind, name in third.items():
+                texts[kind].append(template.format(*pair[::order], name))
+            names.append(pair)
         self.clean, self.flipped, self.third = (
             torch.cat([lm.tokens(text) for text in texts[kind]]) for kind in ("clean", "flipped", "third")
         )
