@@ -55,16 +55,6 @@ def text_field(page: Page) -> Any:
     return page.locator(".reading .field").locator("input, textarea")
 
 
-def test_typing_changes_what_the_model_says(page: Page, go: Go) -> None:
-    go(page, model="sentiment", text="a wonderful film")
-    said = page.locator(".said")
-    before = said.inner_text()
-    text_field(page).fill("a dull and terrible film")
-    expect(said).not_to_have_text(before)
-    page.get_by_role("button", name=re.compile("^(?!.*wonderful)")).and_(page.locator(".sample")).first.click()
-    expect(text_field(page)).not_to_have_value("a dull and terrible film")
-
-
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 def test_every_model_opens_in_every_of_its_views(phone: bool, open_page: Open, served: str, backend: Any) -> None:
     page = open_page(phone=phone)
@@ -256,14 +246,6 @@ def test_the_keyboard_alone_reaches_every_control(view: str, page: Page, go: Go)
                 unseen.append(here["html"])
     assert [stop for stop in stops if stop.split()[0] not in reached] == []
     assert unseen == []
-
-
-def test_tabs_are_changed_with_arrow_keys(page: Page, go: Go) -> None:
-    open_view(go, page, "sampling")
-    page.get_by_role("tab", selected=True).focus()
-    page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("tab", name="Experts")).to_be_focused()
-    expect(page.get_by_role("tabpanel", name="Experts")).to_be_visible()
 
 
 def test_a_server_that_has_gone_is_told_until_it_is_back(page: Page, serve: Any, backend: Any, watch: Any) -> None:

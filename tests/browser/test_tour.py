@@ -86,6 +86,7 @@ def test_arrow_keys_go_through_a_tour_and_an_address_returns_to_its_step(page: P
     page.keyboard.press("ArrowRight")
     expect(page.locator(".tour")).to_contain_text("3 of 10")
     expect(page.get_by_role("tab", name="Sampling")).to_be_focused()
+    expect(page.get_by_role("tabpanel", name="Sampling")).to_be_visible()
     page.get_by_role("tab", name="What if").click()
     page.get_by_role("group", name="Heads to remove").get_by_role("button").first.click()
     settled(page)
