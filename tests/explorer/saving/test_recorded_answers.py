@@ -115,7 +115,7 @@ def test_an_order_that_does_not_fit_is_ignored(small_backend: Backend, order: li
     assert shown(small_backend, order=order).order is None
 
 
-DESIGN = m.HeadWeightsMessage(Km=[[1.0, 2.0], [3.0, 4.0]], Qm=[[0.0], [0.5]], Vm=[[1.0], [2.0]], pos=[[0.0], [1.0]])
+DESIGN = m.HeadWeightsMessage(Km=[[1, 2], [3, 4]], Qm=[[0, 2], [1, 4]], Vm=[[1], [2]], pos=[[0], [1]])
 
 
 def test_edits_are_laid_over_the_design() -> None:
