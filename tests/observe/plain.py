@@ -339,11 +339,8 @@ def first_input(model: nn.Module, block: nn.Module, *args: Any, **kwargs: Any) -
 
 def first_arguments(model: nn.Module, block: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], Any]:
     found: list[tuple[tuple[Any, ...], Any]] = []
-    hook = block.register_forward_pre_hook(lambda _, given, named: found.append((given, named)), with_kwargs=True)
-    try:
+    with block.register_forward_pre_hook(lambda _, given, named: found.append((given, named)), with_kwargs=True):
         (model if getattr(model, "classifier", model) is not None else model.hidden)(*args, **kwargs)
-    finally:
-        hook.remove()
     return found[0]
 
 
@@ -365,7 +362,5 @@ def replaced(module: nn.Module, of_input: bool, function: Callable[[Tensor], Ten
         handle = module.register_forward_pre_hook(before, with_kwargs=True)
     else:
         handle = module.register_forward_hook(after)
-    try:
+    with handle:
         yield
-    finally:
-        handle.remove()

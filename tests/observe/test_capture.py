@@ -91,10 +91,9 @@ def test_nothing_stays_attached_whatever_happens() -> None:
         assert attached(model) == 2 * (3 + 2) + 1  # the attentions and the blocks around them, and one watcher
         with refused("source tokens"), capture(model):
             model(source + 12, target)
-        handle = model.get_submodule(NAMES[2]).output.register_forward_pre_hook(fail)
-        with pytest.raises(RuntimeError, match="within"), capture(model, [NAMES[2]]):
+        failing = model.get_submodule(NAMES[2]).output.register_forward_pre_hook(fail)
+        with failing, pytest.raises(RuntimeError, match="within"), capture(model, [NAMES[2]]):
             model(source, target)
-        handle.remove()
         with capture(model, [NAMES[0]]) as inner:
             model(source, target)
     assert attached(model) == 0

@@ -151,9 +151,8 @@ def test_gradient_times_input_is_that_of_a_plain_backward_pass() -> None:
     model, tokens = decoder().double().eval(), torch.randint(2, 9, (2, 6))
     found = attention_faithfulness(model, tokens, metric)
     stream = model.embedding(tokens).detach().requires_grad_()
-    hook = model.embedding.register_forward_hook(lambda *_: stream)
-    metric(model(tokens)).sum().backward()
-    hook.remove()
+    with model.embedding.register_forward_hook(lambda *_: stream):
+        metric(model(tokens)).sum().backward()
     torch.testing.assert_close(found.gradients, (stream.grad * stream.detach()).sum(-1), atol=1e-12, rtol=0)
 
 

@@ -227,14 +227,12 @@ def test_nothing_stays_in_the_table_of_transformers() -> None:
     before = dict(table._local_mapping)
     model: Any = llama()
     tokens, _ = batch()
-    handle = model.model.norm.register_forward_pre_hook(fail)
-    with capture(model):
+    with model.model.norm.register_forward_pre_hook(fail), capture(model):
         inside = dict(table._local_mapping)
         assert inside.keys() > before.keys()
         with pytest.raises(RuntimeError, match="within"), capture(model):
             model(tokens)
         assert table._local_mapping == inside
-    handle.remove()
     assert table._local_mapping == before
     assert hugging_face._open == 0
     with capture(model) as seen:

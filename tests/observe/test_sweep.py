@@ -251,9 +251,8 @@ def test_a_patched_expert_gives_what_it_gave_in_the_other_run(kind: str) -> None
 
             with without(model, layer, expert) as mixture:
                 pass
-            hook = mixture.register_forward_hook(note)
-            logits_of(model, clean), logits_of(model, corrupted)
-            hook.remove()
+            with mixture.register_forward_hook(note):
+                logits_of(model, clean), logits_of(model, corrupted)
             with without(model, layer, expert):
                 parts = [output - whole(x, mixture) for x, output in given]
             change = parts[0] - parts[1]

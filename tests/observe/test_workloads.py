@@ -8,7 +8,7 @@ Source: ndif-team, "nnbench", the list of workloads and the idea of an effect-si
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,12 +105,10 @@ def first(output: Any) -> Tensor:
 def noted(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     """The outputs of some modules, as part of the graph."""
     found: list[Tensor] = []
-    handles = [module.register_forward_hook(lambda _, __, output: found.append(first(output))) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_hook(lambda _, __, output: found.append(first(output))))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def moved(nothing: Tensor, answer: Tensor) -> float:

@@ -29,19 +29,16 @@ def replaced(model: Any, layer: int, position: int) -> torch.Tensor:
     first, second = (torch.tensor([[int(each) for each in text.split()]]) for text in (FIRST, SECOND))
     kept = []
     with torch.no_grad():
-        hook = model.layers[layer].register_forward_hook(lambda *seen: kept.append(seen[-1].clone()))
-        model(first)
-        hook.remove()
+        with model.layers[layer].register_forward_hook(lambda *seen: kept.append(seen[-1].clone())):
+            model(first)
 
         def put(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
             output = output.clone()
             output[:, position] = kept[0][:, position]
             return output
 
-        hook = model.layers[layer].register_forward_hook(put)
-        logits = model(second)[0, -1].double()
-        hook.remove()
-    return logits
+        with model.layers[layer].register_forward_hook(put):
+            return model(second)[0, -1].double()
 
 
 @pytest.mark.parametrize("other", [None, 4])

@@ -110,9 +110,8 @@ def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(by_name: 
     with intervene(loaded.model, zero("heads", layers=0)):
         within = told()
     plain = told()
-    hook = loaded.model.layers[0].register_forward_hook(lambda _, __, out: 0.5 * out)
-    hooked = told()
-    hook.remove()
+    with loaded.model.layers[0].register_forward_hook(lambda _, __, out: 0.5 * out):
+        hooked = told()
     assert plain == told()
     assert all(one != other for each in (within, hooked) for one, other in zip(each, plain, strict=True))
     name = backend.answer("run", ask).run

@@ -207,9 +207,8 @@ def test_a_click_interrupts_a_sweep(small_backend: Backend, monkeypatch: pytest.
             while loaded.lock._waiting == 0 and asking[0].is_alive():
                 time.sleep(0.001)
 
-    hook = loaded.model.layers[0].register_forward_hook(block)
-    small_backend.answer("sweep", ask.model_copy(update={"done": known}))
-    hook.remove()
+    with loaded.model.layers[0].register_forward_hook(block):
+        small_backend.answer("sweep", ask.model_copy(update={"done": known}))
     asking[0].join()
     assert order[:2] == ["sweep", "click"]
     interrupted = whole_sweep(small_backend, ask)
