@@ -18,9 +18,7 @@ class Script(Continuation):
     def unread(self, prompt: Sequence[int]) -> int:
         return len(prompt)
 
-    def reply(
-        self, prompt: Sequence[int], most: int | None = None, *, stop_tokens: Sequence[int] = ()
-    ) -> Iterator[int]:
+    def reply(self, prompt: Sequence[int], most: int | None = None, stop_tokens: Sequence[int] = ()) -> Iterator[int]:
         self.prompts.append(list(prompt))
         text = self._replies.pop(0)
         tokens = self._engine.encode(text.removesuffix("^C")).ids

@@ -122,10 +122,8 @@ def test_the_commands_run(prebuilt: Environment) -> None:
 def test_the_wheel_brings_the_lessons(lab: str, pure: Environment) -> None:
     pure.run("glassformer", "course", "start", lab.replace("_", "-"), "--solutions")
     assert json.loads((pure.folder / f"{lab}.ipynb").read_text(encoding="utf-8")) == notebook(lab, solutions=True)
-    script = (
-        f"from glassformer.course.lessons import answer, points; [answer('{lab}', name) for name in points('{lab}')]"
-    )
-    pure.run("python", "-c", script)
+    answers = f"[answer('{lab}', name) for name in points('{lab}')]"
+    pure.run("python", "-c", f"from glassformer.course.lessons import answer, points; {answers}")
 
 
 def test_the_wheel_brings_the_report_that_a_lesson_quotes(pure: Environment) -> None:

@@ -67,9 +67,7 @@ def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("renames_before_death", [0, 1, 2])
-def test_death_leaves_the_old_or_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames_before_death: int
-) -> None:
+def test_death_leaves_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames_before_death: int) -> None:
     target = tmp_path / "target"
     fill(target, "old")
     renames = []

@@ -29,9 +29,7 @@ Sample = tuple[Path, int, str, str]
 def samples(page: Path) -> list[Sample]:
     """The python fences of a page that run."""
     text = page.read_text(encoding="utf-8")
-    found = [
-        (page, text.count("\n", 0, match.start(2)) + 1, match[2], match[1] or "") for match in FENCE.finditer(text)
-    ]
+    found = [(page, text.count("\n", 0, each.start(2)) + 1, each[2], each[1] or "") for each in FENCE.finditer(text)]
     return [sample for sample in found if not sample[3].startswith("not run: ")]
 
 

@@ -71,9 +71,8 @@ def mistral() -> nn.Module:
 
 
 def qwen2() -> nn.Module:
-    return transformers.Qwen2ForCausalLM(
-        transformers.Qwen2Config(vocab_size=50, num_key_value_heads=2, **WIDTHS)
-    ).eval()
+    config = transformers.Qwen2Config(vocab_size=50, num_key_value_heads=2, **WIDTHS)
+    return transformers.Qwen2ForCausalLM(config).eval()
 
 
 def roberta() -> nn.Module:

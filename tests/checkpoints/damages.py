@@ -224,10 +224,8 @@ def _only(damaged: Damaged, header: dict[str, Any], sizes: dict[str, int]) -> No
 def absurd_size(damaged: Damaged, rng: Random) -> list[str]:
     config = damaged.config()
     field = rng.choice(sorted(SIZES & config.keys()))
-    values = [
-        value for value in [*NUMBERS, *STRANGE, 0, config[field] + 1, config[field] * 2] if value != config[field]
-    ]
-    config[field] = rng.choice(values)
+    others = [*NUMBERS, *STRANGE, 0, config[field] + 1, config[field] * 2]
+    config[field] = rng.choice([value for value in others if value != config[field]])
     damaged.set_config(config)
     return []
 

@@ -18,16 +18,8 @@ from refusals import refused
 FORM = DecoderConfig(
     vocab_size=40, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=4, head_dim=8, num_kv_heads=2, num_experts=4
 )
-GPT_OSS = dataclasses.replace(
-    FORM,
-    window=8,
-    windowed_layers="even",
-    sinks=True,
-    attention_bias=True,
-    ff_bias=True,
-    clamp=Clamp(),
-    rope_scaling=Yarn(),
-)
+PARTS: dict[str, Any] = {"sinks": True, "attention_bias": True, "ff_bias": True, "clamp": Clamp()}
+GPT_OSS = dataclasses.replace(FORM, window=8, windowed_layers="even", rope_scaling=Yarn(), **PARTS)
 TOKENS = torch.randint(40, (2, 30))
 
 
@@ -113,9 +105,7 @@ def test_layer_types_of_mixtral_are_ignored_as_by_hugging_face(windowed: tuple[i
     """Its MixtralForCausalLM gives every layer the window, whatever ``layer_types`` says."""
     decoder = Decoder(dataclasses.replace(FORM, num_layers=4, window=4, windowed_layers="all")).eval()
     save_decoder(decoder, tmp_path / "there", layout="mixtral")
-    edit(
-        tmp_path / "there", layer_types=[f"{'sliding' if each in windowed else 'full'}_attention" for each in range(4)]
-    )
+    edit(tmp_path / "there", layer_types=[f"{'sliding' if at in windowed else 'full'}_attention" for at in range(4)])
     read, peer = load_decoder(tmp_path / "there").eval(), MixtralForCausalLM.from_pretrained(tmp_path / "there").eval()
     with torch.no_grad():
         for logits in (read(TOKENS), peer(TOKENS).logits):

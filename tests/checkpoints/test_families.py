@@ -380,9 +380,7 @@ def gguf_of(config: DecoderConfig, architecture: str, **more: Any) -> dict[str, 
         "rope.freq_base": config.rope_base,
         "attention.layer_norm_rms_epsilon": config.norm_eps,
     }
-    return {"general.architecture": architecture} | {
-        f"{architecture}.{key}": each for key, each in (keys | more).items()
-    }
+    return {"general.architecture": architecture} | {f"{architecture}.{key}": (keys | more)[key] for key in keys | more}
 
 
 def gguf_shapes(family: Family, config: DecoderConfig) -> dict[str, list[int]]:

@@ -282,9 +282,7 @@ def part(number: int, count: int, total: int, names: Sequence[str]) -> bytes:
 def test_files_in_parts(tmp_path: Path) -> None:
     names = [f"m-{number:05d}-of-00003.gguf" for number in (1, 2, 3)]
     pieces = (["a", "b"], ["c"], ["d"])
-    paths = [
-        stored(tmp_path, part(n, 3, 4, piece), name) for n, (name, piece) in enumerate(zip(names, pieces, strict=True))
-    ]
+    paths = [stored(tmp_path, part(n, 3, 4, pieces[n]), name) for n, name in enumerate(names)]
     for path in paths:
         file = read_gguf(path)
         assert (list(file.tensors), file.metadata["general.architecture"]) == (["a", "b", "c", "d"], "llama")

@@ -1,5 +1,6 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -128,23 +129,15 @@ def test_no_more_is_held_than_the_decoder_and_one_tensor(openai_files: Files, mo
     seen: list[int] = []
     plain = module.open_tensors
 
-    def noted(stored: Any) -> Any:
-        class Opened:
-            def __enter__(self) -> Any:
-                self.inner = plain(stored)
-                read = self.inner.__enter__()
+    @contextmanager
+    def noted(stored: Any) -> Iterator[Any]:
+        def reading(*arguments: Any) -> Tensor:
+            tensor = read(*arguments)
+            seen.append(tensor.untyped_storage().data_ptr())
+            return tensor
 
-                def reading(*arguments: Any) -> Tensor:
-                    tensor = read(*arguments)
-                    seen.append(tensor.untyped_storage().data_ptr())
-                    return tensor
-
-                return reading
-
-            def __exit__(self, *told: Any) -> None:
-                self.inner.__exit__(*told)
-
-        return Opened()
+        with plain(stored) as read:
+            yield reading
 
     monkeypatch.setattr(module, "open_tensors", noted)
     decoder = Decoder.from_pretrained(openai_files())
@@ -158,9 +151,8 @@ def test_an_exponent_that_means_nan_is_refused(openai_files: Files, experts: str
     tensors = load_file(directory / "model.safetensors")
     tensors["block.1.mlp.mlp2_weight.scales"][3, 5, 0] = 255
     save_file(tensors, directory / "model.safetensors")
-    with refused(
-        r"block\.1\.mlp\.mlp2_weight\.scales with weights that are infinite or NaN.*model\.safe", error=CheckpointError
-    ):
+    named = r"block\.1\.mlp\.mlp2_weight\.scales with weights that are infinite or NaN.*model\.safe"
+    with refused(named, error=CheckpointError):
         Decoder.from_pretrained(directory, experts=experts)
 
 

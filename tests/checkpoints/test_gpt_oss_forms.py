@@ -43,6 +43,7 @@ GPT_OSS = dataclasses.replace(
     max_seq_len=1024,
     rope_scaling=Yarn(original_max_seq_len=64),
 )
+WITHOUT = {"sinks": False, "attention_bias": False, "ff_bias": False}
 COURSE = DecoderConfig(
     vocab_size=48,
     num_layers=4,
@@ -109,9 +110,7 @@ def test_gpt_oss_is_written_as_it_is(tmp_path: Path, change: dict[str, Any]) -> 
         dataclasses.replace(COURSE, windowed_layers="all", ff_bias=True),
         dataclasses.replace(COURSE, window=None, rope_layout="interleaved", attention_bias=True),
         dataclasses.replace(COURSE, tied_output=True, norm_eps=1e-3),
-        dataclasses.replace(
-            GPT_OSS, clamp=Clamp(1.0, 2.0), sinks=False, attention_bias=False, ff_bias=False, rope_scaling=None
-        ),
+        dataclasses.replace(GPT_OSS, clamp=Clamp(1.0, 2.0), rope_scaling=None, **WITHOUT),
     ],
 )
 def test_what_gpt_oss_lacks_is_rewritten(tmp_path: Path, config: DecoderConfig) -> None:
@@ -263,9 +262,8 @@ def test_each_form_becomes_what_was_drawn_in_the_other(
 
 def test_packing_what_was_packed_gives_the_same_numbers(made: dict[tuple[str, str], Path], tmp_path: Path) -> None:
     convert(made["openai", "dense"], tmp_path / "out", "gpt_oss", "mxfp4")
-    before, after = (
-        Decoder.from_pretrained(path, experts="dense") for path in (made["openai", "mxfp4"], tmp_path / "out")
-    )
+    paths = made["openai", "mxfp4"], tmp_path / "out"
+    before, after = (Decoder.from_pretrained(path, experts="dense") for path in paths)
     assert load_file(tmp_path / "out" / "model.safetensors")["model.layers.0.mlp.experts.down_proj_scales"].max() < 255
     for name, tensor in after.state_dict().items():
         assert torch.equal(tensor, before.state_dict()[name]), name
@@ -331,9 +329,9 @@ def test_experts_in_mxfp4_keep_their_values_in_the_order_of_gpt_oss() -> None:
     for blocks in raw.values():
         blocks.unflatten(-1, (-1, 17))[..., 0].clamp_(2, 250)
     found = packed_experts(raw)
-    gate_up = mxfp4.decode(found["gate_up_blocks"], found["gate_up_scales"], torch.float32)
+    gate_up, down = (
+        mxfp4.decode(found[f"{name}_blocks"], found[f"{name}_scales"], torch.float32) for name in ("gate_up", "down")
+    )
     assert torch.equal(gate_up[:, 0::2], values("MXFP4", raw["gate"]))
     assert torch.equal(gate_up[:, 1::2], values("MXFP4", raw["up"]))
-    assert torch.equal(
-        mxfp4.decode(found["down_blocks"], found["down_scales"], torch.float32), values("MXFP4", raw["down"])
-    )
+    assert torch.equal(down, values("MXFP4", raw["down"]))

@@ -65,9 +65,8 @@ def header(file: Path) -> SafetensorsFileMetadata:
     content = file.read_bytes()
     told = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     metadata = told.pop("__metadata__", {})
-    tensors = {
-        name: TensorInfo(each["dtype"], each["shape"], tuple(each["data_offsets"])) for name, each in told.items()
-    }
+    fields = ("dtype", "shape", "data_offsets")
+    tensors = {name: TensorInfo(*(each[field] for field in fields)) for name, each in told.items()}
     return SafetensorsFileMetadata(metadata, tensors)
 
 

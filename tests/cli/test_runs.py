@@ -17,9 +17,7 @@ from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 from refusals import refused
 
-MODEL = DecoderConfig(
-    20, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn()
-)
+MODEL = DecoderConfig(20, 1, 8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn())
 TRAINING = TrainingConfig(steps=5, betas=(0.5, 0.9))
 DESCRIBED = {"model": json.loads(MODEL.to_json()), "data": {"kind": "recurrence"}}
 

@@ -248,9 +248,8 @@ def test_names_of_older_directories_stand_in_a_file_of_their_own(config: dict[st
     engine.save(str(tmp_path / "tokenizer.json"))
     config |= {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ bos_token }}a{{ eos_token }}"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    (tmp_path / "special_tokens_map.json").write_text(
-        json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}})
-    )
+    names = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
     found = template_from_directory(tmp_path)
     assert found is not None
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).apply_chat_template([USER], tokenize=False)

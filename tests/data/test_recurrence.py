@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -18,12 +18,11 @@ from glassformer.data.recurrence import (
 )
 from refusals import refused
 
+Tokens = tuple[int, ...]
 TINY = RecurrenceConfig(order=2, vocab_size=3, next_prob=0.3, seq_len=2)
 
 
-def emit(
-    initial: tuple[int, ...], coefficients: tuple[int, ...], vocab_size: int, increments: Iterator[bool]
-) -> tuple[int, ...]:
+def emit(initial: Sequence[int], coefficients: Sequence[int], vocab_size: int, increments: Sequence[bool]) -> Tokens:
     """One sequence, one token at a time, with the random choices given: the definition in plain Python."""
     state, tokens = list(initial), []
     for increment in increments:
@@ -42,7 +41,7 @@ def all_generators(config: RecurrenceConfig) -> Generators:
     return Generators(initial=values[:, : config.order], coefficients=values[:, config.order :])
 
 
-def exact_distribution(config: RecurrenceConfig) -> dict[tuple[int, ...], float]:
+def exact_distribution(config: RecurrenceConfig) -> dict[Tokens, float]:
     """Probability of every sequence, by enumerating every generator and every pattern of increments."""
     length = config.seq_len + 1
     vectors = list(itertools.product(range(config.vocab_size), repeat=config.order))
@@ -50,7 +49,7 @@ def exact_distribution(config: RecurrenceConfig) -> dict[tuple[int, ...], float]
     for initial, coefficients in itertools.product(vectors, vectors):
         for pattern in itertools.product([True, False], repeat=length):
             probability = np.prod([config.next_prob if step else 1 - config.next_prob for step in pattern])
-            tokens = emit(initial, coefficients, config.vocab_size, iter(pattern))
+            tokens = emit(initial, coefficients, config.vocab_size, pattern)
             distribution[tokens] += float(probability) / config.num_generators
     return distribution
 
@@ -68,9 +67,8 @@ def test_without_chance_sequences_are_the_definitions(order: int, vocab_size: in
     generators = sample_generators(config, 20, rng)
     tokens = sample_sequences(config, generators, rng)
     for row, initial, coefficients in zip(tokens, generators.initial, generators.coefficients, strict=True):
-        assert tuple(row.tolist()) == emit(
-            tuple(initial.tolist()), tuple(coefficients.tolist()), vocab_size, iter([increment] * 10)
-        )
+        expected = emit(initial.tolist(), coefficients.tolist(), vocab_size, [increment] * 10)
+        assert tuple(row.tolist()) == expected
 
 
 def test_sequences_have_the_exact_distribution() -> None:

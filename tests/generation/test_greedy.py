@@ -29,9 +29,8 @@ def by_hand(model: EncoderDecoder, source: Tensor, count: int, start: int, end: 
     source = source[source != model.config.pad_id][None]
     written: list[int] = []
     while len(written) < count and (end is None or end not in written):
-        logits = model(
-            source, torch.tensor([[start, *written]]), None, torch.ones(1, len(written) + 1, dtype=torch.bool)
-        )
+        target = torch.tensor([[start, *written]])
+        logits = model(source, target, None, torch.ones_like(target, dtype=torch.bool))
         written.append(int(logits[0, -1].argmax()))
     return written + [model.config.pad_id] * (count - len(written))
 
@@ -87,9 +86,7 @@ def test_what_the_model_writes_is_no_padding() -> None:
     source = torch.randint(1, 12, (2, 5))
     masks: list[Tensor] = []
     for block in model.decoder_layers:
-        block.register_forward_pre_hook(
-            lambda _, inputs, options: masks.append(options["key_padding"]), with_kwargs=True
-        )
+        block.register_forward_pre_hook(lambda _, __, more: masks.append(more["key_padding"]), with_kwargs=True)
     assert torch.equal(greedy_decode(model, source, 4, 1, 2), torch.zeros(2, 4, dtype=torch.long))
     assert masks == [None] * 8
 

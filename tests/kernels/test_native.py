@@ -346,9 +346,8 @@ def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Pat
     code = "from glassformer.kernels import native; assert native.library().level >= 0"
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(SOURCE_ROOT)}
     command = [sys.executable, "-W", "error", "-c", code]
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
-    ]
+    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    running = [subprocess.Popen(command, **options) for _ in range(3)]
     said = [each.communicate(timeout=120)[0] for each in running]
     assert [each.returncode for each in running] == [0] * 3
     assert all(re.fullmatch(rb"(glassformer: compiling .* s\n)?", each) for each in said)

@@ -49,7 +49,5 @@ def test_layers_and_models_leave_devices_and_dtypes_to_kernels(package: str) -> 
     forbidden = re.compile(
         r"autograd\.Function|device\.type ==|\.is_cuda|is_autocast_enabled|\.dtype == torch\.(b?float|half)"
     )
-    found = [
-        path.name for path in (PACKAGE / package).glob("*.py") if forbidden.search(path.read_text(encoding="utf-8"))
-    ]
-    assert found == []
+    paths = (PACKAGE / package).glob("*.py")
+    assert [path.name for path in paths if forbidden.search(path.read_text(encoding="utf-8"))] == []

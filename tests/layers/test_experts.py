@@ -93,9 +93,8 @@ def test_under_autocast_it_is_near_float32() -> None:
     close = (low.float() - full).abs().amax(-1) < 0.1
     assert close.float().mean() > 0.9
     low.float().sum().backward()
-    assert all(
-        p.grad is not None and p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in moe.parameters()
-    )
+    gradients = [weight.grad for weight in moe.parameters()]
+    assert all(each is not None and each.isfinite().all() and each.dtype == torch.float32 for each in gradients)
 
 
 def load_of(routings: list[Routing]) -> list[int]:

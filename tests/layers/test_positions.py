@@ -134,31 +134,21 @@ def test_yarn_is_that_of_gpt_oss_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("kind", "arguments", "message"),
     [
-        ({"head_dim": 5}, "head_dim = 5"),
-        ({"head_dim": 0}, "head_dim = 0"),
-        ({"head_dim": 4, "base": 1.0}, "base = 1.0"),
-        ({"head_dim": 4, "layout": "spiral"}, "layout = 'spiral'"),
+        (RotaryEmbedding, {"head_dim": 5}, "head_dim = 5"),
+        (RotaryEmbedding, {"head_dim": 0}, "head_dim = 0"),
+        (RotaryEmbedding, {"head_dim": 4, "base": 1.0}, "base = 1.0"),
+        (RotaryEmbedding, {"head_dim": 4, "layout": "spiral"}, "layout = 'spiral'"),
+        (Yarn, {"factor": 1.0}, "factor = 1.0"),
+        (Yarn, {"original_max_seq_len": 0}, "original_max_seq_len = 0"),
+        (Yarn, {"beta_fast": 1.0, "beta_slow": 2.0}, "beta_fast = 1.0"),
+        (Yarn, {"beta_slow": 0.0}, "beta_slow = 0.0"),
     ],
 )
-def test_impossible_embeddings_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused(kind: Any, arguments: dict[str, Any], message: str) -> None:
     with refused(message):
-        RotaryEmbedding(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"factor": 1.0}, "factor = 1.0"),
-        ({"original_max_seq_len": 0}, "original_max_seq_len = 0"),
-        ({"beta_fast": 1.0, "beta_slow": 2.0}, "beta_fast = 1.0"),
-        ({"beta_slow": 0.0}, "beta_slow = 0.0"),
-    ],
-)
-def test_impossible_yarn_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with refused(message):
-        Yarn(**arguments)
+        kind(**arguments)
 
 
 def test_bad_calls_are_refused() -> None:

@@ -19,9 +19,7 @@ from glassformer.observe.sweep import ablation_sweep
 from refusals import refused
 
 
-def pair(
-    family: str, directory: Path, fits: Callable[[DecoderConfig], object] = lambda _: True
-) -> tuple[Decoder, nn.Module]:
+def pair(family: str, directory: Path, fits: Callable[[DecoderConfig], object]) -> tuple[Decoder, nn.Module]:
     """Ours and transformers', with the same weights in float64, of the first random configuration that fits."""
     for seed in count():
         theirs = stored_model(family, seed, directory / str(seed))
@@ -37,9 +35,8 @@ def test_captured_and_edited_scores_are_capped(tmp_path: Path) -> None:
     cap, window = ours.config.attention_cap, ours.config.layer_window(0)
     assert cap is not None
     tokens = torch.randint(VOCAB, (1, 24))
-    with capture(
-        ours, what=("scores", "weights", "logits", "attention", "residual_before", "residual_between")
-    ) as seen:
+    captured = ("scores", "weights", "logits", "attention", "residual_before", "residual_between")
+    with capture(ours, what=captured) as seen:
         logits = ours(tokens)
     with no_rounding():
         expected = theirs(tokens, output_attentions=True, use_cache=False).attentions

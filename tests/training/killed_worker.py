@@ -122,9 +122,8 @@ def run_part(path: Path, *, prepare: Callable[[], int] | None, resume: bool) -> 
         try:
             dies_at = -1 if prepare is None else prepare()
             model = ToyModel(dropout=0.3, tied=True)
-            train(
-                model, InterruptedTask(at=dies_at, number=signal.SIGKILL), CONFIG, path, resume=resume, progress=False
-            )
+            task = InterruptedTask(at=dies_at, number=signal.SIGKILL)
+            train(model, task, CONFIG, path, resume=resume, progress=False)
         except BaseException as error:
             print(path.name, repr(error), file=sys.stderr, flush=True)
             os._exit(1)

@@ -163,9 +163,8 @@ def test_known_values_of_the_scores() -> None:
 
 def test_an_encoder_learns_to_find_a_word() -> None:
     generator = torch.Generator().manual_seed(0)
-    rows = [
-        [2, *torch.randint(3, 8, (length,), generator=generator).tolist()] for length in range(2, 9) for _ in "12345"
-    ]
+    lengths = [length for length in range(2, 9) for _ in range(5)]
+    rows = [[2, *torch.randint(3, 8, (length,), generator=generator).tolist()] for length in lengths]
     labels = [int(7 in row) for row in rows]
     both = texts(rows, labels)
     finds = ClassificationTask(both, both, word_dropout=0.05, label_smoothing=0.05)
