@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -41,7 +42,7 @@ def _where_shapes_stand(*, typechecker: Callable) -> Callable:
 jaxtyping.jaxtyped = _where_shapes_stand  # before the package is imported
 
 from glassformer.kernels import native  # noqa: E402
-from glassformer.kernels.native import Library  # noqa: E402
+from glassformer.kernels.native import LEVELS, Library  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -199,3 +200,14 @@ def wider(compiler: None) -> Library:
         patch.setattr(native, "COMPILED", tuple({0, min(1, native.best_level())}))
         stem = f"wider-{native._stem()}"
         return native._load(native._cached(folder, stem) or native._compile(folder, stem))
+
+
+@pytest.fixture(params=[*range(len(LEVELS)), "64 bytes of plain C++", "64 bytes"], ids=str)
+def at_level(request: pytest.FixtureRequest, library: Library) -> Library:
+    """The library with each instruction set that this processor has, and with vectors wider than its registers."""
+    if isinstance(request.param, str):
+        wide: Library = request.getfixturevalue("wider")
+        return replace(wide, level=min(wide.level, int(request.param == "64 bytes")))
+    if request.param > library.level:
+        pytest.skip(f"this processor has no {LEVELS[request.param]}")
+    return replace(library, level=request.param)

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import re
 from typing import Any, Literal
 
 import pytest
 
 from glassformer.config import Config, Positive, Probability, Size, config
-from glassformer.errors import InputError, require
+from glassformer.errors import require
+from refusals import refused
 
 pytestmark = pytest.mark.usefixtures("without_type_checks")
 
@@ -60,10 +62,8 @@ def test_a_configuration_cannot_be_changed() -> None:
     ],
 )
 def test_a_value_of_another_type_or_beyond_its_bounds_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(InputError) as caught:
+    with refused(f"^{field}", fix=field):
         Outer(**{"name": "a", field: value})
-    assert caught.value.got.startswith(field)
-    assert field in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,14 @@ def test_a_value_of_another_type_or_beyond_its_bounds_is_refused(field: str, val
     ],
 )
 def test_faults_of_json_are_named(text: str, got: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with refused(re.escape(got)):
         Outer.from_json(text)
-    assert got in caught.value.got
 
 
-def test_unknown_and_missing_fields_are_named() -> None:
-    with pytest.raises(InputError) as caught:
+def test_unknown_missing_and_positional_arguments_are_named() -> None:
+    with refused("colour"):
         Outer("a", colour=1)  # type: ignore[call-arg]
-    assert "colour" in caught.value.got
-    with pytest.raises(InputError) as caught:
+    with refused("^Outer without name$"):
         Outer()  # type: ignore[call-arg]
-    assert caught.value.got == "Outer without name"
-
-
-def test_a_positional_argument_is_named() -> None:
-    with pytest.raises(InputError) as caught:
+    with refused("^width = 0$"):
         Outer("a", 0)
-    assert caught.value.got == "width = 0"

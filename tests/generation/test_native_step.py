@@ -2,6 +2,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -339,23 +340,8 @@ def test_bits_are_those_of_one_token_at_a_time(form: str, dtype: torch.dtype, mo
             assert torch.equal(logits(tokens[2:3], [1] * 24), expected[2:3])
 
 
-@pytest.mark.parametrize("level", range(len(native.LEVELS)))
-def test_every_instruction_set_gives_the_same_up_to_rounding(
-    level: int, library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if level > library.level:
-        pytest.skip(f"this processor has no {native.LEVELS[level]}")
-    agrees(dataclasses.replace(library, level=level), monkeypatch)
-
-
-@pytest.mark.slow
-def test_vectors_of_64_bytes_give_the_same_up_to_rounding(wider: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    for level in range(min(wider.level, 1) + 1):
-        agrees(dataclasses.replace(wider, level=level), monkeypatch)
-
-
-def agrees(library: Library, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(native, "library", lambda: library)
+def test_every_instruction_set_gives_the_same(at_level: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: at_level)
     for config in (MIXTURE, dataclasses.replace(BASE, head_dim=70, hidden_dim=37, ff_dim=29)):
         got, expected, _ = both(decoder(config), (drawn(3, 40), None, 20, [1] * 20))
         assert relative(got, expected) < 1e-5
@@ -373,55 +359,24 @@ class OwnLinear(nn.Linear):
     pass
 
 
-def replace_module(model: Decoder) -> None:
-    own = OwnLinear(32, 64, bias=False)
-    own.load_state_dict(model.layers[1].ffn.gate.state_dict())
-    model.layers[1].ffn.gate = own
-
-
 def parametrized(model: Decoder) -> None:
     parametrize.register_parametrization(model.layers[0].attention.key, "weight", Doubled())
 
 
-def own_forward(model: Decoder) -> None:
-    norm = model.final_norm
-    forward = norm.forward
-    norm.forward = lambda x: 2 * forward(x)
-
-
-def own_hidden(model: Decoder) -> None:
-    hidden = model.hidden
-    model.hidden = lambda *args, **options: 2 * hidden(*args, **options)
-
-
-@contextmanager
-def another_method(model: Decoder) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        forward = SwiGLU.forward
-        patch.setattr(SwiGLU, "forward", lambda self, x: 2 * forward(self, x))
-        yield
-
-
-@contextmanager
-def globally_hooked(model: Decoder) -> Iterator[None]:
-    handle = nn.modules.module.register_module_forward_hook(lambda *arguments: None)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
+# Handles of hooks, patches and blocks last as long as the context.
 ORDINARY: dict[str, Callable[[Decoder], Any]] = {
-    "hook": lambda model: model.layers[1].ffn.register_forward_hook(lambda module, args, output: 2 * output) and None,
-    "pre-hook": lambda model: model.output.register_forward_pre_hook(lambda module, args: None) and None,
-    "global hook": globally_hooked,
-    "module of another class": replace_module,
+    "hook": lambda model: model.layers[1].ffn.register_forward_hook(lambda module, args, output: 2 * output),
+    "pre-hook": lambda model: model.output.register_forward_pre_hook(lambda module, args: None),
+    "global hook": lambda model: nn.modules.module.register_module_forward_hook(lambda *arguments: None),
+    "module of another class": lambda model: setattr(model.layers[1].ffn.gate, "__class__", OwnLinear),
     "parametrization": parametrized,
     "norm without weights": lambda model: setattr(model, "final_norm", nn.LayerNorm(32, elementwise_affine=False)),
-    "another forward": own_forward,
-    "another hidden": own_hidden,
+    "another forward": lambda model: setattr(model.final_norm, "forward", lambda x: 2 * x),
+    "another hidden": lambda model: setattr(
+        model, "hidden", lambda *args, **more: 2 * Decoder.hidden(model, *args, **more)
+    ),
     "compiled": lambda model: setattr(model.layers[0], "_compiled_call_impl", model.layers[0]._call_impl),
-    "another method": another_method,
+    "another method": lambda model: mock.patch.object(SwiGLU, "forward", lambda self, x: 2 * x),
     "watching": lambda model: watching(lambda call: None),
     "editing": lambda model: editing(lambda call: dataclasses.replace(call, scale=0.0)),
     "collecting": lambda model: collect_routing(),

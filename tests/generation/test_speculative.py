@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_gpt_oss import GPT_OSS_20B
 from scipy.stats import chisquare
 
 from glassformer.generation import SamplingRule, generate, speculative, stream
@@ -192,21 +193,7 @@ def test_few_tokens_are_proposed_where_matches_do_not_go_on() -> None:
 def test_costs_of_a_pass_are_those_of_the_weights_that_it_reads() -> None:
     dense = verification_costs(DecoderConfig(**SIZES), 7)
     assert dense == pytest.approx([1 + 0.25 * more for more in range(8)])
-    released = verification_costs(
-        DecoderConfig(
-            vocab_size=201088,
-            num_layers=24,
-            hidden_dim=2880,
-            ff_dim=2880,
-            num_heads=64,
-            num_kv_heads=8,
-            head_dim=64,
-            num_experts=32,
-            top_k=4,
-            expert_format="mxfp4",
-        ),
-        7,
-    )
+    released = verification_costs(GPT_OSS_20B, 7)
     assert released[0] == 1
     assert 1.45 < released[1] < 1.65
     assert 3.7 < released[7] < 4.7

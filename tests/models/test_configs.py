@@ -74,21 +74,14 @@ def test_experts_that_cannot_be_packed_are_refused(change: dict[str, Any], messa
         DecoderConfig(**{**sizes, "num_experts": 2, "expert_format": "mxfp4", **change})
 
 
-def test_json_that_is_no_configuration_is_refused() -> None:
-    fields = json.loads(DECODER.to_json())
-    without = {name: value for name, value in fields.items() if name != "ff_dim"}
-    for text, message in [
-        ("{", "Config from"),
-        ("[]", "Config from"),
-        (json.dumps(fields | {"width": 3}), "width"),
-        (json.dumps(without), "ff_dim"),
-        (json.dumps(fields | {"clamp": {"height": 1}}), "height"),
-        (json.dumps(fields | {"rope_scaling": 4}), "rope_scaling = 4"),
-        (json.dumps(fields | {"clamp": {"alpha": "x"}}), r"clamp\.alpha = 'x'"),
-        (json.dumps(fields).replace('"rope_base": 10000.0', '"rope_base": 1e400'), "rope_base = inf"),
+def test_json_of_other_parts_is_refused() -> None:
+    for changes, message in [
+        ({"clamp": {"height": 1}}, "height"),
+        ({"rope_scaling": 4}, "rope_scaling = 4"),
+        ({"clamp": {"alpha": "x"}}, r"clamp\.alpha = 'x'"),
     ]:
         with refused(message):
-            DecoderConfig.from_json(text)
+            DecoderConfig.from_json(json.dumps(json.loads(DECODER.to_json()) | changes))
 
 
 def test_the_defaults_of_the_encoder_decoder() -> None:

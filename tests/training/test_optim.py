@@ -56,39 +56,25 @@ def test_decay_and_rates_of_each_kind() -> None:
     assert matrices["lr"] == 0.25, "the factor is of the peak, not of the last rate"
 
 
-def test_adamw_follows_its_formula() -> None:
-    weight = torch.tensor([[1.0, -2.0]])
-    model = nn.Linear(2, 1, bias=False)
-    model.weight.data.copy_(weight)
-    config = TrainingConfig(learning_rate=0.1, weight_decay=0.5, betas=(0.9, 0.99))
-    (adamw,) = build_optimizers(model, config)
-    expected, first, second = weight.double(), torch.zeros(1, 2).double(), torch.zeros(1, 2).double()
-    for step, gradient in enumerate(([3.0, 0.5], [-1.0, 0.25]), start=1):
-        model.weight.grad = torch.tensor([gradient])
-        adamw.step()
-        g = model.weight.grad.double()
-        first, second = 0.9 * first + 0.1 * g, 0.99 * second + 0.01 * g**2
-        expected = expected * (1 - 0.1 * 0.5)
-        expected = expected - 0.1 * (first / (1 - 0.9**step)) / ((second / (1 - 0.99**step)).sqrt() + 1e-8)
-    torch.testing.assert_close(model.weight.data.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_sgd_follows_its_formula() -> None:
-    model = nn.Linear(2, 1)
-    model.weight.data.copy_(torch.tensor([[1.0, -2.0]]))
-    model.bias.data.fill_(3.0)
-    config = TrainingConfig(optimizer="sgd", learning_rate=0.1, momentum=0.5, weight_decay=0.25)
-    (sgd,) = build_optimizers(model, config)
-    matrix, vector = model.weight.data.double().clone(), model.bias.data.double().clone()
-    moving, moving_vector = torch.zeros(1, 2).double(), torch.zeros(1).double()
-    for gradient, bias_gradient in (([3.0, 0.5], 1.0), ([-1.0, 0.25], -2.0), ([0.0, 1.0], 0.5)):
-        model.weight.grad, model.bias.grad = torch.tensor([gradient]), torch.tensor([bias_gradient])
-        sgd.step()
-        moving = 0.5 * moving + torch.tensor([gradient]).double() + 0.25 * matrix
-        moving_vector = 0.5 * moving_vector + bias_gradient
-        matrix, vector = matrix - 0.1 * moving, vector - 0.1 * moving_vector
-    torch.testing.assert_close(model.weight.data.double(), matrix, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(model.bias.data.double(), vector, rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "options"),
+    [("adamw", torch.optim.AdamW, {"betas": (0.9, 0.99)}), ("sgd", torch.optim.SGD, {"momentum": 0.5})],
+)
+def test_it_is_pytorchs_without_decay_of_vectors(optimizer: str, kind: Any, options: dict[str, Any]) -> None:
+    ours, theirs = nn.Linear(2, 1), nn.Linear(2, 1)
+    theirs.load_state_dict(ours.state_dict())
+    config = TrainingConfig(optimizer=optimizer, learning_rate=0.1, weight_decay=0.25, **options)
+    (mine,) = build_optimizers(ours, config)
+    groups = [{"params": [theirs.weight], "weight_decay": 0.25}, {"params": [theirs.bias], "weight_decay": 0.0}]
+    peer = kind(groups, lr=0.1, **options)
+    for _ in range(3):
+        for weight, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            weight.grad = torch.randn(weight.shape)
+            other.grad = weight.grad.clone()
+        mine.step()
+        peer.step()
+    for weight, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-5, atol=1e-6)
 
 
 def test_frozen_weights_stay_out() -> None:
