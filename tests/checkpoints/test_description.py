@@ -10,16 +10,7 @@ import pytest
 import torch
 from random_gpt_oss import GPT_OSS_TINY, SIZES, random_gpt_oss, write_random_gpt_oss
 from safetensors.torch import load_file, save_file
-from transformers import (
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    RobertaConfig,
-    RobertaModel,
-)
+from transformers import AutoModel, AutoModelForCausalLM, BertConfig, GPT2Config, GPTNeoXConfig, RobertaConfig
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.description import describe, describe_gguf
@@ -140,7 +131,8 @@ def test_packed_own_decoders(tmp_path: Path) -> None:
 def test_the_bert_family(tmp_path: Path) -> None:
     form = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     form |= {"intermediate_size": 32}
-    for name, model in (("bert", BertModel(BertConfig(**form))), ("roberta", RobertaModel(RobertaConfig(**form)))):
+    for name, config in (("bert", BertConfig(**form)), ("roberta", RobertaConfig(**form))):
+        model = AutoModel.from_config(config)
         model.save_pretrained(tmp_path / name)
         found = describe(tmp_path / name)
         assert found.family == "BERT"
@@ -211,9 +203,10 @@ def test_narrow_experts_cannot_be_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_parts_are_those_of_the_decoder_whatever_their_names(tied: bool, tmp_path: Path) -> None:
     sizes = {"vocab_size": 50, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
-    neox = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, intermediate_size=64, tie_word_embeddings=tied))
-    gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, n_positions=64, tie_word_embeddings=tied))
-    for model, positions in ((neox, 0), (gpt2, 64)):
+    neox = GPTNeoXConfig(**sizes, intermediate_size=64, tie_word_embeddings=tied)
+    gpt2 = GPT2Config(**sizes, n_positions=64, tie_word_embeddings=tied)
+    for config, positions in ((neox, 0), (gpt2, 64)):
+        model = AutoModelForCausalLM.from_config(config)
         model.save_pretrained(tmp_path / "model")
         file = tmp_path / "model" / "model.safetensors"
         # As older versions of transformers wrote them.

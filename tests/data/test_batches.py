@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -105,34 +107,27 @@ def test_sorted_batches_come_in_no_order_of_length() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with refused("no rows"):
-        pad([], 0)
-    with refused("a row without tokens"):
-        pad([[1], []], 0)
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: pad([], 0), "no rows"),
+        (lambda: pad([[1], []], 0), "a row without tokens"),
+        (lambda: pad([[1, 2]], 0, length=1), "length = 1 for a row of 2"),
+        (lambda: pad(["12"], 0), "the text '12' as a row"),  # type: ignore[list-item]
+        (lambda: TextBatches(["12"], [0], 0), "the text '12' as a row"),  # type: ignore[list-item]
+        (lambda: TextBatches([[1], [2]], [0], 0), "2 texts with 1 labels"),
+        (lambda: TextBatches([], [], 0), "0 texts"),
+        (lambda: TextBatches([[1]], [-1], 0), "the label -1"),
+        (lambda: TextBatches([[]], [0], 0), "a row without tokens"),
+        (lambda: TextBatches([[1]], [0], 0, seed=-1), "seed"),
+        (lambda: TextBatches([[1]], [0], 0)(-1, 1), "step"),
+        (lambda: TextBatches([[1]], [0], 0)(0, 0), "size"),
+        (lambda: in_length_order([1], 0), "size"),
+    ]
+    for call, got in calls:
+        with refused(got, expected="token ids" if "12" in got else None):
+            call()
     for row in ([1.5], ["3"], [2**70], np.array([2.0])):
         with refused("a row with another thing than tokens", expected="whole numbers"):
             pad([[1], row], 0)  # type: ignore[list-item]
-    with refused("length = 1 for a row of 2"):
-        pad([[1, 2]], 0, length=1)
-    with refused("2 texts with 1 labels"):
-        TextBatches([[1], [2]], [0], 0)
-    with refused("0 texts"):
-        TextBatches([], [], 0)
-    with refused("the label -1"):
-        TextBatches([[1]], [-1], 0)
-    with refused("a row without tokens"):
-        TextBatches([[]], [0], 0)
     for label in (0.5, "1", None, 1 << 40, float("nan")):
         with refused(f"the label {label!r}$", expected="whole numbers from 0"):
             TextBatches([[1], [2]], [1, label], 0)  # type: ignore[list-item]
-    for refuse in (lambda: TextBatches(["12"], [0], 0), lambda: pad(["12"], 0)):  # type: ignore[list-item]
-        with refused("the text '12' as a row", expected="token ids"):
-            refuse()
-    with refused("seed"):
-        TextBatches([[1]], [0], 0, seed=-1)
-    with refused("step"):
-        TextBatches([[1]], [0], 0)(-1, 1)
-    with refused("size"):
-        TextBatches([[1]], [0], 0)(0, 0)
-    with refused("size"):
-        in_length_order([1], 0)

@@ -86,13 +86,12 @@ def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_say
 
 def test_bad_input_is_refused() -> None:
     config = LookupConfig(num_values=8, max_facts=4, held_out=0.0)
-    with refused("num_facts = 0"):
-        bag_ceiling(config, 0)
-    with refused("9 distinct values"):
-        bag_ceiling(config, 9)
-    with refused("257 facts with num_keys = 256"):
-        bag_ceiling(LookupConfig(distinct_values=False), 257)
-    with refused("cells = 0"):
-        expected_largest(1, 0)
-    with refused("throws = 1501"):
-        expected_largest(1501, 4)
+    for call, got in [
+        (lambda: bag_ceiling(config, 0), "num_facts = 0"),
+        (lambda: bag_ceiling(config, 9), "9 distinct values"),
+        (lambda: bag_ceiling(LookupConfig(distinct_values=False), 257), "257 facts with num_keys = 256"),
+        (lambda: expected_largest(1, 0), "cells = 0"),
+        (lambda: expected_largest(1501, 4), "throws = 1501"),
+    ]:
+        with refused(got):
+            call()

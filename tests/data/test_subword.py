@@ -182,14 +182,14 @@ def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) ->
 
 def test_wrong_arguments_are_refused(without_type_checks: None) -> None:
     tokenizer = _cached("wordpiece")
-    with refused("type int"):
-        tokenizer.encode(3)  # type: ignore[arg-type]
-    with refused("max_len"):
-        tokenizer.encode("good", max_len=0)
-    with refused("the token 500"):
-        tokenizer.decode([500])
-    with refused("the token -1"):
-        tokenizer.pieces([-1])
+    for call, got in [
+        (lambda: tokenizer.encode(3), "type int"),  # type: ignore[arg-type]
+        (lambda: tokenizer.encode("good", max_len=0), "max_len"),
+        (lambda: tokenizer.decode([500]), "the token 500"),
+        (lambda: tokenizer.pieces([-1]), "the token -1"),
+    ]:
+        with refused(got):
+            call()
 
 
 def test_a_tokenizer_without_padding_or_cls_says_so(tmp_path: Path) -> None:

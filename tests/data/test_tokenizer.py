@@ -149,21 +149,18 @@ def test_damaged_json_is_refused(text: str, message: str) -> None:
 
 
 def test_wrong_arguments_are_refused(tokenizer: WordTokenizer) -> None:
-    with refused("type float"):
-        tokenizer.encode(float("nan"))  # type: ignore[arg-type]
-    with refused("type bytes"):
-        tokenizer.encode(b"good")  # type: ignore[arg-type]
-    with refused("max_len"):
-        tokenizer.encode("good", max_len=0)
-    with refused(expected="at least 4"):
-        WordTokenizer.from_texts(SENTENCES, vocab_size=3)
-    with refused("without a word"):
-        WordTokenizer.from_texts(["", " "])
-    with refused("one text"):
-        WordTokenizer.from_texts("one text")
-    for token in (-1, tokenizer.vocab_size):
-        with refused(f"the token {token}"):
-            tokenizer.decode([token])
+    for call, message in [
+        (lambda: tokenizer.encode(float("nan")), "type float"),  # type: ignore[arg-type]
+        (lambda: tokenizer.encode(b"good"), "type bytes"),  # type: ignore[arg-type]
+        (lambda: tokenizer.encode("good", max_len=0), "max_len"),
+        (lambda: WordTokenizer.from_texts(SENTENCES, vocab_size=3), "at least 4"),
+        (lambda: WordTokenizer.from_texts(["", " "]), "without a word"),
+        (lambda: WordTokenizer.from_texts("one text"), "one text"),
+        (lambda: tokenizer.decode([-1]), "the token -1"),
+        (lambda: tokenizer.decode([tokenizer.vocab_size]), f"the token {tokenizer.vocab_size}"),
+    ]:
+        with refused(anywhere=message):
+            call()
 
 
 def test_json_is_plain_and_the_same_on_every_machine(tokenizer: WordTokenizer) -> None:
