@@ -146,10 +146,7 @@ def test_two_letters_of_text_are_one_hot(tmp_path: Path) -> None:
             {"examples": [{"input": "A", "output": [1]}, {"input": "B", "output": [[1, 2]]}]},
             ["for the input 'B'", "1 for each letter"],
         ),
-        (
-            {"examples": [{"input": "A", "output": [1]}, {"input": "A", "output": [-1]}]},
-            ["'A' twice"],
-        ),
+        ({"examples": [{"input": "A", "output": [1]}, {"input": "A", "output": [-1]}]}, ["'A' twice"]),
         ({"examples": [{"input": "A" * 3000, "output": [1] * 3000}]}, ["2 letters at 3000 positions"]),
     ],
     ids=str,

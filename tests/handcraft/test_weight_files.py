@@ -187,10 +187,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ('{"Km": [], "Qm": [[1]], "Vm": [[1]]}', ["Km with rows of [] numbers"]),
         ('{"Km": 7, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
         ('{"Km": {"a": 1}, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
-        (
-            '{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}',
-            ["Km of shape [2, 1], Qm", "input_dim + pos_dim"],
-        ),
+        ('{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}', ["Km of shape [2, 1], Qm", "input_dim + pos_dim"]),
         ('{"Km": [[1]], "Qm"', ["invalid JSON", "line 1, column"]),
         ('{"Km": [[1]], \n"Qm": [[0x10]]}', ["invalid JSON", "line 2, column"]),
         ("{'Km': [[1]]}", ["invalid JSON"]),

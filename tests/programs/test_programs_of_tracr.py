@@ -37,18 +37,8 @@ def shares(*wholes: int) -> list[Fraction]:
 PARENTHESES, NUMBERS = "abc()", (1, 2, 3)
 CASES: dict[str, Case] = {
     "frac_prevs_1": (lib.share_so_far(tokens == "l"), "helo", 5, [("hello", shares(0, 0, 1, 2, 2))]),
-    "frac_prevs_2": (
-        lib.share_so_far(tokens == "("),
-        PARENTHESES,
-        10,
-        [("a()b(c))", shares(0, 1, 1, 1, 2, 2, 2, 2))],
-    ),
-    "frac_prevs_3": (
-        lib.share_so_far(tokens == ")"),
-        PARENTHESES,
-        10,
-        [("a()b(c))", shares(0, 0, 1, 1, 1, 1, 2, 3))],
-    ),
+    "frac_prevs_2": (lib.share_so_far(tokens == "("), PARENTHESES, 10, [("a()b(c))", shares(0, 1, 1, 1, 2, 2, 2, 2))]),
+    "frac_prevs_3": (lib.share_so_far(tokens == ")"), PARENTHESES, 10, [("a()b(c))", shares(0, 0, 1, 1, 1, 1, 2, 3))]),
     "shift_by_one": (lib.shift(tokens, 1), "abcd", 5, [("abcd", [None, "a", "b", "c"])]),
     "shift_by_two": (lib.shift(tokens, 2), "abcd", 5, [("abcd", [None, None, "a", "b"])]),
     "detect_pattern_a": (lib.detect(tokens, "a"), "abcd", 5, [("bacd", [False, True, False, False])]),
@@ -62,20 +52,10 @@ CASES: dict[str, Case] = {
             ("aaaa", [None, False, False, False]),
         ],
     ),
-    "detect_pattern_abc": (
-        lib.detect(tokens, "abc"),
-        "abc",
-        6,
-        [("abcabc", [None, None, True, False, False, True])],
-    ),
+    "detect_pattern_abc": (lib.detect(tokens, "abc"), "abc", 6, [("abcabc", [None, None, True, False, False, True])]),
     "reverse": (lib.reverse(), "abcd", 5, [(text, list(text[::-1])) for text in ("abcd", "abc", "ad", "c")]),
     "length": (lib.length, "abcd", 3, [(text, [len(text)] * len(text)) for text in ("abc", "ad", "c")]),
-    "pair_balance": (
-        lib.pair_balance("(", ")"),
-        PARENTHESES,
-        10,
-        [("a()b(c))", shares(0, 1, 0, 0, 1, 1, 0, -1))],
-    ),
+    "pair_balance": (lib.pair_balance("(", ")"), PARENTHESES, 10, [("a()b(c))", shares(0, 1, 0, 0, 1, 1, 0, -1))]),
     "shuffle_dyck2": (
         lib.shuffle_dyck(["()", "{}"]),
         "(){}",
@@ -91,21 +71,11 @@ CASES: dict[str, Case] = {
     "hist": (lib.histogram(), "abcd", 5, [("abac", [2, 1, 2, 1])]),
     "sort_unique_1": (lib.sort_unique(tokens, tokens), (1, 2, 3, 4), 5, [([2, 4, 3, 1], [1, 2, 3, 4])]),
     "sort_unique_2": (lib.sort_unique(tokens, 1 - indices), "abcd", 5, [("abcd", list("dcba"))]),
-    "sort_1, sort_3": (
-        lib.sort(),
-        (1, 2, 3, 4),
-        5,
-        [([2, 4, 3, 1], [1, 2, 3, 4]), ([2, 4, 1, 2], [1, 2, 2, 4])],
-    ),
+    "sort_1, sort_3": (lib.sort(), (1, 2, 3, 4), 5, [([2, 4, 3, 1], [1, 2, 3, 4]), ([2, 4, 1, 2], [1, 2, 2, 4])]),
     "sort_2": (lib.sort(tokens, 1 - indices), "abcd", 5, [("abcd", list("dcba"))]),
     "sort_freq": (lib.sort_by_frequency(), (1, 2, 3, 4), 5, [([2, 4, 2, 1], [2, 2, 4, 1])]),
     "make_count_less_freq": (lib.count_less_frequent(2), "abcd", 6, [("aaabbc", [3] * 6), ("aacbbc", [6] * 6)]),
-    "make_count": (
-        lib.count(tokens, "a"),
-        "abc",
-        8,
-        [("aaabbc", [3] * 6), ("cabc", [1] * 4), ("bbc", [0] * 3)],
-    ),
+    "make_count": (lib.count(tokens, "a"), "abc", 8, [("aaabbc", [3] * 6), ("cabc", [1] * 4), ("bbc", [0] * 3)]),
     "make_nary_sequencemap_1": (
         elementwise(lambda x, y, z: x + y - z, tokens, tokens, indices),
         NUMBERS,

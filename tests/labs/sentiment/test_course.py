@@ -62,13 +62,7 @@ def test_layer_norm_divides_by_the_unbiased_deviation(values: list[float]) -> No
     seed=st.integers(0, 99),
 )
 def test_attention_is_the_courses_formula_with_any_mask(
-    heads: int | None,
-    queries: int,
-    keys: int,
-    mask_axes: set[int],
-    leading: int,
-    as_numbers: bool,
-    seed: int,
+    heads: int | None, queries: int, keys: int, mask_axes: set[int], leading: int, as_numbers: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
     lead = (2,) if heads is None else (2, heads)
