@@ -247,17 +247,16 @@ def _weights(shapes: dict[str, list[int]]) -> str:
 @contextmanager
 def _unchanged() -> Iterator[None]:
     """Put random states and settings back, and keep what is printed to itself."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - an answer may use it
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - an answer may use it
     grad, dtype, threads = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)  # cases are small: a second thread costs more than it gains
     try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
         if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call imports PyTorch's compiler

@@ -64,7 +64,6 @@ def grade_file(path: Path, seed: int | None = None, recorded: str = RECORDED) ->
     """A row for each exercise of the lab that a notebook is of, one for an answer, or one for what cannot be read.
 
     Args:
-        path: The notebook, or the answer.
         seed: The variant that was to be solved; None: the one that the notebook was made for.
         recorded: The status of exercises that are not judged anew.
     """
@@ -300,7 +299,6 @@ def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = Fals
 
 
 def _nbgrader(root: Path, *arguments: str) -> str:
-    """Run a command of nbgrader, and return what it reports."""
     command = [sys.executable, "-m", "nbgrader", *arguments]
     # nbgrader calls alembic by name, which an environment that is not activated has beside its interpreter alone.
     environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}

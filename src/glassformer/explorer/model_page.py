@@ -36,7 +36,6 @@ class ModelPage:
     """The result of :func:`glassformer.explore`. As the last line of a notebook's cell it shows the page.
 
     Args:
-        backend: Answers the calls.
         state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
     """
 
@@ -98,7 +97,6 @@ class ModelPage:
 
         Args:
             port: The port, or else the next free one.
-            browser: Whether to open it.
         """
         server = import_extra("server")
         listener = server.listen(port)

@@ -162,7 +162,6 @@ def changed(state: State, values: Mapping[str, object]) -> State:
     """A state with some fields set from Python.
 
     Args:
-        state: The other fields.
         values: By name in Python or in an address. ``versus`` may be a pair (layer, head), the numbers of ``cells``
             may be numbers; NumPy's numbers and arrays are taken as Python's.
     """

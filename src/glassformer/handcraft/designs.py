@@ -42,10 +42,7 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
     """The weights of a head that does what ``description`` says, to within ``largest_error``, on every sequence.
 
     Tokens and positions are one-hot. If the description mentions no position, the head has none and takes sequences of
-    any length. The sharpness is the smallest integer that gives ``largest_error``.
-
-    Args:
-        largest_error: The largest allowed error of any output, in the units of the values.
+    any length. The sharpness is the smallest integer that gives ``largest_error``, in the units of the values.
     """
     require_above_zero(largest_error=largest_error)
     sharpness, space = needed_sharpness(description, largest_error), description.space

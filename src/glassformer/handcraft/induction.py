@@ -131,7 +131,6 @@ def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confide
     Tokens are the letters in their order, the start token last.
 
     Args:
-        letters: The alphabet.
         max_len: The longest text, in letters.
         margin: By which the wanted key's score is ahead.
         confidence: By which the wanted logit is ahead.

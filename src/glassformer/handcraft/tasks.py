@@ -115,8 +115,7 @@ class Task:
         if self.examples is not None or (longest == self.space.max_len and self.count <= min(size, KEPT_CASES)):
             yield self.all_cases
             return
-        for block in self.space.blocks(size, longest):
-            yield self.cases(block)
+        yield from map(self.cases, self.space.blocks(size, longest))
 
     def cases(self, block: Block) -> Cases:
         """The sequences of ``block`` with their targets."""

@@ -218,7 +218,6 @@ class _Tally:
     missed: float = 0.0
 
     def add(self, cases: Cases) -> None:
-        """Run the sequences of ``cases``."""
         block, counted, target = cases[:3]
         with torch.inference_mode():
             inputs = torch.from_numpy(cases.inputs).to(self.matrices["Km"].dtype)

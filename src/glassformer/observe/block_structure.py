@@ -84,7 +84,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 def _steps(module: nn.Module, at: str) -> Iterator[str]:
     """The names of the submodules that a forward pass calls, and ``+`` for additions, in their order."""
-    tree = _forward(type(module))
+    tree = _function(type(module).forward)
     if tree is not None:
         yield from _Walk(module, at).visit_all(tree.body)
 
@@ -166,7 +166,7 @@ class _Walk:
 
 def _after_interface(module: nn.Module) -> str | None:
     """The submodule with a matrix, its own or a wrapped one, that runs right after the attention function."""
-    tree = _forward(type(module))
+    tree = _function(type(module).forward)
     nodes = ast.walk(tree) if tree is not None else ()
     calls = [node for node in nodes if isinstance(node, ast.Call) and "attention_interface" in ast.unparse(node.func)]
     if tree is None or not calls:
@@ -188,7 +188,3 @@ def _function(function: Any) -> ast.FunctionDef | None:
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
     return tree if isinstance(tree, ast.FunctionDef) else None
-
-
-def _forward(kind: Any) -> ast.FunctionDef | None:
-    return _function(kind.forward)

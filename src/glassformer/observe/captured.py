@@ -15,26 +15,19 @@ from glassformer.layers.attention import Attended
 
 AXES = MappingProxyType(
     {
-        "weights": ("batch", "head", "query", "key"),
-        "scores": ("batch", "head", "query", "key"),
+        **dict.fromkeys(("weights", "scores"), ("batch", "head", "query", "key")),
         "sinks": ("batch", "head", "query"),
         "q": ("batch", "head", "query", "dim"),
-        "k": ("batch", "head", "key", "dim"),
-        "v": ("batch", "head", "key", "dim"),
-        "embedding": ("batch", "query", "dim"),
-        "residual_before": ("batch", "query", "dim"),
-        "residual_between": ("batch", "query", "dim"),
-        "residual": ("batch", "query", "dim"),
+        **dict.fromkeys(("k", "v"), ("batch", "head", "key", "dim")),
+        **dict.fromkeys(("embedding", "residual_before", "residual_between", "residual"), ("batch", "query", "dim")),
         "attention": ("batch", "query", "dim"),
         "heads": ("batch", "head", "query", "dim"),
-        "attention_input": ("batch", "query", "dim"),
-        "ffn_input": ("batch", "query", "dim"),
+        **dict.fromkeys(("attention_input", "ffn_input"), ("batch", "query", "dim")),
         "neurons": ("batch", "query", "neuron"),
         "ffn": ("batch", "query", "dim"),
         "logits": ("batch", "query", "class"),
         "router": ("batch", "query", "expert"),
-        "choices": ("batch", "query", "choice"),
-        "shares": ("batch", "query", "choice"),
+        **dict.fromkeys(("choices", "shares"), ("batch", "query", "choice")),
         "experts": ("batch", "query", "choice", "dim"),
     }
 )
@@ -53,7 +46,6 @@ class Record:
         values: Attention weights and scores are in float32 or wider.
         heads: The heads on the head axis; key-value heads for ``k`` and ``v``.
         queries: The positions on the query axis, counted from the start of the text.
-        keys: The positions on the key axis.
         length: The positions of the text by then; of ``k`` and ``v`` in cross-attention those of the memory.
         source: Whether the queries are positions of an encoder-decoder's source.
         cross: Whether the keys are positions of another text than the queries.

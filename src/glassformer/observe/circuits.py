@@ -101,8 +101,6 @@ def qk_circuit(model: Any, layer: int, head: int, *, distance: int = 0) -> Circu
 
     Args:
         model: A pre-norm decoder, as for :func:`~glassformer.observe.lens.logit_lens`.
-        layer: Index of the block.
-        head: A query head.
         distance: From the key to the query, for a model with rotary positions.
     """
     return _Reader(model).qk(layer, head, distance)
@@ -147,8 +145,7 @@ def composition_scores(model: Any, *, distance: int = 0, samples: int = 50, seed
     Args:
         model: As for :func:`qk_circuit`.
         distance: As there, of the receivers' queries and keys.
-        samples: Random pairs for the baseline.
-        seed: Of these.
+        samples: Random pairs for the baseline, drawn with ``seed``.
     """
     require_positive(samples=samples)
     reader = _Reader(model)

@@ -147,7 +147,6 @@ class Faithfulness:
     Args:
         layers: The layers of the first axis of ``weights``.
         keys: The positions on all axes called key.
-        weights: The attention of each head to each key.
         effects: The metric less that with the key removed, in each head alone, or in all heads at once: then layer and
             head are axes of length 1.
         gradients: Gradient of the metric times input, of the embedding of each key.

@@ -180,13 +180,8 @@ def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) ->
         run: A capture of a run of the same model.
         over: ``"position"``: over the texts, for each position its own; the run has texts of the length that is edited.
             ``"all"``, or None: over the texts and positions of all calls. Many real models have values at the first
-            position that are hundreds of times as large as others; where they would make most of the mean, None is
-            refused.
+            position that are hundreds of times as large as others; None is refused where it is more than 10 times.
         where: See :class:`Edit`.
-
-    Raises:
-        InputError: While the model runs: the run lacks the place; or a mean over all positions that is not said to be
-            one and in which the first position is more than 10 times as large as the others.
     """
     _check_run("a mean", site, run)
     require(over in (None, *get_args(Over)), f"over = {over!r}", "'position' or 'all'", "Choose one of these.")

@@ -75,7 +75,11 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
     first, last = seen_keys(inputs, queries)
     wide = torch.promote_types(inputs.q.dtype, torch.float32)
     if inputs.rewrites:
-        return _rewritten_rows(inputs, heads, queries, first, last)
+        scores, weights = (each[:, :, list(queries), first:last] for each in matrices(inputs, heads))
+        sinks = None
+        if inputs.sinks is not None:  # of the softmax, before weights are rewritten
+            sinks = torch.sigmoid(inputs.sinks[list(heads)].to(scores.dtype)[:, None] - scores.logsumexp(-1))
+        return Rows(first, weights, scores, sinks)
     shape = (inputs.q.shape[0], len(heads), len(queries), last - first)
     kept: dict[str, Tensor] = {}
 
@@ -108,14 +112,6 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
     if "sinks" in what and inputs.sinks is None:
         kept["sinks"] = torch.zeros(shape[:3], dtype=wide, device=inputs.q.device)
     return Rows(first, **kept)
-
-
-def _rewritten_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], first: int, last: int) -> Rows:
-    scores, weights = (each[:, :, list(queries), first:last] for each in matrices(inputs, heads))
-    sinks = None
-    if inputs.sinks is not None:  # of the softmax, before weights are rewritten
-        sinks = torch.sigmoid(inputs.sinks[list(heads)].to(scores.dtype)[:, None] - scores.logsumexp(-1))
-    return Rows(first, weights, scores, sinks)
 
 
 def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) -> tuple[Tensor, bool, int]:

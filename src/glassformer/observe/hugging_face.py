@@ -123,9 +123,8 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
     for name, module in modules.items():
         inner = name in heads_of and any(f"{name}.{each}" in heads_of for each, _ in module.named_children())
-        wrapped = (
-            "head" in name or "embed" in name or "decoder" in name
-        )  # any module: a classifier's may read positions
+        # Any module: a classifier's may read positions.
+        wrapped = "head" in name or "embed" in name or "decoder" in name
         if blocks and name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear)):
             yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
 

@@ -95,11 +95,7 @@ class Exchange:
 def exchange_in_program(model: CompiledProgram, name: str, tokens: Tokens, source: Tokens) -> Exchange:
     """The pairs on which exchanging a variable changes a value of the program, with the values that it then has.
 
-    Args:
-        model: A compiled program.
-        name: A variable of the program.
-        tokens: Sequences of one length.
-        source: As many sequences of the same length.
+    ``tokens`` and ``source`` are equally many sequences, all of one length.
     """
     allowed, parts = model.allowed_error, _parts(model, name)
     require(len(parts) > 0, f"name = {name!r}", f"one of {', '.join(places(model)) or 'none'}", "Use places(model).")

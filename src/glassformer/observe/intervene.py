@@ -208,14 +208,13 @@ class _Attachment:
         self._attention: HookPoint | None = None
 
     def attach(self, plans: Sequence[_Plan]) -> None:
-        """Hook the plans into the model."""
         blocks = {point.block: point for point in self._points if point.block is not None}
         for block, point in blocks.items():
             self._insert(block, "input", partial(self._enter_block, point), 0)
         attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
         for point in {point: None for plan in attend for point in plan.points}:
             self._insert(point.module, "input", partial(self._enter_attention, point), 0)
-            self._insert(point.module, "output", self._leave_attention, 4)
+            self._insert(point.module, "output", lambda *_: setattr(self, "_attention", None), 4)
         # Also without edits of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attend)
         self._attached.enter_context(hugging_face.editing(edit) if self._foreign and attend else editing(edit))
@@ -240,7 +239,6 @@ class _Attachment:
             self._insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
 
     def _insert(self, module: nn.Module, where: str, change: Change, order: int = 3) -> None:
-        """Let ``change`` replace what ``module`` reads or gives."""
         self._attached.callback(insert(module, where, change, order, self.scope))
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
@@ -262,23 +260,13 @@ class _Attachment:
             self._enter_block(point, values, given)
         self._attention = point
 
-    def _leave_attention(self, values: Tensor, given: tuple[Any, ...]) -> None:
-        self._attention = None
-
     def _rows(
-        self,
-        plan: _Plan,
-        length: int,
-        start: int | None = None,
-        cached: bool | None = None,
-        kept: Sequence[int] | None = None,
+        self, plan: _Plan, length: int, kept: Sequence[int] | None = None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The chosen queries of a call of ``length`` positions: from its first one, and from the text's start."""
-        start = self._start if start is None else start
-        cached = self._cache is not None if cached is None else cached
-        rows, positions = rows_of(plan.edit.queries, start, length, cached, kept=kept)
-        plan.length = start + length
-        plan.note("queries", start + length, positions)
+        rows, positions = rows_of(plan.edit.queries, self._start, length, self._cache is not None, kept=kept)
+        plan.length = self._start + length
+        plan.note("queries", plan.length, positions)
         return rows, positions
 
     def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: Given) -> Tensor:
@@ -286,7 +274,8 @@ class _Attachment:
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             return self._stream(plan, point, values[:, None], given)[:, 0]
         if values.dim() == 2 and plan.edit.site == "logits":
-            rows, names = self._rows(plan, 1, 0, False)
+            self._start, self._cache = 0, None
+            rows, names = self._rows(plan, 1)
             return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
         if values.dim() == 2:  # one text of a single head
             return self._stream(plan, point, values[None], given)[0]

@@ -81,9 +81,6 @@ def logit_lens(
         targets: The token of each text, or one for all, of which alone logit, probability and rank are kept: logits of
             all tokens at all stages and positions take ``stage * batch * query * vocab`` numbers.
 
-    Raises:
-        InputError: A model of another kind; ``queries`` of a classifier; a target that does not exist.
-
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
     model = network_of(model)
@@ -102,24 +99,22 @@ def logit_lens(
     count, length = streams[0].shape[:2]
     at_once = 1 if alone or shares is not None else max(1, _LOGITS_AT_ONCE // (count * length * readout.width()))
     at_once = len(streams) if targets is None and not alone and shares is None else at_once
-    found: list[Tensor] = []
-    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    found: list[tuple[Tensor, ...]] = []
     with evaluating(model):
         for start in range(0, len(streams), at_once):
             some = torch.cat(streams[start : start + at_once])
             logits = readout.logits(some, shares).unflatten(0, (-1, count))
             logits = logits[:, :, list(select("queries", queries, length))] if some_of else logits
             if targets is None:
-                found.append(logits)
+                found.append((logits,))
                 continue
             chosen = _classes("targets", targets, count, logits.shape[-1]).to(logits.device)
             own = logits.gather(3, chosen.view(1, -1, 1, 1).expand(*logits.shape[:3], 1))
             wide = torch.promote_types(logits.dtype, torch.float32)
             shares_of = (own.to(wide) - logits.to(wide).logsumexp(3, keepdim=True)).exp()
-            kept.append((own[..., 0], shares_of[..., 0], (logits > own).sum(3)))
-    if targets is None:
-        return torch.cat(found)
-    return TargetLens(*(torch.cat(each) for each in zip(*kept, strict=True)))
+            found.append((own[..., 0], shares_of[..., 0], (logits > own).sum(3)))
+    whole = [torch.cat(each) for each in zip(*found, strict=True)]
+    return whole[0] if targets is None else TargetLens(*whole)
 
 
 _LOGITS_AT_ONCE = 1 << 24
@@ -165,7 +160,6 @@ def direct_logits(
 
     Args:
         model: As for :func:`logit_lens`, with blocks that normalise their input (pre-norm).
-        tokens: As there.
         targets: The class of each text, or one for all.
         others: Split the difference from the logit of these instead.
         query: The position, of all texts; ignored for a classifier.
@@ -271,9 +265,7 @@ class Readout:
     """What turns the last residual stream into logits: ``output(pool(norm(stream)))``.
 
     Args:
-        model: The model.
         norm: The final norm, if there is one.
-        output: The projection.
         points: Those of the stack whose stream is read.
     """
 

@@ -37,7 +37,6 @@ def linear_map(
 
     Args:
         module: Takes ``[batch, position, width]``.
-        width: Its inputs.
         rows: The outputs that are wanted; all when None.
         like: Vectors of the kind that the module reads, of any shape [..., width]; random ones when None.
     """

@@ -85,15 +85,11 @@ class Runner:
         found = {point.layer: point for point in there if point.cross == cross}
         require(len(found) > 0, f"{site} of {type(self.model).__name__}", "a site that it has", "Choose another site.")
         if not self._fits:
-            self._require_blocks()
+            require_every_layer(self.model, [point.layer for point in self.blocks])
+            # Stacks may share an embedding.
+            require_one_place(self.model, [point for point in self.points if point.role not in ("embedding", "logits")])
+            self._fits = True
         return found
-
-    def _require_blocks(self) -> None:
-        """Refuse layers that are missing among the blocks, and modules of several layers."""
-        require_every_layer(self.model, [point.layer for point in self.blocks])
-        # Stacks may share an embedding.
-        require_one_place(self.model, [point for point in self.points if point.role not in ("embedding", "logits")])
-        self._fits = True
 
     def first_needed(self, texts: Mapping[str, Tensor]) -> int:
         """The first position that must be computed for these texts, if the earlier keys and values are known."""
@@ -115,7 +111,6 @@ class Runner:
 
         Args:
             texts: As given to the model.
-            copies: How often they are repeated.
             start: The first position to compute.
             before: Keys and values of each layer, of which those before ``start`` are used.
         """
@@ -297,7 +292,6 @@ def logits_at(
     Args:
         head: The module that computes logits; of other positions it computes none.
         positions: From the length of its input to positions in it.
-        run: Runs the model.
         whole: Whether the head must read all positions, as hooks may name them; edits of its output do.
         ends: Whether the run may end with the head, as nothing changes the logits after it.
     """

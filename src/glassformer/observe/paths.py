@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -69,14 +69,10 @@ def path_patch(
     counts; what follows the receivers is computed anew. The final norm of ``"logits"`` is computed with the new stream.
 
     Args:
-        model: A pre-norm decoder of glassformer or of ``transformers``; others as for
+        model: A pre-norm decoder of glassformer or of ``transformers``; arguments that are not listed here are as for
             :func:`~glassformer.observe.sweep.patch_sweep`.
-        clean: See there.
-        corrupted: See there.
-        metric: See there.
         sender: In an earlier layer than the receivers.
         receiver: A head's queries, keys or values; or the logits.
-        logits: See there.
 
     Raises:
         InputError: As there; a sender that is not before a receiver; a model with post-norm or parallel blocks; one
@@ -229,20 +225,16 @@ class _Paths:
         def done(values: Tensor, _: Any) -> None:
             raise _Read
 
-        with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
-            remove = insert(point.module, "output", done, 9, here)
-            try:
-                options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
-                runner.resumed(self._texts, layer, "residual_before", stream, **options)
-            finally:
-                remove()
+        with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen, ExitStack() as own:
+            own.callback(insert(point.module, "output", done, 9, here))
+            options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
+            runner.resumed(self._texts, layer, "residual_before", stream, **options)
         return seen.last(reads)[point.name][:, list(heads)]
 
     def _stream(self, stage: str, layer: int) -> Tensor:
         return self._theirs.last(stage)[self._runner.blocks[layer].name]
 
     def sweep(self, values: Tensor, axes: Any, layers: tuple[int, ...]) -> Sweep:
-        """The values as a sweep."""
         best, worst = (float(each.double().mean()) for each in (self._best, self._worst))
         return Sweep(values, axes, layers, best, worst)
 

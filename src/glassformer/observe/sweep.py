@@ -131,10 +131,6 @@ def patch_sweep(
         progress: Show a bar. Ctrl-C ends the sweep; places that are not reached are NaN.
         part: Of an encoder-decoder: "decoder" (when None), "encoder", or "cross", the decoder's cross-attention.
 
-    Raises:
-        InputError: Texts of different shapes, an unknown site, axis, layer or part, or a metric that gives NaN or
-            another shape.
-
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation patching).
     """
     model = network_of(model)
@@ -415,7 +411,6 @@ def _batches(
 
 
 def _kinds(site: Site | Inner) -> tuple[str, ...]:
-    """What must be captured of a site."""
     return ("choices", "shares", "experts") if site == "experts" else (site,)
 
 

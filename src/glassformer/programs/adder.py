@@ -121,7 +121,6 @@ class AdderCertificate:
 
     Attributes:
         holds: Whether the bound proves it.
-        num_pairs: How many pairs there are.
         num_cases: Cases of the induction step: digits of two places and the carry into the lower.
         num_parameters: Numbers in the weights, zeros among them.
         leak: The largest weight of all unwanted keys together, and of wanted ones' differences from their share.

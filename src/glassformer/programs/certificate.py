@@ -124,7 +124,6 @@ def verify_program(
         model: From :func:`~glassformer.programs.compiler.compile_program`, in any dtype; its weights may have been
             changed.
         tolerance: The largest error of an output that is read as a number.
-        limit: Most sequences to run.
         seconds: Time after which the verdict is undecided, if there is none before. A step in progress is not
             interrupted.
 

@@ -40,7 +40,6 @@ class Batch:
 
     Args:
         sequences: Indices into the vocabulary.
-        vocabulary: All tokens.
         causal: Let selectors choose only keys up to the query's own position.
         given: Variables that have these values instead of those that they are computed to have.
 

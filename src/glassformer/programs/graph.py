@@ -14,7 +14,6 @@ class Node:
     """A part of a program.
 
     Attributes:
-        part: A variable or a selector.
         sources: Places in the list of the parts that it reads.
     """
 

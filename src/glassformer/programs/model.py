@@ -43,7 +43,6 @@ class CompiledProgram(nn.Module):
 
     Attributes:
         program: The program; None for a model read from a file.
-        name: Its name.
         domains: Its vocabulary, greatest length and direction.
         coordinates: What each coordinate of the residual stream holds, and when.
         heads: For each layer, what each head selects.

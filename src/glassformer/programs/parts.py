@@ -18,10 +18,8 @@ class StreamVariable:
     """A variable in the residual stream.
 
     Attributes:
-        name: Its name in the program.
         born: The time from which it is there; see :class:`~glassformer.programs.model.Coordinate`.
         read: The time of its last reader.
-        coordinates: Those that hold it.
     """
 
     name: str

@@ -184,7 +184,6 @@ def _tensor(name: str, rows: list[float] | list[list[float]]) -> Float64[Tensor,
 
 
 def _plain(value: Value) -> Any:
-    """A value as JSON."""
     if value is None or type(value) in (bool, str):
         return value
     known = type(value) in (int, float, Fraction, tuple)

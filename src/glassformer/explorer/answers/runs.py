@@ -30,8 +30,7 @@ class SizedCache:
     def get(self, name: Hashable) -> Any | None:
         """The value of this name, which becomes the most recently used; None if it is not in the cache."""
         with self._lock:
-            entry = self._entries.get(name)
-            return None if entry is None else entry[0]
+            return self._entries.get(name, (None, 0))[0]
 
     def put(self, name: Hashable, value: Any, size: int) -> None:
         """Add a value, or replace the one of this name."""

@@ -78,7 +78,6 @@ class Codec:
         word: The name of a single token.
         joins: Functions that may give the text of tokens passed from Python, to be tried in turn; the last includes
             special tokens.
-        sample: The default text.
         data: The same as data; see :class:`~glassformer.explorer.loading.loaded_model.LoadedDecoder`.
     """
 
@@ -100,7 +99,6 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
     Args:
         tokenizer: Ours, one of transformers or that of a released model. None: the text is token numbers, or bytes if
             the vocabulary has 256 tokens and ``text`` is not numbers.
-        vocab_size: Size of the model's vocabulary.
         longest: Largest number of tokens that the model reads.
         text: The initial text or tokens, if any.
         cuts: Whether our tokenizers cut a longer text, as for a classifier; otherwise it is refused.
@@ -201,13 +199,7 @@ def tokens_in(text: Any) -> list[int] | None:
 
 
 def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str:
-    """A text that encodes to exactly these tokens, from the first of ``joins`` that gives one.
-
-    Args:
-        tokens: At least one; all in the vocabulary.
-        encode: The tokens of a text.
-        joins: Functions that give the text of tokens.
-    """
+    """A text that encodes to exactly these tokens, from the first of ``joins`` that gives one."""
     require(len(tokens) > 0, "no tokens", "at least one", "Pass text=[1, 2, 3].")
     asked = one_line(str(list(tokens)), _LONGEST_LIST)
     got = f"the tokens {asked}, which have no text"

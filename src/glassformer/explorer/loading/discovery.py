@@ -94,7 +94,6 @@ def find_models(directory: Path, taken: Set[str] = frozenset(), apart: Path | No
 
     Args:
         directory: Where to look, a few levels deep; links are not followed.
-        taken: Names of other models.
         apart: A directory or file to leave out, with all that it contains.
     """
     left_out = None if apart is None else apart.resolve()

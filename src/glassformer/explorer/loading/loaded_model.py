@@ -120,7 +120,6 @@ class LoadedEncoderDecoder:
         source_tokens: The encoder's input for some units, in the given order: ``[1, place]`` or ``[1, place, field]``.
         target: The decoder's initial tokens for a text, which may be empty: ``[1, position]``, at least one.
         word: The name of a token of the target.
-        max_new_tokens: Largest number of tokens to generate.
         end: The token that ends generation; None: ``max_new_tokens`` are generated.
         codec: As of a :class:`LoadedDecoder`.
     """

@@ -138,7 +138,6 @@ def load_exact(build: Callable[[], Model], directory: Path) -> Model:
 
     Args:
         build: Makes the model. It is first made on the device "meta", and in memory only if its tensors fit.
-        directory: Holds safetensors.
     """
     with torch.device("meta"):
         model = build()

@@ -47,7 +47,6 @@ def save_all(backend: Answering, folder: Path) -> Iterator[str]:
     """Write a page for each bundled model, and an index of them, into one directory, for any host of static files.
 
     Args:
-        backend: Where the models are.
         folder: The directory, which appears when all is written; there is none yet.
 
     Yields:
