@@ -63,10 +63,6 @@ def _normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.
     return torch.randn(shape, generator=generator, dtype=dtype)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
-    return F.rms_norm(x, weight.shape, weight, eps)
-
-
 def _rms_norm_cases(generator: torch.Generator) -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
         yield torch.tensor([[1.0, 7.0]], dtype=dtype), torch.tensor([1.0, 2.0], dtype=dtype)
@@ -385,7 +381,7 @@ _GENERATION = ("seed of the model", "input", "gen_length", "greedy")
 
 EXERCISES: tuple[Exercise | Verdict, ...] = (
     Verdict("coefficients", _judge),
-    Exercise("rms-norm", _rms_norm, _rms_norm_cases),
+    Exercise("rms-norm", lambda x, weight, eps=1e-5: F.rms_norm(x, weight.shape, weight, eps), _rms_norm_cases),
     Exercise("swiglu", lab.SwiGLUFeedForward, _feed_forward_cases, run=build),
     Exercise("rotation", lab.RotaryPositionalEmbedding, _rotation_cases, run=_rotate, same_dtype=True),
     Exercise("mask", _mask, _mask_cases, gradients=False),

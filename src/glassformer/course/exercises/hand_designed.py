@@ -134,10 +134,6 @@ def judge_head(task: Task, data: Any) -> Judgement:
     return Judgement(False, "\n".join(lines), failure.sequence)
 
 
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    return torch.softmax(torch.from_numpy(scores), dim=-1).numpy()
-
-
 def _softmax_cases(generator: torch.Generator) -> Iterator[Case]:
     yield (np.array([0.0, 0.0]),)
     yield (np.array([0.0, math.log(3)]),)
@@ -146,12 +142,6 @@ def _softmax_cases(generator: torch.Generator) -> Iterator[Case]:
         yield (torch.randn(shape, generator=generator, dtype=torch.float64).numpy(),)
     yield (np.array([1000.0, 999.0, -1000.0]),)
     yield (np.array([[1000.0, 999.0], [-1000.0, -1001.0]]),)
-
-
-def _attention(
-    x: np.ndarray, Km: np.ndarray, Qm: np.ndarray, Vm: np.ndarray, pos: np.ndarray | None = None
-) -> np.ndarray:
-    return NumpyHead(HeadWeights(Km, Qm, Vm, pos))(x)
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -237,8 +227,8 @@ def _sharpness_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 EXERCISES: tuple[Exercise | Verdict, ...] = (
-    Exercise("softmax", _softmax, _softmax_cases),
-    Exercise("attention", _attention, _attention_cases),
+    Exercise("softmax", lambda scores: torch.softmax(torch.from_numpy(scores), dim=-1).numpy(), _softmax_cases),
+    Exercise("attention", lambda x, *matrices: NumpyHead(HeadWeights(*matrices))(x), _attention_cases),
     Exercise("transformer", SingleHead, _transformer_cases, run=build),
     Exercise("rescale", rescaled, _rescale_cases),
     Exercise("sharpness", _sharpness, _sharpness_cases),

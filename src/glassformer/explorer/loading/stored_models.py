@@ -189,12 +189,9 @@ def installed_models() -> list[ModelEntry]:
             place = Place(Path(known.file or name), name, name)
             about = f"A language model of {(known.nbytes or 0) >> 20} MiB. Licence: {known.licence}."
             card = _decoder_card(place, False, about, OPENING, f"any text of up to {MOST_TOKENS:,} tokens")
-            entries.append(ModelEntry(card, partial(_released, card)))
+            opened = lambda card=card: replace(language_model(card.name, card.name).open(), card=card)  # noqa: E731
+            entries.append(ModelEntry(card, opened))
     return entries
-
-
-def _released(card: ModelCard) -> LoadedModel:
-    return replace(language_model(card.name, card.name).open(), card=card)
 
 
 def _own_tokenizer(path: Path) -> SubwordTokenizer | ReleasedTokenizer | None:
