@@ -34,7 +34,7 @@ from glassformer.observe.capture import find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, select
 from glassformer.observe.lens import readout_of
 from glassformer.observe.linear_maps import require_linear
-from glassformer.observe.module_hooks import has_other_hooks
+from glassformer.observe.module_hooks import other_hooks
 
 _ROWS_AT_ONCE = 1024
 
@@ -241,7 +241,7 @@ class _Reader:
         block: Any = point.block
         names = ("attention_norm", "input_layernorm", "ln_1")
         norm = next(getattr(block, name) for name in names if hasattr(block, name))
-        hooked = has_other_hooks(norm) or "forward" in vars(norm)
+        hooked = other_hooks(norm) or "forward" in vars(norm)
         require(not hooked, f"the norm before {point.name}, which has hooks", "the norm alone", "Remove them.")
         return norm
 

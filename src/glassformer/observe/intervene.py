@@ -74,8 +74,7 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
             attached.enter_context(uncompiled())
             if foreign:
                 attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
-            attachment = _Attachment(attached, points, foreign)
-            attachment.attach(plans)
+            attachment = _Attachment(attached, points, foreign, plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
     got, fix = f"edits that no call reached: {missed}", "Check queries, keys."
@@ -196,8 +195,8 @@ def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple
 class _Attachment:
     """The hooks of one intervention, and the state of the forward pass that is running."""
 
-    def __init__(self, attached: ExitStack, points: Sequence[HookPoint], foreign: bool) -> None:
-        self._attached, self._points, self._foreign = attached, points, foreign
+    def __init__(self, attached: ExitStack, points: Sequence[HookPoint], foreign: bool, plans: Sequence[_Plan]) -> None:
+        self._attached, self._points = attached, points
         self.scope = attached.enter_context(scope())
         self._start = 0
         """The position of the first query of this call."""
@@ -206,8 +205,6 @@ class _Attachment:
         self._asked: Any = None
         """The arguments of a model of transformers, where logits are edited."""
         self._attention: HookPoint | None = None
-
-    def attach(self, plans: Sequence[_Plan]) -> None:
         blocks = {point.block: point for point in self._points if point.block is not None}
         for block, point in blocks.items():
             self._insert(block, "input", partial(self._enter_block, point), 0)
@@ -217,7 +214,7 @@ class _Attachment:
             self._insert(point.module, "output", lambda *_: setattr(self, "_attention", None), 4)
         # Also without edits of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attend)
-        self._attached.enter_context(hugging_face.editing(edit) if self._foreign and attend else editing(edit))
+        self._attached.enter_context(hugging_face.editing(edit) if foreign and attend else editing(edit))
         for plan in plans:
             for point in plan.points if plan not in attend else ():
                 self._attach_point(plan, point)

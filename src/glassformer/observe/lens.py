@@ -20,7 +20,7 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
-from glassformer.observe.module_hooks import has_other_hooks, is_changed
+from glassformer.observe.module_hooks import is_changed, other_hooks
 from glassformer.observe.partial_runs import logits_at, require_every_layer
 
 _NORMS = (
@@ -88,7 +88,7 @@ def logit_lens(
     shares = readout.shares(tokens)
     require(queries is None or shares is None, "queries of a classifier", "the whole text", "Omit queries.")
     # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone; or positions.
-    hooked = any(has_other_hooks(each) for each in (readout.norm, readout.output) if each is not None)
+    hooked = any(other_hooks(each) for each in (readout.norm, readout.output) if each is not None)
     edited = any(is_changed(each, "output") for each in (readout.output, getattr(model, "logit_cap", None)))
     alone, some_of = is_edited() or hooked, queries is not None and (hooked or edited)
     read, kinds = None if some_of else queries, ("embedding", "residual")
@@ -226,7 +226,7 @@ def direct_logits(
     wide = torch.promote_types(stream.dtype, torch.float32)
     values, stream = torch.stack([part.to(wide) for part in parts.values()]), stream.to(wide)
     names, rest = list(parts), stream - values.sum(0)
-    if is_edited() or has_other_hooks(model):
+    if is_edited() or other_hooks(model):
         names, values = [*names, "interventions"], torch.cat([values, rest[None]])
     else:
         _check_sum(model, "the residual stream", rest, values)
@@ -314,7 +314,7 @@ class Readout:
         def at(length: int) -> list[int]:
             return list(range(length)) if place is None else [place]
 
-        whole = has_other_hooks(self.output)
+        whole = bool(other_hooks(self.output))
         last = [] if self.known else [self.of("block")[-1].name]
         with capture(self.model, last, what="residual", queries=place) if last else nullcontext() as seen:
             logits = logits_at(self.output, at, run, whole=whole, ends=self.known)

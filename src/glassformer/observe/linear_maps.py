@@ -12,7 +12,7 @@ from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized.block_layers import BlockLinear
 from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.modes import evaluating
-from glassformer.observe.module_hooks import has_other_hooks, suspended
+from glassformer.observe.module_hooks import other_hooks, suspended
 
 _KNOWN = (nn.Linear, Linear, BlockLinear, LosslessLinear)
 _ROWS_AT_ONCE = 1024
@@ -41,7 +41,7 @@ def linear_map(
         like: Vectors of the kind that the module reads, of any shape [..., width]; random ones when None.
     """
     chosen = slice(None) if rows is None else list(rows)
-    plain = "forward" not in vars(module) and not has_other_hooks(module)
+    plain = "forward" not in vars(module) and not other_hooks(module)
     if plain and type(module) in _KNOWN:
         return LinearMap(module.weight[chosen], None if module.bias is None else module.bias[chosen])
     if plain and type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers."):

@@ -123,11 +123,6 @@ def other_hooks(model: nn.Module) -> tuple[int, ...]:
     return everywhere + tuple(number for number, hook in found if getattr(hook, "__module__", None) != recording)
 
 
-def has_other_hooks(model: nn.Module) -> bool:
-    """Whether modules have forward hooks that are not inserted here."""
-    return len(other_hooks(model)) > 0
-
-
 def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     found = _inserted.get((id(module), where))
     if found is None:

@@ -23,7 +23,7 @@ from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.module_hooks import Enough, has_other_hooks, insert, is_changed, scope, standing_in
+from glassformer.observe.module_hooks import Enough, insert, is_changed, other_hooks, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -68,7 +68,7 @@ class Runner:
         blocks = [point for point in self.points if point.role == "block"]
         self.known = hugging_face.unknown_block(model, blocks) is None
         """Whether the blocks are of a kind whose parts may be skipped; of others :meth:`skips` finds out."""
-        self.alone = has_other_hooks(model)
+        self.alone = bool(other_hooks(model))
         """Whether copies of the texts must run one by one and whole, as hooks of users may name rows and positions."""
         self._whole: Tensor | None = None
         self._skips: dict[int, bool] = {}  # by the number of blocks that are skipped

@@ -185,7 +185,14 @@ def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) ->
     if isinstance(loaded, LoadedDecoder):
         return final_logits(loaded.model, inputs[0], place)
     assert isinstance(loaded, LoadedEncoder)
-    return _classify(loaded, inputs[0])
+    model, (rows,) = loaded.model, inputs
+    if isinstance(model, Encoder):
+        if model.config.num_classes is None:
+            model.hidden(rows)
+            return None
+        return cast(Tensor, model(rows))
+    logits = getattr(model(rows), "logits", None)
+    return logits if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2 else None
 
 
 def name_of(loaded: LoadedModel) -> Callable[[int], str]:
@@ -330,17 +337,6 @@ def _sizes(point: HookPoint, v: Float[Tensor, "one kv_head key dim"]) -> Float[n
         if projection is None:
             return None
     return value_sizes(projection, v, point.heads)[0].cpu().numpy()
-
-
-def _classify(loaded: LoadedEncoder, rows: Tensor) -> Tensor | None:
-    model = loaded.model
-    if isinstance(model, Encoder):
-        if model.config.num_classes is None:
-            model.hidden(rows)
-            return None
-        return cast(Tensor, model(rows))
-    logits = getattr(model(rows), "logits", None)
-    return logits if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2 else None
 
 
 def _said(begin: str, logits: Tensor | None, name: Callable[[int], str]) -> m.Said:
