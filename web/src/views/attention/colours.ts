@@ -23,12 +23,15 @@ export function share(value: number, largest: number, root: boolean): number {
 }
 
 const STEPS = 255;
-const tables = new Map<string, { pixels: Uint32Array; styles: string[] }>();
+interface Table {
+  pixels: Uint32Array;
+  styles: string[];
+}
+const tables = { weights: new Map<boolean, Table>(), difference: new Map<boolean, Table>() };
 
 /** The colours as 32-bit pixels of `ImageData` and as CSS colours. */
-export function table(kind: Kind, dark: boolean): { pixels: Uint32Array; styles: string[] } {
-  const name = `${kind} ${dark}`;
-  const there = tables.get(name);
+export function table(kind: Kind, dark: boolean): Table {
+  const there = tables[kind].get(dark);
   if (there) return there;
   const bytes = new Uint8ClampedArray(4 * (STEPS + 1));
   const styles: string[] = [];
@@ -39,9 +42,12 @@ export function table(kind: Kind, dark: boolean): { pixels: Uint32Array; styles:
     styles.push(`rgb(${red}, ${green}, ${blue})`);
   }
   const made = { pixels: new Uint32Array(bytes.buffer), styles };
-  tables.set(name, made);
+  tables[kind].set(dark, made);
   return made;
 }
+
+/** The colour of a share in CSS; of NaN that of 0. */
+export const styleOf = (kind: Kind, dark: boolean, part: number): string => table(kind, dark).styles[stepOf(kind, part || 0)]!;
 
 export function stepOf(kind: Kind, part: number): number {
   return Math.round(STEPS * (kind === "weights" ? part : (part + 1) / 2));

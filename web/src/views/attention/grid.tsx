@@ -3,7 +3,7 @@ import { useCallback } from "preact/hooks";
 import { short } from "../../parts";
 import type { Attention, Detected, Measures } from "../../source";
 import type { Place, State, Store } from "../../state";
-import { letterOn, share, stepOf, table, type Paint } from "./colours";
+import { letterOn, share, styleOf, type Paint } from "./colours";
 import { HeadCells, type Ground } from "./head-cells";
 import { hatching } from "./paint";
 import { named, samePlace, seen } from "./stack";
@@ -134,7 +134,6 @@ export function drawLabel({ context, side, paint }: Ground, label: ReturnType<ty
 /** Draw a head's thumbnail, or an empty square. */
 export function drawHead({ context, side, paint }: Ground, stack: Attention, layer: number, rows: number[][] | null): void {
   if (!rows) return empty(context, side, paint);
-  const { styles } = table("weights", paint.dark);
   const largest = rows.reduce((most, row) => row.reduce((each, value) => Math.max(each, value), most), 0);
   const height = side / rows.length;
   rows.forEach((row, at) => {
@@ -145,9 +144,7 @@ export function drawHead({ context, side, paint }: Ground, stack: Attention, lay
     row.forEach((value, column) => {
       const keys = [Math.floor((column * stack.keys) / row.length), ((column + 1) * stack.keys) / row.length];
       const hidden = (keys[0] ?? 0) >= last.end || (keys[1] ?? 0) <= first.first;
-      context.fillStyle = hidden
-        ? hatching(context, paint)
-        : (styles[stepOf("weights", share(value, largest, true))] ?? paint.panel);
+      context.fillStyle = hidden ? hatching(context, paint) : styleOf("weights", paint.dark, share(value, largest, true));
       context.fillRect(column * width, at * height, width + 0.5, height + 0.5);
     });
   });
@@ -170,7 +167,7 @@ function figure(
     return;
   }
   const largest = Math.max(0, ...values.flat().filter(isNumber));
-  const ground = table("weights", paint.dark).styles[stepOf("weights", share(value, largest, false))] ?? paint.panel;
+  const ground = styleOf("weights", paint.dark, share(value, largest, false));
   context.fillStyle = ground;
   context.fillRect(0, 0, side, side);
   const text = shares ? (100 * value).toFixed(0) : value >= 9.95 ? value.toFixed(0) : value.toFixed(1);

@@ -1,7 +1,7 @@
 // What the colours mean.
 import { useEffect, useRef } from "preact/hooks";
 import { short } from "../../parts";
-import { share, stepOf, table, type Kind, type Paint } from "./colours";
+import { share, styleOf, type Kind, type Paint } from "./colours";
 import { hatching } from "./paint";
 
 interface LegendProps {
@@ -23,11 +23,10 @@ export function Legend({ kind, largest, root, paint, label, hatched }: LegendPro
   useEffect(() => {
     const context = bar.current?.getContext("2d");
     if (!context) return;
-    const { styles } = table(kind, paint.dark);
     for (let x = 0; x < WIDTH; x += 1) {
       const along = x / (WIDTH - 1);
       const value = kind === "weights" ? along * largest : (2 * along - 1) * largest;
-      context.fillStyle = styles[stepOf(kind, share(value, largest, root))] ?? paint.panel;
+      context.fillStyle = styleOf(kind, paint.dark, share(value, largest, root));
       context.fillRect(x, 0, 1, HEIGHT);
     }
   }, [kind, largest, root, paint]);

@@ -4,7 +4,7 @@ import { effect, signal } from "@preact/signals";
 import { blank, drawing, screenDensity, useWidth } from "../../measuring";
 import { TILE } from "../../source";
 import { Column, ROW } from "./column";
-import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours";
+import { letterOn, share, styleOf, usePaint, type Paint } from "./colours";
 import { selectionOf, type ShapeProps } from "./selection";
 import { useRow } from "./reading";
 import { roomAbove } from "./shared";
@@ -79,7 +79,7 @@ export function Lines({ tiles, words, largest, root, selection, pin, pinnedKey, 
   const coloured = (weights: Float32Array | null) => (place: number) => {
     const weight = weights?.[place] ?? 0;
     if (!paint || weight < FAINTEST * largest * (root ? 0.1 : 1)) return null;
-    const background = table("weights", paint.dark).styles[stepOf("weights", share(weight, largest, root))] ?? "";
+    const background = styleOf("weights", paint.dark, share(weight, largest, root));
     return { background, color: letterOn(background) };
   };
   const shut = (key: number): boolean => now?.side === "query" && !sees(stack, tiles.layer, now.place, key);

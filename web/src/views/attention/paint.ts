@@ -1,6 +1,6 @@
 // Draws a heat map on a canvas: tiles as cached images, masked cells as hatching, and numbers.
 import { TILE, type Attention } from "../../source";
-import { letterOn, share, stepOf, table, type Kind, type Paint } from "./colours";
+import { letterOn, share, stepOf, styleOf, table, type Kind, type Paint } from "./colours";
 import { seen, sees } from "./stack";
 import { keyOf, shapeOf, type Cells, type TileId } from "./tiles";
 import { cellOf, deepestLevel, levelFor, type Box, type View } from "./viewport";
@@ -203,7 +203,6 @@ export function brief(value: number, signed: boolean): string {
 function numbers(context: CanvasRenderingContext2D, cells: Cells, view: View, box: Box, look: Look): void {
   const cell = cellOf(view, box);
   if (cell.width < NUMBER_WIDTH[look.kind] || cell.height < NUMBER_HEIGHT) return;
-  const { styles } = table(look.kind, look.paint.dark);
   context.font = fontOf(look.paint, 11);
   context.textAlign = "center";
   context.textBaseline = "middle";
@@ -213,8 +212,7 @@ function numbers(context: CanvasRenderingContext2D, cells: Cells, view: View, bo
     const tile = cells.tile(id);
     if (!tile) return;
     const value = tile[(query % TILE) * shapeOf(cells.stack, id).columns + (key % TILE)] ?? 0;
-    const ground = styles[stepOf(look.kind, share(value, look.largest, look.root))] ?? "#ffffff";
-    context.fillStyle = letterOn(ground);
+    context.fillStyle = letterOn(styleOf(look.kind, look.paint.dark, share(value, look.largest, look.root)));
     const x = (key + 0.5 - view.key) * cell.width;
     const y = (query + 0.5 - view.query) * cell.height;
     context.fillText(brief(value, look.kind === "difference"), x, y);

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { screenDensity } from "../../measuring";
 import { FONT_SIZE, fontOf, hatching } from "./paint";
-import { share, stepOf, table, type Paint } from "./colours";
+import { share, styleOf, type Paint } from "./colours";
 import { seen, shown } from "./stack";
 import type { Attention } from "../../source";
 
@@ -50,7 +50,6 @@ export function Strip(props: StripProps) {
     context.setTransform(density, 0, 0, density, 0, 0);
     context.clearRect(0, 0, width, height);
     if (labelled) titles(context, words, cell, top, paint);
-    const { styles } = table("weights", paint.dark);
     rows.forEach((row, layer) => {
       const y = top + layer * high;
       context.fillStyle = hatching(context, paint);
@@ -66,7 +65,7 @@ export function Strip(props: StripProps) {
         const to = Math.max(from + 1, first + Math.floor((at + 1) * each));
         let most = 0;
         for (let key = from; key < to; key += 1) most = Math.max(most, row[key] ?? 0);
-        context.fillStyle = styles[stepOf("weights", share(most, largest, root))] ?? paint.panel;
+        context.fillStyle = styleOf("weights", paint.dark, share(most, largest, root));
         const gap = cell >= 6 ? 1 : 0;
         context.fillRect(from * cell, y, Math.max(1 / density, (to - from) * cell - gap), high - 1);
       }

@@ -1,7 +1,7 @@
 // A patch sweep as a table: rows are layers, the last one above, columns are tokens.
 import { useRef } from "preact/hooks";
 import type { Patches } from "../../source";
-import { stepOf, table, usePaint } from "../attention/colours";
+import { styleOf, usePaint } from "../attention/colours";
 import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
 import { shown } from "../attention/stack";
@@ -30,7 +30,6 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
   const { first, second, patched, tokens, second_tokens } = patches;
   const frame = useRef<HTMLDivElement>(null);
   const paint = usePaint(frame);
-  const { styles } = table("difference", paint?.dark ?? false);
   const share = (value: number | null): number | null => (value === null ? null : (value - second) / (first - second));
   const ranked = patched
     .flatMap((row, layer) => row.map((value, position) => ({ layer, position, share: share(value) ?? 0 })))
@@ -43,7 +42,7 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
     return {
       text: part === null ? "\u00B7" : hundredths(part),
       about: inWords(layer, position, part),
-      ground: styles[stepOf("difference", Math.max(-1, Math.min(1, part ?? 0)))] ?? "#ffffff",
+      ground: styleOf("difference", paint?.dark ?? false, Math.max(-1, Math.min(1, part ?? 0))),
       own: spot?.layer === layer && spot.position === position,
     };
   };

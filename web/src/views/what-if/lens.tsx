@@ -2,7 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import { Choice, share as chance, visible } from "../../parts";
 import type { Lens } from "../../source";
-import { stepOf, table, usePaint } from "../attention/colours";
+import { styleOf, usePaint } from "../attention/colours";
 import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
 import { shown } from "../attention/stack";
@@ -26,7 +26,6 @@ export function LensTable({ lens, versus, place, choose }: LensTableProps) {
   const paint = usePaint(frame);
   const own = place === null ? -1 : place - lens.first;
   const kind = colour === "over" ? "difference" : "weights";
-  const styles = table(kind, paint?.dark ?? false).styles;
   const odds = versus && lens.targets.map((row, stage) => row.map((value, column) => over(value, versus.targets[stage]?.[column] ?? 0)));
   const largest = Math.max(1e-9, ...(odds ?? []).flat().map(Math.abs));
   const target = visible(lens.name);
@@ -38,7 +37,7 @@ export function LensTable({ lens, versus, place, choose }: LensTableProps) {
     return {
       text: colour === "over" ? signed(Number(value.toFixed(1))) : colour === "target" ? brief(value) : shown(name, 12),
       about: `${lens.stages[row]}${after}: ${likeliest}, ${target} ${chance(lens.targets[row]?.[column] ?? 0)}`,
-      ground: styles[stepOf(kind, colour === "over" ? value / largest : value)] ?? "#ffffff",
+      ground: styleOf(kind, paint?.dark ?? false, colour === "over" ? value / largest : value),
       own: column === own,
       target: name === lens.name,
     };

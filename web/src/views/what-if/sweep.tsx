@@ -3,7 +3,7 @@ import { useCallback, useRef, useState } from "preact/hooks";
 import { share as chance, visible } from "../../parts";
 import type { Attention, HeadSweep } from "../../source";
 import type { Place, Store } from "../../state";
-import { letterOn, share, stepOf, table, usePaint } from "../attention/colours";
+import { letterOn, share, styleOf, usePaint } from "../attention/colours";
 import { HeadCells, type Ground } from "../attention/head-cells";
 import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
@@ -29,7 +29,7 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
   const first = strongest(after, sweep.before);
   const draw = useCallback(
     ({ context, side, paint: { dark, mono, line } }: Ground, here: Place) => {
-      const ground = table("difference", dark).styles[stepOf("difference", share(effect(here), largest, false))] ?? line;
+      const ground = styleOf("difference", dark, share(effect(here), largest, false));
       context.fillStyle = ground;
       context.globalAlpha = sure(here) ? 1 : 0.45;
       context.fillRect(0, 0, side, side);
