@@ -3,8 +3,8 @@ import { useCallback } from "preact/hooks";
 import { short } from "../../parts";
 import type { Attention, Detected, Measures } from "../../source";
 import type { Place, State, Store } from "../../state";
-import { letterOn, share, styleOf, type Paint } from "./colours";
-import { HeadCells, type Ground } from "./head-cells";
+import { letterOn, share, styleOf } from "./colours";
+import { HeadCells, drawFrame, type Ground } from "./head-cells";
 import { hatching } from "./paint";
 import { named, samePlace, seen } from "./stack";
 
@@ -66,10 +66,10 @@ export function HeadGrid({ store, state, stack, measures, detected, place, most 
   const { measure } = state;
   const values = valuesOf(measure, measures, detected);
   const draw = useCallback(
-    ({ context, side, paint }: Ground, { layer, head }: Place) => {
-      if (values) return figure(context, values, layer, head, side, paint, MEASURES[measure].unit === "%");
-      drawHead({ context, side, paint }, stack, layer, measures?.thumbnails[layer]?.[head] ?? null);
-      drawLabel({ context, side, paint }, labelOf(detected, { layer, head }));
+    (ground: Ground, { layer, head }: Place) => {
+      if (values) return drawFigure(ground, values, layer, head, MEASURES[measure].unit === "%");
+      drawHead(ground, stack, layer, measures?.thumbnails[layer]?.[head] ?? null);
+      drawLabel(ground, labelOf(detected, { layer, head }));
     },
     [measures, values, detected, measure, stack],
   );
@@ -93,11 +93,6 @@ export function HeadGrid({ store, state, stack, measures, detected, place, most 
       })}
     />
   );
-}
-
-function empty(context: CanvasRenderingContext2D, side: number, paint: Paint): void {
-  context.strokeStyle = paint.line;
-  context.strokeRect(0.5, 0.5, side - 1, side - 1);
 }
 
 const isNumber = (value: number | null | undefined): value is number => typeof value === "number";
@@ -126,14 +121,13 @@ export function drawLabel({ context, side, paint }: Ground, label: ReturnType<ty
   context.fillRect(side - 13, 0, 13, 14);
   context.font = `bold 11px ${paint.mono}`;
   context.fillStyle = paint.panel;
-  context.textAlign = "center";
-  context.textBaseline = "middle";
   context.fillText(MEASURES[label.name].mark, side - 6.5, 7.5);
 }
 
 /** Draw a head's thumbnail, or an empty square. */
-export function drawHead({ context, side, paint }: Ground, stack: Attention, layer: number, rows: number[][] | null): void {
-  if (!rows) return empty(context, side, paint);
+export function drawHead(place: Ground, stack: Attention, layer: number, rows: number[][] | null): void {
+  if (!rows) return drawFrame(place);
+  const { context, side, paint } = place;
   const largest = rows.reduce((most, row) => row.reduce((each, value) => Math.max(each, value), most), 0);
   const height = side / rows.length;
   rows.forEach((row, at) => {
@@ -148,24 +142,13 @@ export function drawHead({ context, side, paint }: Ground, stack: Attention, lay
       context.fillRect(column * width, at * height, width + 0.5, height + 0.5);
     });
   });
-  context.strokeStyle = paint.line;
-  context.strokeRect(0.5, 0.5, side - 1, side - 1);
+  drawFrame(place);
 }
 
-function figure(
-  context: CanvasRenderingContext2D,
-  values: (number | null)[][],
-  layer: number,
-  head: number,
-  side: number,
-  paint: Paint,
-  shares: boolean,
-): void {
+function drawFigure(place: Ground, values: (number | null)[][], layer: number, head: number, shares: boolean): void {
   const value = values[layer]?.[head] ?? null;
-  if (value === null) {
-    empty(context, side, paint);
-    return;
-  }
+  if (value === null) return drawFrame(place);
+  const { context, side, paint } = place;
   const largest = Math.max(0, ...values.flat().filter(isNumber));
   const ground = styleOf("weights", paint.dark, share(value, largest, false));
   context.fillStyle = ground;
@@ -173,9 +156,6 @@ function figure(
   const text = shares ? (100 * value).toFixed(0) : value >= 9.95 ? value.toFixed(0) : value.toFixed(1);
   context.font = `${side >= 34 ? 12 : 10}px ${paint.mono}`;
   context.fillStyle = letterOn(ground);
-  context.textAlign = "center";
-  context.textBaseline = "middle";
   context.fillText(text, side / 2, side / 2);
-  context.strokeStyle = paint.line;
-  context.strokeRect(0.5, 0.5, side - 1, side - 1);
+  drawFrame(place);
 }

@@ -7,11 +7,16 @@ import { usePaint, type Paint } from "./colours";
 import { arrowOf } from "./selection";
 import { samePlace } from "./stack";
 
-/** Where a head is drawn: a square at (0, 0). */
+/** Where a head is drawn: a square at (0, 0), with texts centred. */
 export interface Ground {
   context: CanvasRenderingContext2D;
   side: number;
   paint: Paint;
+}
+
+export function drawFrame({ context, side, paint }: Ground): void {
+  context.strokeStyle = paint.line;
+  context.strokeRect(0.5, 0.5, side - 1, side - 1);
 }
 
 interface HeadCellsProps {
@@ -54,6 +59,8 @@ export function HeadCells({ stack, label, role, place, most, narrow, draw, cell,
     if (!paint || width === 0) return;
     const context = blank(canvas.current, size.width, size.height, density);
     if (!context) return;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
     for (let layer = 0; layer < stack.layers; layer += 1) {
       for (let head = 0; head < stack.heads; head += 1) {
         context.save();

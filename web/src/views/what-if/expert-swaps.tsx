@@ -3,7 +3,7 @@ import { useCallback, useState } from "preact/hooks";
 import { Field } from "../../parts";
 import type { Experts } from "../../source";
 import type { Place, Store } from "../../state";
-import { HeadCells, type Ground } from "../attention/head-cells";
+import { HeadCells, drawFrame, type Ground } from "../attention/head-cells";
 import { letter } from "../experts/names";
 import { MOST, setSwap, swapOf, type Edits } from "./edits";
 
@@ -78,14 +78,12 @@ export function ExpertSwaps({ store, edits, experts, token, can }: ExpertSwapsPr
 }
 
 /** An expert's letter, filled where the token went to it; crossed out if forbidden, or with the letter of another. */
-function drawExpert({ context, side, paint }: Ground, expert: number, chosen: boolean, instead: number | null | undefined): void {
+function drawExpert(place: Ground, expert: number, chosen: boolean, instead: number | null | undefined): void {
+  const { context, side, paint } = place;
   context.fillStyle = chosen ? paint.accent : paint.panel;
   context.fillRect(0, 0, side, side);
-  context.strokeStyle = paint.line;
-  context.strokeRect(0.5, 0.5, side - 1, side - 1);
+  drawFrame(place);
   context.font = `${side >= 32 ? 13 : 11}px ${paint.mono}`;
-  context.textAlign = "center";
-  context.textBaseline = "middle";
   context.fillStyle = chosen ? paint.accentInk : paint.ink;
   const text = typeof instead === "number" ? `${letter(expert)}\u2192${letter(instead)}` : letter(expert);
   context.fillText(text, side / 2, side / 2 + 1);

@@ -4,7 +4,7 @@ import { share as chance, visible } from "../../parts";
 import type { Attention, HeadSweep } from "../../source";
 import type { Place, Store } from "../../state";
 import { letterOn, share, styleOf, usePaint } from "../attention/colours";
-import { HeadCells, type Ground } from "../attention/head-cells";
+import { HeadCells, drawFrame, type Ground } from "../attention/head-cells";
 import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
 import { named, samePlace } from "../attention/stack";
@@ -28,19 +28,17 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
   const largest = Math.max(1e-9, ...sweep.stacks.flatMap((each) => each.after.flat().map((value) => Math.abs((value ?? sweep.before) - sweep.before))));
   const first = strongest(after, sweep.before);
   const draw = useCallback(
-    ({ context, side, paint: { dark, mono, line } }: Ground, here: Place) => {
-      const ground = styleOf("difference", dark, share(effect(here), largest, false));
+    (place: Ground, here: Place) => {
+      const { context, side, paint } = place;
+      const ground = styleOf("difference", paint.dark, share(effect(here), largest, false));
       context.fillStyle = ground;
       context.globalAlpha = sure(here) ? 1 : 0.45;
       context.fillRect(0, 0, side, side);
       context.globalAlpha = 1;
-      context.strokeStyle = line;
-      context.strokeRect(0.5, 0.5, side - 1, side - 1);
+      drawFrame(place);
       if (side < 32 || after[here.layer]?.[here.head] == null) return;
-      context.font = `${side >= 42 ? 12 : 11}px ${mono}`;
+      context.font = `${side >= 42 ? 12 : 11}px ${paint.mono}`;
       context.fillStyle = letterOn(ground);
-      context.textAlign = "center";
-      context.textBaseline = "middle";
       context.fillText(rounded(effect(here)), side / 2, side / 2 + 1);
     },
     [sweep, stack],
