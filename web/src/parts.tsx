@@ -26,6 +26,26 @@ export function Awaited({ busy }: { busy: boolean }) {
   );
 }
 
+/** The heading of a panel, and what the panel shows. */
+export function Title({ title, children }: { title: ComponentChildren; children: ComponentChildren }) {
+  return (
+    <div class="title">
+      <h2>{title}</h2>
+      <p class="quiet">{children}</p>
+    </div>
+  );
+}
+
+/** A token or a class, over or minus another one where there is one. */
+export function Versus({ name, other, word = "over" }: { name: string; other: string | null; word?: string }) {
+  return (
+    <>
+      <span class="word">{visible(name)}</span>
+      {other !== null && <> {word} <span class="word">{visible(other)}</span></>}
+    </>
+  );
+}
+
 interface TabsProps<N extends string> {
   label: string;
   chosen: N;

@@ -3,7 +3,7 @@
 import { useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
-import { Awaited, Fault, percent, visible } from "../parts";
+import { Awaited, Fault, Title, percent, visible } from "../parts";
 import type { Experts } from "../source";
 import "./experts.css";
 import { Columns } from "./experts/columns";
@@ -34,13 +34,10 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
   return (
     <div class="experts" data-busy={asked.busy}>
       <section class="panel" aria-label="Experts of every token">
-        <div class="title">
-          <h2>Experts of every token</h2>
-          <p class="quiet">
-            {experts.num_experts} experts in each of {experts.layers.length} layers; each token goes to {experts.top_k}.
-            The letter is its first choice, the line below it the share of the others.
-          </p>
-        </div>
+        <Title title="Experts of every token">
+          {experts.num_experts} experts in each of {experts.layers.length} layers; each token goes to {experts.top_k}.
+          The letter is its first choice, the line below it the share of the others.
+        </Title>
         <Strip
           {...{ experts, tokens, layer }}
           token={followed}
@@ -60,16 +57,11 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
       </section>
       <div class="both">
         <section class="panel" aria-label="One token through the layers">
-          <div class="title">
-            <h2>
-              Token {inspected.token}, <span class="word">{visible(tokens[inspected.token] ?? "")}</span>, through the layers
-            </h2>
-            <p class="quiet">
-              {experts.layers.some((each) => each.probabilities.length > 0)
-                ? "The router\u2019s probability of each expert. Filled: chosen, with its routing weight."
-                : "The chosen experts, with their routing weights. For so long a text, probabilities are not shown."}
-            </p>
-          </div>
+          <Title title={<>Token {inspected.token}, <span class="word">{visible(tokens[inspected.token] ?? "")}</span>, through the layers</>}>
+            {experts.layers.some((each) => each.probabilities.length > 0)
+              ? "The router\u2019s probability of each expert. Filled: chosen, with its routing weight."
+              : "The chosen experts, with their routing weights. For so long a text, probabilities are not shown."}
+          </Title>
           <div class="charts" style={{ "--experts": experts.num_experts }}>
             {experts.layers.map((each) => (
               <TokenLayer key={each.layer} layer={each} token={inspected.token} most={surest} />
@@ -77,12 +69,9 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
           </div>
         </section>
         <section class="panel" aria-label="Load of the experts">
-          <div class="title">
-            <h2>Load of each expert</h2>
-            <p class="quiet">
-              Its share of all choices. Dashed: the even share, {even(experts.num_experts)}.
-            </p>
-          </div>
+          <Title title="Load of each expert">
+            Its share of all choices. Dashed: the even share, {even(experts.num_experts)}.
+          </Title>
           <div class="charts" style={{ "--experts": experts.num_experts }}>
             {experts.layers.map((each) => (
               <LoadLayer key={each.layer} layer={each} count={experts.num_experts} />

@@ -2,8 +2,8 @@
 import { useId } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
-import { Awaited, Fault, Field, Under, share, visible } from "../parts";
-import type { Patches, Run, WhatIf } from "../source";
+import { Awaited, Fault, Field, Title, Under, Versus, share } from "../parts";
+import type { Run, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./patch.css";
 import { shown } from "./attention/stack";
@@ -70,7 +70,12 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
       {differ && plain && (
         <div class="sides">
           <section class="panel" aria-label="Each place from the first text" data-busy={sweep.busy && !sweep.answer}>
-            <Title patches={sweep.answer} />
+            <Title
+              title={<>Each place from the first text{sweep.answer && <>, for <Versus name={sweep.answer.name} other={sweep.answer.other_name} /></>}</>}
+            >
+              The second text is read with one place of the residual stream as in the first: after a layer, at a token. 100 brings the
+              first text's log-odds, 0 changes nothing.
+            </Title>
             <About {...{ source, store, card, run }} state={{ ...state, other }} answer={plain} quiet />
             {sweep.answer && sweep.answer.done < sweep.answer.total && (
               <Under label="Places so far" {...sweep.answer}>{`${sweep.answer.done} of ${sweep.answer.total} places`}</Under>
@@ -91,26 +96,6 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
           </section>
         </div>
       )}
-    </div>
-  );
-}
-
-function Title({ patches }: { patches: Patches | null }) {
-  return (
-    <div class="title">
-      <h2>
-        Each place from the first text
-        {patches && (
-          <>
-            , for <span class="word">{visible(patches.name)}</span>
-            {patches.other_name !== null && <> over <span class="word">{visible(patches.other_name)}</span></>}
-          </>
-        )}
-      </h2>
-      <p class="quiet">
-        The second text is read with one place of the residual stream as in the first: after a layer, at a token. 100 brings the first
-        text's log-odds, 0 changes nothing.
-      </p>
     </div>
   );
 }

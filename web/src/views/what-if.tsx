@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
-import { Awaited, Choice, Fault, Numbered, PositionField, TokenField, Under, capital, share, visible } from "../parts";
+import { Awaited, Choice, Fault, Numbered, PositionField, TokenField, Title, Under, Versus, capital, share, visible } from "../parts";
 import type { Attention, HeadSweep, Refusal, Run, Source, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./what-if.css";
@@ -161,27 +161,18 @@ function Controls({ source, store, state, card, run, stack, edits, answer, busy 
       <div class="touching" style={{ "--heads-width": `${panelWidth(stack.heads)}px` }}>
         <div class="knobs">
           <section class="panel" aria-label="Remove heads">
-            <div class="title">
-              <h2>Remove heads</h2>
-              <p class="quiet">Rows are layers, columns are heads.{can && " A click removes one."}</p>
-            </div>
+            <Title title="Remove heads">Rows are layers, columns are heads.{can && " A click removes one."}</Title>
             <Heads {...{ store, edits, stack, measures, detected, place, can }} />
           </section>
           {offers("steer") && blocks && (
             <section class="panel" aria-label="Steer">
-              <div class="title">
-                <h2>Steer</h2>
-                <p class="quiet">Adds a direction of the output to the residual stream of every token.</p>
-              </div>
+              <Title title="Steer">Adds a direction of the output to the residual stream of every token.</Title>
               <Steering {...{ source, store, edits, answer, can }} typed={isTyped(card)} model={run.ask.model} layers={blocks.layers} />
             </section>
           )}
           {offers("experts") && experts.answer && (
             <section class="panel" aria-label="Swap experts">
-              <div class="title">
-                <h2>Swap experts</h2>
-                <p class="quiet">Filled: chosen for token {answer.place}.{can && " A click forbids one."}</p>
-              </div>
+              <Title title="Swap experts">Filled: chosen for token {answer.place}.{can && " A click forbids one."}</Title>
               <ExpertSwaps {...{ store, edits, can }} experts={experts.answer} token={answer.place ?? 0} />
             </section>
           )}
@@ -286,20 +277,15 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
   const { place, target, other } = state;
   const asked = { ask: run.ask, place, target, other };
   const sweep = useSweep(source, "sweep", answer.offers.includes("sweep") ? asked : null, DETAILS);
-  const over = sweep.answer?.other_name ?? null;
   const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? asked : null, DETAILS);
-  const own = answer.outcomes.find(({ id }) => id === answer.target);
+  const name = answer.outcomes.find(({ id }) => id === answer.target)?.name ?? "";
   return (
     <>
       {answer.offers.includes("sweep") && (
         <section class="panel" aria-label="What each head does" data-busy={sweep.busy && !sweep.answer}>
-          <div class="title">
-            <h2>
-              Each head alone, for <span class="word">{visible(sweep.answer?.name ?? own?.name ?? "")}</span>
-              {over !== null && <> over <span class="word">{visible(over)}</span></>}
-            </h2>
-            <p class="quiet">What removing only this head does to it. Click one to see its attention.</p>
-          </div>
+          <Title title={<>Each head alone, for <Versus name={sweep.answer?.name ?? name} other={sweep.answer?.other_name ?? null} /></>}>
+            What removing only this head does to it. Click one to see its attention.
+          </Title>
           {sweep.answer && <Progress sweep={sweep.answer} />}
           {sweep.answer && <SweepMap {...{ store, stack }} sweep={sweep.answer} place={within({ layer: state.layer, head: state.head }, stack)} />}
           {!sweep.answer && sweep.busy && <Awaited busy />}
@@ -308,15 +294,9 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
       )}
       {answer.offers.includes("contributions") && (
         <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy}>
-          <div class="title row">
-            <div>
-              <h2>
-                What adds to <span class="word">{visible(own?.name ?? "")}</span>
-                {parts.answer?.other_name != null && <> minus <span class="word">{visible(parts.answer.other_name)}</span></>}
-              </h2>
-              <p class="quiet">The parts of the unchanged model, which sum to its logit.</p>
-            </div>
-          </div>
+          <Title title={<>What adds to <Versus {...{ name }} other={parts.answer?.other_name ?? null} word="minus" /></>}>
+            The parts of the unchanged model, which sum to its logit.
+          </Title>
           {parts.answer && <div {...unseenOfOthers(parts, run)}><ContributionBars contributions={parts.answer} /></div>}
           {!parts.answer && parts.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={parts.refusal} />

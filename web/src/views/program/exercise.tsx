@@ -1,7 +1,7 @@
 // A program to be written by the reader: a text with a blank, and whether it gives what the task asks for on every sequence.
 import { useAsk } from "../../asking";
 import { download } from "../../header";
-import { Fault, Verdict } from "../../parts";
+import { Fault, Title, Verdict } from "../../parts";
 import { WORDS, ground } from "../design/certificate";
 import type { ViewProps } from "../props";
 import { Outputs } from "./outputs";
@@ -45,13 +45,10 @@ export function Exercise({ source, store, state, card, run }: ViewProps) {
         )}
       </section>
       <section class="panel" aria-label="Your program">
-        <div class="title">
-          <h2>Your program</h2>
-          <p class="quiet">
-            Write what is missing in place of <code>___</code>, or all of it in your own way, so that it gives what the model
-            says, for every text. The last line is the program.
-          </p>
-        </div>
+        <Title title="Your program">
+          Write what is missing in place of <code>___</code>, or all of it in your own way, so that it gives what the model
+          says, for every text. The last line is the program.
+        </Title>
         <textarea
           aria-label="Your program"
           rows={Math.max(6, program.split("\n").length + 1)}

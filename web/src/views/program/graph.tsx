@@ -1,7 +1,7 @@
 // The graph of a program: its parts in rows, each below the parts that it reads.
 import { HIGH, WIDE, type Shape } from "./layout";
 import { bare, type PartProps } from "./part";
-import { Scroll } from "../../parts";
+import { Scroll, Title } from "../../parts";
 import type { ProgramPart } from "../../source";
 
 const KINDS: Record<ProgramPart["kind"], string> = {
@@ -17,13 +17,10 @@ export function Graph({ program, shape, tokens, followed, lit, light }: PartProp
   const { parts } = program;
   return (
     <section class="panel" aria-label="The program">
-      <div class="title">
-        <h2>The program</h2>
-        <p class="quiet">
-          What each part is computed from, and its value by the definition at position {followed} ({tokens[followed]}).
-          For a selector, these are the positions that it selects.
-        </p>
-      </div>
+      <Title title="The program">
+        What each part is computed from, and its value by the definition at position {followed} ({tokens[followed]}).
+        For a selector, these are the positions that it selects.
+      </Title>
       <Scroll label="The program" middle>
         <div class="graph" style={{ width: `${shape.width}px`, height: `${shape.height}px` }}>
           <svg width={shape.width} height={shape.height} aria-hidden="true">

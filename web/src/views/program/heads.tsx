@@ -1,19 +1,16 @@
 // Every head of a compiled program with its selector, what it writes, and its attention weights.
 import { bare, type PartProps } from "./part";
 import type { ProgramHead } from "../../source";
-import { Scroll, percent } from "../../parts";
+import { Scroll, Title, percent } from "../../parts";
 
 export function Heads(props: PartProps) {
   const { heads } = props.program;
   return (
     <section class="panel" aria-label="Heads">
-      <div class="title">
-        <h2>Heads</h2>
-        <p class="quiet">
-          Attention weights in per cent: rows are queries, columns keys. The sink takes everything where nothing is
-          selected; a head that counts w keys leaves it 1 / (w + 1).
-        </p>
-      </div>
+      <Title title="Heads">
+        Attention weights in per cent: rows are queries, columns keys. The sink takes everything where nothing is
+        selected; a head that counts w keys leaves it 1 / (w + 1).
+      </Title>
       <div class="heads">
         {heads.map((head) => (
           <Head head={head} {...props} />

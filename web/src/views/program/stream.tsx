@@ -1,5 +1,5 @@
 // The residual stream by variables: what each one is at every position, and the coordinates that hold it.
-import { Scroll, short } from "../../parts";
+import { Scroll, Title, short } from "../../parts";
 import type { PartProps } from "./part";
 
 const [DIGITS, FEW] = [3, 3];
@@ -19,13 +19,10 @@ export function Variables({ program, tokens, followed, choose, lit, light }: Par
   const written = stages.map((stage, born) => ({ stage, born, own: variables.filter((each) => each.born === born) }));
   return (
     <section class="panel" aria-label="Variables in the residual stream">
-      <div class="title">
-        <h2>Variables in the residual stream</h2>
-        <p class="quiet">
-          Each variable below the stage that writes it: its value, decoded from the stream, and the numbers in its
-          coordinates where these are others and at most three.
-        </p>
-      </div>
+      <Title title="Variables in the residual stream">
+        Each variable below the stage that writes it: its value, decoded from the stream, and the numbers in its
+        coordinates where these are others and at most three.
+      </Title>
       <Scroll label="Variables">
         <table class="variables" aria-label="Variables at every position">
           <thead>
@@ -114,15 +111,10 @@ export function Coordinates({ program, tokens, followed, lit, light }: PartProps
   const most = Math.max(...stream.map((stage) => Math.max(...(stage[followed] ?? []).map(Math.abs))), 1e-9);
   return (
     <section class="panel" aria-label="Coordinates of the residual stream">
-      <div class="title">
-        <h2>
-          Coordinates at position {followed} (<span class="word">{tokens[followed]}</span>)
-        </h2>
-        <p class="quiet">
-          The residual stream after every stage. A name stands where a variable is written, in its first coordinate;
-          after its last reader, numbers are grey until another variable takes their place.
-        </p>
-      </div>
+      <Title title={<>Coordinates at position {followed} (<span class="word">{tokens[followed]}</span>)</>}>
+        The residual stream after every stage. A name stands where a variable is written, in its first coordinate;
+        after its last reader, numbers are grey until another variable takes their place.
+      </Title>
       <Scroll label="Coordinates">
         <table class="coordinates" aria-label="Coordinates after every stage">
           <thead>
