@@ -66,7 +66,7 @@ class TrainFlags:
     resume: bool = False
     """Continue the run in the directory; the flags it was started with become the defaults, --data included."""
 
-    seq_len: int | None = None
+    seq_len: Size | None = None
     """Tokens the model reads of each sequence. None: 256 of a text, 64 of the recurrence."""
 
     seed: Seed = 0

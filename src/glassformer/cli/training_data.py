@@ -14,7 +14,7 @@ from torch import Tensor
 from glassformer.cli import RECURRENCE, TEXT
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require
 from glassformer.training.task import Batch, mix_seed
 from glassformer.untrusted import require_regular
 
@@ -55,8 +55,6 @@ def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
 
     A model reads ``seq_len`` tokens of each sequence; None: 256 of a text, 64 of the recurrence.
     """
-    if seq_len is not None:
-        require_positive(seq_len=seq_len)
     if name == RECURRENCE:
         config = RecurrenceConfig() if seq_len is None else RecurrenceConfig(seq_len=seq_len)
         return recurrence_data(config, seed)
