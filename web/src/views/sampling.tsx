@@ -88,8 +88,8 @@ function Summary({ answer, distribution }: { answer: Next; distribution: Distrib
 }
 
 function Recurrence({ answer, distribution }: { answer: Next; distribution: Distribution }) {
-  const before = sum(distribution.candidates, (each) => (each.obeys ? each.plain : 0));
-  const after = sum(distribution.candidates, (each) => (each.obeys ? each.final : 0));
+  const obeying = distribution.candidates.filter(({ obeys }) => obeys);
+  const [before, after] = (["plain", "final"] as const).map((when) => obeying.reduce((sum, each) => sum + each[when], 0)) as [number, number];
   return (
     <div class="recurrence">
       <h3>The rule of these numbers</h3>
@@ -120,8 +120,4 @@ function Legend({ obeys }: { obeys: boolean }) {
       {obeys && <li>{"\u2713"} obeys the recurrence, {"\u2717"} breaks it</li>}
     </ul>
   );
-}
-
-function sum<T>(items: T[], value: (item: T) => number): number {
-  return items.reduce((total, item) => total + value(item), 0);
 }

@@ -5,6 +5,7 @@ import { Fault, Title, Verdict } from "../../parts";
 import { WORDS, ground } from "../design/certificate";
 import type { ViewProps } from "../props";
 import { Outputs } from "./outputs";
+import { Counterexample } from "./proof";
 
 export function Exercise({ source, store, state, card, run }: ViewProps) {
   const program = state.attempt ?? card.blank;
@@ -32,17 +33,7 @@ export function Exercise({ source, store, state, card, run }: ViewProps) {
         <Verdict mark={words.mark} title={words.title}>
           <p>{basis}</p>
         </Verdict>
-        {failure && (
-          <div class="counterexample">
-            <span>
-              Counterexample <code>{failure.text}</code>: at position {failure.position} the program gives{" "}
-              <code>{failure.found}</code>, expected <code>{failure.wanted}</code>
-            </span>
-            <button type="button" onClick={() => store.set({ text: failure.text, pin: failure.position }, true)}>
-              Show {failure.text}
-            </button>
-          </div>
-        )}
+        {failure && <Counterexample {...{ failure }} of="the program" look={(text, pin) => store.set({ text, pin }, true)} />}
       </section>
       <section class="panel" aria-label="Your program">
         <Title title="Your program">

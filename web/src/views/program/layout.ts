@@ -51,7 +51,7 @@ export function laidOut(sources: number[][]): Shape {
     for (const reader of readers[at] ?? []) join(way[(row[reader] ?? 0) - box.row - 1] as Node, boxes[reader] as Node);
     return way;
   });
-  rows.forEach(pack);
+  rows.forEach((each) => settle(each, each.map(() => 0)));
   for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
     const down = sweep % 2 === 0;
     for (const each of down ? rows : [...rows].reverse()) {
@@ -97,10 +97,6 @@ const mean = (of: Node[], or: number): number => (of.length === 0 ? or : of.redu
 
 /** The least distance of the middles of neighbours. */
 const apart = (a: Node, b: Node): number => (a.wide + b.wide) / 2 + ACROSS;
-
-function pack(row: Node[]): void {
-  settle(row, row.map(() => 0));
-}
 
 /** Give the nodes of a row, in their order, places as near to the wished ones as their distances allow. */
 function settle(row: Node[], wish: number[]): void {

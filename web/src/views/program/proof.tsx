@@ -1,6 +1,6 @@
 // The verdict on a compiled program, its size, and a text on which it fails.
 import { Verdict, capital, short } from "../../parts";
-import type { Program, Proof as Message, Refusal } from "../../source";
+import type { Program, ProgramFailure, Proof as Message, Refusal } from "../../source";
 import { WORDS, count, ground } from "../design/certificate";
 
 interface ProofProps {
@@ -48,20 +48,29 @@ export function Proof({ program, proof, refusal, look }: ProofProps) {
           </div>
         ))}
       </dl>
-      {failure && (
-        <div class="counterexample">
-          <span>
-            Counterexample <code>{failure.text}</code>: at position {failure.position} the transformer gives{" "}
-            <code>{failure.found}</code>, expected <code>{failure.wanted}</code>
-          </span>
-          {look && (
-            <button type="button" onClick={() => look(failure.text, failure.position)}>
-              Show {failure.text}
-            </button>
-          )}
-        </div>
-      )}
+      {failure && <Counterexample {...{ failure, look }} of="the transformer" />}
     </section>
+  );
+}
+
+interface CounterexampleProps extends Pick<ProofProps, "look"> {
+  failure: ProgramFailure;
+  /** What fails. */
+  of: string;
+}
+
+export function Counterexample({ failure: { text, position, found, wanted }, of, look }: CounterexampleProps) {
+  return (
+    <div class="counterexample">
+      <span>
+        Counterexample <code>{text}</code>: at position {position} {of} gives <code>{found}</code>, expected <code>{wanted}</code>
+      </span>
+      {look && (
+        <button type="button" onClick={() => look(text, position)}>
+          Show {text}
+        </button>
+      )}
+    </div>
   );
 }
 

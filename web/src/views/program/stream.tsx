@@ -1,5 +1,6 @@
 // The residual stream by variables: what each one is at every position, and the coordinates that hold it.
 import { Scroll, Title, short } from "../../parts";
+import { shade } from "../design/table";
 import type { PartProps } from "./part";
 
 const [DIGITS, FEW] = [3, 3];
@@ -134,13 +135,12 @@ export function Coordinates({ program, tokens, followed, lit, light }: PartProps
                 {shown.map((_, stage) => {
                   const holder = variables.find((each) => each.coordinates.includes(at) && each.born <= stage && stage < each.read);
                   const value = stream[stage]?.[followed]?.[at] ?? 0;
-                  const share = Math.sqrt(Math.min(1, Math.abs(value) / most));
                   return (
                     <td
                       data-held={holder !== undefined}
                       data-on={holder !== undefined && holder.name === lit}
                       title={`${holder ? holder.name : "no variable that is read"}: ${value}`}
-                      style={{ "--tint-by": `${(46 * share).toFixed(1)}%`, "--tint-of": value < 0 ? "var(--second)" : "var(--accent)" }}
+                      style={shade(value, most)}
                       onMouseEnter={() => light(holder?.name ?? null)}
                       onMouseLeave={() => light(null)}
                     >
