@@ -1,6 +1,6 @@
 // What the residual stream predicts after each layer, and what each part of a model adds to a logit, as
 // glassformer/explorer/answers/lenses.py and glassformer/observe/lens.py.
-import type { AskContributions, AskLens, Contributions, Lens } from "../source";
+import type { AskContributions, AskLens, Contribution, Contributions, Lens } from "../source";
 import type { Pause } from "./attention";
 import type { Hook, Model } from "./model";
 import { dot, linear, rowsOf, softmax, type Numbers } from "./products";
@@ -11,8 +11,6 @@ import { chosen, outcomesOf, pairOf, requireRead } from "./outcomes";
 import { towards } from "./what-if";
 
 const MOST_POSITIONS = 64;
-
-type Contribution = Contributions["parts"][number];
 
 export async function lens(runs: Runs, ask: AskLens, pause: Pause): Promise<Lens> {
   const outcomes = await outcomesOf(runs, ask, pause);

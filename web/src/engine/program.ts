@@ -1,5 +1,5 @@
 // A compiled program, as glassformer/programs/model.py and glassformer/explorer/answers/programs.py: in float64.
-import { Refused, type Ask, type AskAttempt, type AskProgram, type Attempt, type Program, type Refusal } from "../source";
+import { Refused, type Ask, type AskAttempt, type AskProgram, type Attempt, type Program, type ProgramHead, type ProgramVariable, type Refusal } from "../source";
 import { attend, attendTo, queriesOf, type Attended, type Pause } from "./attention";
 import { split, SPACE } from "./codecs";
 import { columnsOf, defined, type Definition } from "./definition";
@@ -22,9 +22,9 @@ export interface ProgramData {
   num_heads: number[];
   num_parameters: number;
   stages: string[];
-  heads: Omit<Program["heads"][number], "weights" | "sink">[];
+  heads: Omit<ProgramHead, "weights" | "sink">[];
   /** Tables: of each coordinate the number for each value; null for the value itself. */
-  variables: (Omit<Program["variables"][number], "values"> & { words: string[]; tables: number[][] | null })[];
+  variables: (Omit<ProgramVariable, "values"> & { words: string[]; tables: number[][] | null })[];
   /** The numbers that stand for values, ascending; null if the output is the value. */
   codes: { numbers: number[]; words: string[] } | null;
   definition: Definition | null;
@@ -184,7 +184,7 @@ export class CompiledProgram extends KeptRuns<KeptProgram> {
   }
 }
 
-function attentionOf(call: Attended<Float64Array>, head: number): Pick<Program["heads"][number], "weights" | "sink"> {
+function attentionOf(call: Attended<Float64Array>, head: number): Pick<ProgramHead, "weights" | "sink"> {
   const count = queriesOf(call);
   const weights = Array.from({ length: count }, (_, query) => {
     const row = new Float64Array(count);

@@ -1,6 +1,6 @@
 // The output of a model with heads removed, edges of attention forbidden, the stream steered, or experts replaced, as
 // glassformer/explorer/answers/what_if.py: each change is a hook of the forward pass, or forbids keys.
-import type { Ask, AskWhatIf, Changes, Part, WhatIf } from "../source";
+import type { Ask, AskWhatIf, Changes, Part, RemovedHead, ReplacedExpert, WhatIf } from "../source";
 import type { Forbids, Pause } from "./attention";
 import type { Hook, Model, Pass } from "./model";
 import { rowsOf, softmax } from "./products";
@@ -76,7 +76,7 @@ function offersOf(runs: Runs, { run }: Outcomes): WhatIf["offers"] {
 }
 
 /** Sets the output of a head to 0. */
-export function withoutHead({ model }: Runs, head: AskWhatIf["removed"][number]): Hook {
+export function withoutHead({ model }: Runs, head: RemovedHead): Hook {
   const { num_heads: heads, head_dim: width } = model.config;
   return (site, part, layer, values) => {
     if (site !== "heads" || part !== head.part || layer !== head.layer) return;
@@ -118,7 +118,7 @@ export function towards(model: Model, target: number, other: number | null): Flo
   return difference.map((value, at) => value * (weight ? weight[at]! : 1));
 }
 
-function replaced(runs: Runs, { run }: Outcomes, { layer: own, expert, instead }: AskWhatIf["swaps"][number]): Hook {
+function replaced(runs: Runs, { run }: Outcomes, { layer: own, expert, instead }: ReplacedExpert): Hook {
   const { num_experts, top_k } = runs.model.config;
   const what = "a replaced expert";
   const layers = run.reading.routed.map(({ layer }) => layer);

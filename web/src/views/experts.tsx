@@ -4,13 +4,11 @@ import { useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Awaited, Fault, Title, percent, visible } from "../parts";
-import type { Experts } from "../source";
+import type { ExpertLayer, Experts } from "../source";
 import "./experts.css";
 import { Columns } from "./experts/columns";
 import { colour, COLOURS, letter, shared } from "./experts/names";
 import { Strip } from "./experts/strip";
-
-type ExpertLayer = Experts["layers"][number];
 
 export function ExpertsView(props: ViewProps) {
   return <AllExperts key={props.card.name} {...props} />;

@@ -1,6 +1,6 @@
 // Generation: tokens are requested one by one, so that each can be shown with its probability and undone.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { refusalOf, type AskSteps, type Next, type Refusal, type Source, type Step, type Steps } from "../../source";
+import { refusalOf, type AskSteps, type Candidate, type Next, type Refusal, type Source, type Step, type Steps } from "../../source";
 import type { State, Store } from "../../state";
 
 export interface Written {
@@ -125,7 +125,7 @@ async function recall(source: Source, state: State, text: string, word: string, 
 }
 
 /** The candidate that writes a piece of text: by its name, in which blanks are visible, or without them where no name has any. */
-export function candidateOf(piece: string, { tokens, candidates }: Next): Next["candidates"][number] | null {
+export function candidateOf(piece: string, { tokens, candidates }: Next): Candidate | null {
   const shown = piece.replaceAll(" ", "\u2423").replaceAll("\n", "\u23CE").replaceAll("\t", "\u21E5");
   const blanks = [...tokens, ...candidates.map(({ token }) => token)].some((name) => name.includes("\u2423"));
   return candidates.find(({ token }) => token === shown) ?? candidates.find(({ token }) => !blanks && token === piece.trim()) ?? null;

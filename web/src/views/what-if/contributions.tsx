@@ -1,6 +1,6 @@
 // The parts whose sum is the chosen logit, or the difference of two, as bars on both sides of zero.
 import { useState } from "preact/hooks";
-import type { Contributions } from "../../source";
+import type { Contribution, Contributions } from "../../source";
 import { signed } from "../attention/reading";
 import { letter } from "../experts/names";
 
@@ -48,5 +48,5 @@ function Row({ name, value, most, quiet }: { name: string; value: number; most: 
 }
 
 /** A part's name as elsewhere on the page, where experts are letters. */
-const named = ({ name, kind, layer, number }: Contributions["parts"][number]): string =>
+const named = ({ name, kind, layer, number }: Contribution): string =>
   kind === "expert" && number !== null ? `layer ${layer}, expert ${letter(number)}` : name.replace(/^(layer \d+) /, "$1, ").replace("cross-attention ", "cross ");

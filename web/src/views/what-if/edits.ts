@@ -1,13 +1,11 @@
 // What is changed in a model: the fields of the state, and what a click makes of them.
 import contract from "../../contract.json";
 import { short } from "../../parts";
-import type { Attention, Part, WhatIf } from "../../source";
+import type { Attention, ForbiddenEdge, Part, RemovedHead, WhatIf } from "../../source";
 import type { Place, State } from "../../state";
 import { letter } from "../experts/names";
 
 export type Edits = Pick<State, "removed" | "forbidden" | "steer" | "swaps">;
-type Head = Edits["removed"][number];
-export type Edge = Edits["forbidden"][number];
 export type Steer = NonNullable<Edits["steer"]>;
 
 /** The longest list of edits of one kind. */
@@ -16,26 +14,26 @@ export const MOST = contract.State.properties.removed.maxItems;
 /** For which heads a click on a cell forbids its edge. */
 export type Scope = "head" | "layer" | "stack";
 
-export const isRemoved = ({ removed }: Edits, head: Head): boolean => removed.some((each) => sameHead(each, head));
+export const isRemoved = ({ removed }: Edits, head: RemovedHead): boolean => removed.some((each) => sameHead(each, head));
 
-const sameHead = (one: Head, other: Head): boolean =>
+const sameHead = (one: RemovedHead, other: RemovedHead): boolean =>
   one.part === other.part && one.layer === other.layer && one.head === other.head;
 
 /** With a head removed, or with it again. */
-export function toggleHead(edits: Edits, head: Head): Partial<State> {
+export function toggleHead(edits: Edits, head: RemovedHead): Partial<State> {
   const others = edits.removed.filter((each) => !sameHead(each, head));
   return { removed: others.length < edits.removed.length ? others : [...others, head] };
 }
 
 /** Whether an edge is forbidden in this head. */
-const reaches = (edge: Edge, { part, layer, head }: Head): boolean =>
+const reaches = (edge: ForbiddenEdge, { part, layer, head }: RemovedHead): boolean =>
   edge.part === part && (edge.layer ?? layer) === layer && (edge.head ?? head) === head;
 
 /** The edges that are forbidden in a head. */
-export const edgesOf = ({ forbidden }: Edits, head: Head): Edge[] => forbidden.filter((edge) => reaches(edge, head));
+export const edgesOf = ({ forbidden }: Edits, head: RemovedHead): ForbiddenEdge[] => forbidden.filter((edge) => reaches(edge, head));
 
 /** With an edge of a head forbidden, there or in more heads, or with whatever forbids it there taken back. */
-export function toggleEdge(edits: Edits, head: Head, { query, key }: Pick<Edge, "query" | "key">, scope: Scope): Partial<State> {
+export function toggleEdge(edits: Edits, head: RemovedHead, { query, key }: Pick<ForbiddenEdge, "query" | "key">, scope: Scope): Partial<State> {
   const others = edits.forbidden.filter((edge) => edge.query !== query || edge.key !== key || !reaches(edge, head));
   if (others.length < edits.forbidden.length) return { forbidden: others };
   const made = { part: head.part, layer: scope === "stack" ? null : head.layer, head: scope === "head" ? head.head : null, query, key };
@@ -68,7 +66,7 @@ export interface Change {
 export function changesOf(
   edits: Edits,
   stacks: Pick<Attention, "part" | "label">[],
-  word: (edge: Edge, side: "query" | "key") => string,
+  word: (edge: ForbiddenEdge, side: "query" | "key") => string,
   outcome: (id: number) => string,
 ): Change[] {
   const within = (part: Part) => (stacks.length > 1 ? ` of ${stacks.find((each) => each.part === part)?.label ?? part}` : "");
@@ -91,7 +89,7 @@ export function changesOf(
   ];
 }
 
-function scopeOf({ layer, head }: Edge): string {
+function scopeOf({ layer, head }: ForbiddenEdge): string {
   if (layer === null) return head === null ? "every head" : `head ${head} of every layer`;
   return head === null ? `every head of layer ${layer}` : `layer ${layer}, head ${head}`;
 }
@@ -112,7 +110,7 @@ export function shownOutcomes({ outcomes, target }: WhatIf, count: number): What
 /** log(p / (1 - p)) as a probability. */
 export const chanceOf = (logOdds: number): number => 1 / (1 + Math.exp(-logOdds));
 
-export const headOf = (part: Part, { layer, head }: Place): Head => ({ part, layer, head });
+export const headOf = (part: Part, { layer, head }: Place): RemovedHead => ({ part, layer, head });
 
 /** The stack whose blocks can be steered: the one that makes the answer. */
 export const answering = (stacks: Attention[]): Attention | null =>
