@@ -97,7 +97,8 @@ export function App({ source: answering, store, within }: AppProps) {
             role="tabpanel"
             aria-labelledby={`${id}-tab-${state.view}`}
           >
-            <Shown {...{ source, store, state, card, edits, run: answer, busy: run.busy || awaited }} />
+            {/* Mounted again for another model: its answers differ. */}
+            <Shown key={card.name} {...{ source, store, state, card, edits, run: answer, busy: run.busy || awaited }} />
           </section>
           <Words view={state.view} />
         </main>

@@ -18,7 +18,7 @@ export function DesignView(props: ViewProps) {
   if (refusal) return <Fault refusal={refusal} />;
   // The answer is still another model's.
   if (!answer || !design || !props.edits) return <p class="quiet">Reading the design{"\u2026"}</p>;
-  return <Design key={props.card.name} {...props} edits={props.edits} head={props.state.exercise ? { ...answer, why: {} } : answer} design={design} />;
+  return <Design {...props} edits={props.edits} head={props.state.exercise ? { ...answer, why: {} } : answer} design={design} />;
 }
 
 type DesignProps = ViewProps & { edits: Edited; head: Head; design: Weights };

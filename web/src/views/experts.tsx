@@ -10,11 +10,7 @@ import { Columns } from "./experts/columns";
 import { colour, COLOURS, letter, shared } from "./experts/names";
 import { Strip } from "./experts/strip";
 
-export function ExpertsView(props: ViewProps) {
-  return <AllExperts key={props.card.name} {...props} />;
-}
-
-function AllExperts({ source, store, state, run, busy }: ViewProps) {
+export function ExpertsView({ source, store, state, run, busy }: ViewProps) {
   const asked = useAsk(source, "experts", run && { run: run.run });
   const [hovered, setHovered] = useState<{ token: number; layer: number } | null>(null);
   // Experts and tokens of one run: while another text is awaited, the previous run stays.

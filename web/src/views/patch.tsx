@@ -14,7 +14,7 @@ import { Outcomes } from "./what-if/outcomes";
 export function TwoTextsView(props: ViewProps) {
   if (!props.run) return <Awaited busy={props.busy} />;
   if (!props.source.answers("patches")) return <p class="quiet">This file does not compute this view: open the model with {"\u2018"}glassformer explore{"\u2019"}.</p>;
-  return <Shown key={props.card.name} {...props} run={props.run} />;
+  return <Shown {...props} run={props.run} />;
 }
 
 function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {

@@ -17,8 +17,7 @@ import "./program.css";
 const NARROW = 640;
 
 export function ProgramView(props: ViewProps) {
-  const Of = props.state.exercise ? Exercise : Shown;
-  return <Of key={props.card.name} {...props} />;
+  return props.state.exercise ? <Exercise {...props} /> : <Shown {...props} />;
 }
 
 function Shown({ source, store, state, card, run, busy }: ViewProps) {

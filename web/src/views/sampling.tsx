@@ -10,12 +10,7 @@ import { RuleControls } from "./sampling/rule-controls";
 import { WritingBar } from "./sampling/writing-bar";
 import { useWriting } from "./sampling/writing";
 
-export function SamplingView(props: ViewProps) {
-  // Mount again for another model: its answers differ.
-  return <Sampling key={props.card.name} {...props} />;
-}
-
-function Sampling({ source, store, state, card, busy }: ViewProps) {
+export function SamplingView({ source, store, state, card, busy }: ViewProps) {
   const rule: Rule = { temperature: state.temperature, topK: state.topK, topP: state.topP };
   const ask = { model: card.name, text: state.text, temperature: rule.temperature, top_k: rule.topK, top_p: rule.topP };
   const can = source.answers("next");

@@ -31,7 +31,7 @@ const LENS_POSITIONS = 64;
 export function WhatIfView(props: ViewProps) {
   const stack = props.run && chosenStack(props.run, props.state);
   if (!props.run || !stack) return <Awaited busy={props.busy} />;
-  return <Asked key={props.card.name} {...props} run={props.run} stack={stack} />;
+  return <Asked {...props} run={props.run} stack={stack} />;
 }
 
 interface Shown extends Omit<ViewProps, "edits"> {

@@ -8,13 +8,13 @@ import { marginsFor } from "./axes";
 import { usePaint } from "./colours";
 import { zoomBy } from "./gestures";
 import { Legend } from "./legend";
-import { CellMap } from "./map";
+import { CellMap, type Shared } from "./map";
 import { Overview } from "./overview";
 import { CellReadout, Reads } from "./reading";
 import { roomAbove, useShared } from "./shared";
 import { named, type Words } from "./stack";
 import { Difference, type HeadTiles } from "./tiles";
-import { boxFor, clamped, isWhole, levelFor, whole, type Cell } from "./viewport";
+import { boxFor, clamped, isWhole, levelFor, whole, type Box, type Cell } from "./viewport";
 
 interface MatrixProps {
   store: Store;
@@ -115,10 +115,7 @@ export function Matrix({ store, state, one, other, pinned, choose, unpin, note, 
   );
 }
 
-type Sharing = ReturnType<typeof useShared>;
-type BoxOf = ReturnType<typeof boxFor>;
-
-export function Zoom({ shared, box }: { shared: Sharing; box: BoxOf }) {
+export function Zoom({ shared, box }: { shared: Shared; box: Box }) {
   const view = clamped(shared.view.value ?? whole(box), box);
   // All cells have their largest size already.
   if (clamped({ ...view, size: 0 }, box).size >= whole(box).size) return null;
@@ -138,7 +135,7 @@ export function Zoom({ shared, box }: { shared: Sharing; box: BoxOf }) {
 }
 
 /** The visible part, and whether a pixel stands for several cells. */
-function Seen({ shared, box }: { shared: Sharing; box: BoxOf }) {
+function Seen({ shared, box }: { shared: Shared; box: Box }) {
   const view = clamped(shared.view.value ?? whole(box), box);
   const grain = 2 ** levelFor(view, box, screenDensity());
   const first = (place: number) => Math.max(0, Math.floor(place));
@@ -180,7 +177,7 @@ export function PinnedCaption({ place, choose, unpin }: PinnedCaptionProps) {
 }
 
 interface WatchedProps {
-  shared: Sharing;
+  shared: Shared;
   pin: number | null;
   heads: HeadTiles[];
   words: Words;
