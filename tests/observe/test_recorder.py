@@ -1,7 +1,9 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer.generation import generate, greedy_decode
@@ -197,6 +199,18 @@ def test_gradients_of_what_blocks_return() -> None:
         model(tokens)
     with refused(expected="while gradients are on"):
         _ = seen.records[0].grad
+
+
+def test_every_kind_can_be_saved_as_it_is(tmp_path: Path) -> None:
+    model = decoder(**EXPERTS)
+    kinds = [*kinds_of(model), "heads", "attention", "logits"]
+    with capture(model, what=kinds) as seen:
+        model(torch.randint(50, (2, 4)))
+    for kind in kinds:
+        save_file(seen.last(kind), tmp_path / "seen.safetensors")
+        loaded = load_file(tmp_path / "seen.safetensors")
+        assert loaded.keys() == seen.last(kind).keys()
+        assert all(torch.equal(loaded[name], values) for name, values in seen.last(kind).items())
 
 
 def test_gradients_that_there_cannot_be_are_refused() -> None:

@@ -94,11 +94,11 @@ def capture(
         heads: Query heads of every attention; ``{layer: heads}`` or ``{module name: heads}`` captures those alone.
         queries: Positions in the text, for all kinds of records. Negative ones count from the newest: -1 is each step
             of a generation. With a cache, positions of other calls are skipped.
-        retain_grad: Records of weights, scores, q, k, v, residual and ffn give the gradient of a later backward pass as
-            ``record.grad``, where gradients are on and there is no cache. That of the weights is computed from the
-            gradient of the attention's output, ``d loss / d weights[i, j] = grad[i] . v[j]``, and that of the scores
-            from it, as if the weights had been stored. Other kinds are no part of the graph and have no gradient. The
-            records then keep the graph alive.
+        retain_grad: Records give the gradient of a later backward pass as ``record.grad``, where gradients are on and
+            there is no cache; those of sinks, router, choices, shares, experts and a classifier's logits do not. That
+            of the weights is computed from the gradient of the attention's output, ``d loss / d weights[i, j] =
+            grad[i] . v[j]``, and that of the scores from it, as if the weights had been stored. The records then keep
+            the graph alive.
 
     Example:
         >>> from glassformer.models import Decoder, DecoderConfig

@@ -83,7 +83,7 @@ class Record:
         if self.gradient is None:
             raise InputError(
                 f"a record of {self.what} that keeps no gradient",
-                "weights, scores, q, k, v, residual or ffn, captured while gradients are on",
+                "any kind but sinks, router, choices, shares and experts, captured while gradients are on",
                 "Capture with retain_grad=True and without torch.no_grad().",
             )
         return self.gradient()

@@ -234,11 +234,11 @@ class Recorder:
 
 
 def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
-    """A copy of some indices on some axes, which later changes by the model do not reach."""
+    """A copy of some indices on some axes, which later changes by the model do not reach, and which can be saved."""
     for dim, numbers in picks:
         if tuple(numbers) != tuple(range(tensor.shape[dim])):
             tensor = tensor.index_select(dim, torch.tensor(numbers, device=tensor.device))
-    return tensor.clone()
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _copied(inputs: Attended) -> Attended:
