@@ -165,8 +165,8 @@ def direct_logits(
         query: The position, of all texts; ignored for a classifier.
 
     Raises:
-        InputError: As for :func:`logit_lens`; post-norm blocks; a position or a class that does not exist; a projection
-            that is no linear map; edits of logits; parts that do not sum to the stream, or to the logit.
+        InputError: Post-norm blocks; a position or a class that does not exist; a projection that is no linear map;
+            edits of logits; parts that do not sum to the stream, or to the logit.
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", section "Logit attribution".
     """

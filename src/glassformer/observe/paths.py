@@ -75,8 +75,8 @@ def path_patch(
         receiver: A head's queries, keys or values; or the logits.
 
     Raises:
-        InputError: As there; a sender that is not before a receiver; a model with post-norm or parallel blocks; one
-            within interventions or with hooks, which may change what is on the way.
+        InputError: A sender that is not before a receiver; a model with post-norm or parallel blocks; one within
+            interventions or with hooks, which may change what is on the way.
 
     Source: Wang et al. 2022, arXiv 2211.00593, section 3.1; Goldowsky-Dill et al. 2023, arXiv 2304.05969.
     """
