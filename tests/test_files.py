@@ -137,16 +137,8 @@ def test_a_file_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch
     told: list[str] = []
     flush, rename = module._flush, os.replace
 
-    def flushing(place: Path) -> None:
-        told.append(f"flush {place.name}")
-        flush(place)
-
-    def renaming(source: Path, destination: Path) -> None:
-        told.append("replace")
-        rename(source, destination)
-
-    monkeypatch.setattr(module, "_flush", flushing)
-    monkeypatch.setattr(module.os, "replace", renaming)
+    monkeypatch.setattr(module, "_flush", lambda place: told.append(f"flush {place.name}") or flush(place))
+    monkeypatch.setattr(module.os, "replace", lambda *places: told.append("replace") or rename(*places))
     with new_file(path) as draft:
         draft.write_bytes(b"new")
         assert not path.exists()

@@ -2,6 +2,7 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -256,10 +257,7 @@ def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkey
     with refused("exists already"):
         save_decoder(decoder, tmp_path / "there")
     before = (tmp_path / "there" / "model.safetensors").read_bytes()
-
-    def dies(*_: Any, **__: Any) -> None:
-        raise OSError("the disk is full")
-
+    dies = Mock(side_effect=OSError("the disk is full"))
     monkeypatch.setattr("glassformer.checkpoints.decoders.write_tensors", dies)
     with pytest.raises(OSError, match="the disk is full"):
         save_decoder(Decoder(GPT_OSS), tmp_path / "there", replace=True)

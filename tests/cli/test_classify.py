@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -96,26 +97,12 @@ def test_files_and_standard_input(run: Path, tmp_path: Path, output: Output, mon
 
 
 def test_standard_input_is_answered_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    class Stdin:
-        @property
-        def buffer(self) -> "Stdin":
-            return self
-
-        def readline(self, size: int) -> bytes:
-            if len(asked) == len(TEXTS):
-                return b""
-            asked.append(TEXTS[len(asked)])
-            return f"{asked[-1]}\n".encode()
-
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr(sys, "stdin", Stdin())
+    stdin = Mock(isatty=Mock(return_value=True))
+    stdin.buffer.readline.side_effect = [*(f"{text}\n".encode() for text in TEXTS), b""]
+    monkeypatch.setattr(sys, "stdin", stdin)
     for count, verdict in enumerate(command.run(command.ClassifyFlags(run=run)), start=1):
         assert verdict.text == TEXTS[count - 1]
-        assert len(asked) == count
+        assert stdin.buffer.readline.call_count == count
 
 
 def test_more_texts_than_are_read_at_once_keep_their_order(run: Path) -> None:

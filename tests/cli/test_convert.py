@@ -1,6 +1,7 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -277,10 +278,7 @@ def test_a_tokenizer_that_gguf_lacks(llama: Path, byte_engine: Tokenizer, tmp_pa
 def test_a_directory_is_complete_or_absent(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["convert", str(llama), str(tmp_path / "a.gguf")]) == 0
     before = sorted(tmp_path.iterdir())
-
-    def fails(*arguments: object) -> None:
-        raise InputError("a template", "none", "Stop.")
-
+    fails = Mock(side_effect=InputError("a template", "none", "Stop."))
     monkeypatch.setattr("glassformer.cli.commands.convert.template_from_gguf", fails)
     assert main(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out")]) == 2
     assert sorted(tmp_path.iterdir()) == before

@@ -1,6 +1,7 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from random_gpt_oss import GPT_OSS_20B, GPT_OSS_TINY, write_random_gpt_oss
@@ -93,13 +94,11 @@ def test_a_model_of_the_hub_stays_there(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "here").mkdir()
     (tmp_path / "there" / "config.json").rename(tmp_path / "here" / "config.json")
 
-    def find(source: str, *, weights: bool) -> Path:
-        assert (source, weights) == ("someone/tiny", False)
-        return tmp_path / "here"
-
+    find = Mock(return_value=tmp_path / "here")
     monkeypatch.setattr(info, "find_directory", find)
     monkeypatch.setattr(info, "hub_tensors", lambda source, directory: stored)
     assert json.loads(output(["info", "someone/tiny", "--json"]).out)["parameters"]["total"] == 1_017_504
+    find.assert_called_once_with("someone/tiny", weights=False)
 
 
 def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
@@ -127,19 +126,14 @@ def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_packed_experts_ask_for_a_kernel(tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[None] = []
-
-    def look() -> tuple[None, str]:
-        asked.append(None)
-        return None, "There is none."
-
+    look = Mock(return_value=(None, "There is none."))
     monkeypatch.setattr(native, "look", look)
     Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
     assert json.loads(output(["info", tmp_path / "own", "--json"]).out)["machine"]["without_kernel"] is None
-    assert asked == []
+    look.assert_not_called()
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     assert "MXFP4 kernel: There is none." in lines(output, tmp_path / "model")
-    assert asked == [None]
+    look.assert_called_once_with()
 
 
 def test_layers_of_the_released_size_are_listed_shortly(tmp_path: Path, output: Output) -> None:

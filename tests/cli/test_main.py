@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 
@@ -93,24 +94,10 @@ def test_a_word_unlike_any_command_gets_the_list(capsys: pytest.CaptureFixture[s
 
 
 def test_a_command_gets_the_rest_and_its_status_is_ours(command: Callable[..., None]) -> None:
-    seen: list[object] = []
-
-    def probe(arguments: list[str], prog: str) -> int:
-        seen.extend([arguments, prog])
-        return 7
-
+    probe = Mock(return_value=7)
     command(probe)
     assert cli.main(["probe", "--flag", "--debug", "-h"]) == 7
-    assert seen == [["--flag", "--debug", "-h"], "glassformer probe"]
-
-
-def failing(error: BaseException) -> Callable[[list[str], str], int]:
-    """A command that always fails so."""
-
-    def fail(arguments: list[str], prog: str) -> int:
-        raise error
-
-    return fail
+    probe.assert_called_once_with(["--flag", "--debug", "-h"], "glassformer probe")
 
 
 REFUSAL = InputError("top_p = 2.0", "a number in [0, 1]", "Pass top_p between 0 and 1.")
@@ -133,7 +120,7 @@ def test_an_error_is_one_line_and_a_status_and_debugging_lets_it_through(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command(failing(error))
+    command(Mock(side_effect=error))
     assert cli.main(["probe"]) == status
     assert capsys.readouterr() == ("", f"glassformer: {said}\n")
     with pytest.raises(type(error)):
@@ -149,7 +136,7 @@ def test_an_error_is_one_line_and_a_status_and_debugging_lets_it_through(
 def test_what_steers_a_terminal_is_written_as_numbers(
     kind: Callable[[str], Exception], command: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(failing(kind("unknown \x1b]0;owned\x07\x1b[2J\nin é.safetensors")))
+    command(Mock(side_effect=kind("unknown \x1b]0;owned\x07\x1b[2J\nin é.safetensors")))
     assert cli.main(["probe"]) in (cli.EXIT_INPUT, cli.EXIT_FAILED)
     shown = capsys.readouterr().err
     assert r"unknown \x1b]0;owned\x07\x1b[2J in é.safetensors" in shown
@@ -159,7 +146,7 @@ def test_what_steers_a_terminal_is_written_as_numbers(
 
 def test_too_little_memory_is_one_line(command: Callable[..., None], refuses: Refuses) -> None:
     for error in (MemoryError("rows_int8"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
-        command(failing(error))
+        command(Mock(side_effect=error))
         refuses(["probe"], "not enough memory", status=1)
 
 

@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -166,13 +167,9 @@ def test_a_folder_that_is_not_private_is_not_used(how: str, quick: Path, tmp_pat
 
 def test_a_folder_that_cannot_be_removed_is_left(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a network's disk, which keeps what a process has open."""
-
-    def fail(*_given: object, **_others: object) -> None:
-        raise OSError(errno.ENOTEMPTY, "Directory not empty")
-
     quick.write_text("in place of a folder")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(os, "rmdir", fail)
+    monkeypatch.setattr(os, "rmdir", Mock(side_effect=OSError(errno.ENOTEMPTY, "Directory not empty")))
     (message,) = warned(native.library)
     assert "cannot be cached" in message
     assert works(native.library())
@@ -201,10 +198,7 @@ def test_a_read_only_folder_serves_what_it_has(quick: Path, monkeypatch: pytest.
 
 def test_a_read_only_system_uses_what_is_cached(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be written anywhere: not in the cache, nor for a temporary folder."""
-
-    def nowhere(*_given: object, **_others: object) -> str:
-        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
-
+    nowhere = Mock(side_effect=FileNotFoundError("No usable temporary directory found in ['/tmp']"))
     native._private_folder()
     library = native._compile(quick, native._stem())
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
@@ -276,12 +270,9 @@ def test_one_that_cannot_be_loaded_is_not_compiled_again(unbuilt: Path, monkeypa
 
 @pytest.mark.usefixtures("quick")
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     (message,) = warned(native.library)
     assert "Could not determine home directory" in message
     assert works(native.library())

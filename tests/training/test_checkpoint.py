@@ -14,10 +14,10 @@ from glassformer.training.optim import build_optimizers
 from refusals import refused
 
 
-def trained(optimizer: str = "adamw", *, tied: bool = False, steps: int = 3) -> tuple[nn.Module, list]:
+def trained(optimizer: str = "adamw", *, tied: bool = False, momentum: float = 0.0) -> tuple[nn.Module, list]:
     model = ToyModel(tied=tied)
-    optimizers = build_optimizers(model, TrainingConfig(optimizer=optimizer))
-    take(model, optimizers, range(steps))
+    optimizers = build_optimizers(model, TrainingConfig(optimizer=optimizer, momentum=momentum))
+    take(model, optimizers, range(3))
     return model, optimizers
 
 
@@ -30,17 +30,17 @@ def take(model: nn.Module, optimizers: list, steps: range) -> None:
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(("optimizer", "momentum"), [("adamw", 0.0), ("muon", 0.0), ("sgd", 0.0), ("sgd", 0.9)])
 @pytest.mark.parametrize("tied", [False, True])
-def test_training_goes_on_exactly_from_what_was_saved(tmp_path: Path, optimizer: str, tied: bool) -> None:
-    model, optimizers = trained(optimizer, tied=tied)
+def test_training_goes_on_from_what_was_saved(tmp_path: Path, optimizer: str, momentum: float, tied: bool) -> None:
+    model, optimizers = trained(optimizer, tied=tied, momentum=momentum)
     save_weights(model, tmp_path)
     save_optimizers(model, optimizers, tmp_path)
     take(model, optimizers, range(3, 6))
 
     again = ToyModel(seed=1, tied=tied)
     load_weights(again, tmp_path)
-    fresh = build_optimizers(again, TrainingConfig(optimizer=optimizer))
+    fresh = build_optimizers(again, TrainingConfig(optimizer=optimizer, momentum=momentum))
     load_optimizers(again, fresh, tmp_path)
     take(again, fresh, range(3, 6))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

@@ -155,16 +155,6 @@ def test_interrupted_runs_are_resumed(tmp_path: Path, at: int, number: int, caps
     assert second.seconds > first.seconds or at == 19
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_goes_on_where_it_stopped(tmp_path: Path, momentum: float) -> None:
-    config = dataclasses.replace(CONFIG, optimizer="sgd", momentum=momentum)
-    whole, model = ToyModel(), ToyModel(seed=5)
-    train(whole, ToyTask(), config, progress=False)
-    train(ToyModel(), InterruptedTask(at=6), config, tmp_path, progress=False)
-    train(model, ToyTask(), config, tmp_path, resume=True, progress=False)
-    assert same_weights(model, whole)
-
-
 def test_ctrl_c_without_a_directory_says_that_nothing_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
     assert train(ToyModel(), InterruptedTask(at=3), CONFIG, progress=False).ending == "interrupted"
     assert "nothing was saved" in capsys.readouterr().err

@@ -1,3 +1,4 @@
+import io
 import json
 from pathlib import Path
 
@@ -74,16 +75,8 @@ def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("evaluation/accuracy")] == [(2, 0.5)]
 
 
-class Terminal:
+class Terminal(io.StringIO):
     """Stands for standard error on a terminal."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def flush(self) -> None: ...
 
     def isatty(self) -> bool:
         return True
@@ -103,10 +96,10 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     drive(Progress(6, 1, "accuracy", "tokens", True))
-    last = terminal.text.split("\r")[-1]
+    last = terminal.getvalue().split("\r")[-1]
     assert "4/6" in last
     assert "loss 1.2500, tokens/s 12,346, evaluation accuracy 0.5000" in last
-    assert "a word" in terminal.text
+    assert "a word" in terminal.getvalue()
 
 
 def test_a_file_gets_a_line_an_evaluation(capsys: pytest.CaptureFixture[str]) -> None:

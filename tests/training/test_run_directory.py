@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -178,9 +179,8 @@ def test_lost_metrics_are_no_silent_gap(left: bytes, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_given: object, **_others: object) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
+    error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    full = Mock(side_effect=error)
     monkeypatch.setattr("glassformer.training.checkpoint.save_file", full)
     with pytest.raises(OSError, match=r"model\.safetensors cannot be written .* No space left"):
         RunDirectory(tmp_path).save(ToyModel(), [], RunState(1), 1)
