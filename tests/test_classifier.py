@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -146,12 +147,8 @@ def test_a_subword_tokenizer_may_leave_rows_of_the_encoder_unused(tmp_path: Path
 def test_a_classifier_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = classifier(), classifier()
     save_classifier(first, tmp_path / "it")
-
-    def fail(self: object) -> str:
-        raise OSError("the disk is full")
-
     with monkeypatch.context() as patch:
-        patch.setattr(WordTokenizer, "to_json", fail)
+        patch.setattr(WordTokenizer, "to_json", Mock(side_effect=OSError("the disk is full")))
         with pytest.raises(OSError, match="the disk is full"):
             save_classifier(second, tmp_path / "it")
     assert torch.equal(load_classifier(tmp_path / "it").probabilities(TEXTS), first.probabilities(TEXTS))

@@ -51,9 +51,7 @@ def brute_force(tokens: list[int], config: RecurrenceConfig) -> list[list[float]
     seed=st.integers(0, 10_000),
 )
 @settings(max_examples=60, deadline=None)
-def test_predictions_equal_the_sum_over_every_generator(
-    size: tuple[int, int], next_prob: float, length: int, seed: int
-) -> None:
+def test_predictions_are_sums_over_generators(size: tuple[int, int], next_prob: float, length: int, seed: int) -> None:
     order, vocab_size = size
     config = RecurrenceConfig(order=order, vocab_size=vocab_size, next_prob=next_prob, seq_len=length)
     inputs = fresh_batch(config, 3, seed=seed, step=0).inputs
@@ -67,10 +65,8 @@ def test_predictions_equal_the_sum_over_every_generator(
 def test_predictions_equal_the_sum_over_the_full_sized_family() -> None:
     config = RecurrenceConfig(seq_len=7)
     inputs = fresh_batch(config, 1, seed=3, step=0).inputs
-    expected = [brute_force(row, config) for row in inputs.tolist()]
-    torch.testing.assert_close(
-        optimal_predictions(inputs, config), torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0
-    )
+    expected = torch.tensor([brute_force(row, config) for row in inputs.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(optimal_predictions(inputs, config), expected, atol=1e-12, rtol=0)
 
 
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
