@@ -100,13 +100,6 @@ def test_the_detector_finds_the_heads() -> None:
     assert found.top("induction", 1)[0][:2] == (1, 0)
 
 
-def damaged(name: str, factor: float) -> Decoder:
-    model = build_induction("ABC", 5)
-    with torch.no_grad():
-        model.get_parameter(name).mul_(factor)
-    return model
-
-
 @pytest.mark.parametrize(
     ("name", "factor"),
     [
@@ -118,7 +111,10 @@ def damaged(name: str, factor: float) -> Decoder:
     ],
 )
 def test_a_damaged_circuit_is_not_proved(name: str, factor: float) -> None:
-    found = verify_induction(damaged(name, factor), "ABC", limit=500)
+    model = build_induction("ABC", 5)
+    with torch.no_grad():
+        model.get_parameter(name).mul_(factor)
+    found = verify_induction(model, "ABC", limit=500)
     assert not found.holds
     if factor <= 0:
         assert found.num_wrong > 0

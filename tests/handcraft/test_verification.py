@@ -336,51 +336,43 @@ PROOF = Certificate(
 )
 
 
-def test_a_proof_says_what_it_rests_on() -> None:
-    text = str(PROOF)
-    assert "identity: HOLDS" in text
-    assert "every sequence: 1,092 of 1,092 run" in text
-    assert "counterexample" not in text
-    assert PROOF.holds
+SHOWN: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a proof": ({}, ["identity: HOLDS", "every sequence: 1,092 of 1,092 run", "largest error   1.9e-10\n"]),
+    "a refutation": (
+        {"verdict": "fails", "num_right": 6000, "worst": FAILURE, "counterexample": FAILURE, "margin": None},
+        [
+            "counterexample  ABB, position 1: got [0.25 0.75], wanted [1 0]",
+            "6,000 of 6,015 outputs (99.75%)",
+            "margin          none",
+        ],
+    ),
+    "the bound": (
+        {"rests_on": "the bound", "num_possible": 26**64},
+        ["the bound, for all 3.62e+90 sequences; that the description matches the task was checked on 1,092"],
+    ),
+    "samples": ({"rests_on": "samples", "num_possible": 26**64}, ["no bound covers the rest"]),
+    "examples": ({"rests_on": "the listed examples", "num_possible": 26**64}, ["other sequences were not checked"]),
+    "the worst output": (
+        {"worst": FAILURE, "num_possible": 10**12 - 1},
+        ["largest error   1.9e-10 at ABB, position 1", "1,092 of 999,999,999,999 run"],
+    ),
+    "a trillion": ({"num_possible": 10**12}, ["1,092 of 1e+12 run"]),
+    "nothing known": (
+        {"verdict": "undecided", "rests_on": "samples", "margin": None, "bound": float("inf")},
+        ["margin          unknown", "bound on error  unknown"],
+    ),
+}
 
 
-def test_a_refutation_shows_its_counterexample() -> None:
-    failed = replace(PROOF, verdict="fails", num_right=6000, worst=FAILURE, counterexample=FAILURE, margin=None)
-    assert "counterexample  ABB, position 1: got [0.25 0.75], wanted [1 0]" in str(failed)
-    assert "6,000 of 6,015 outputs (99.75%)" in str(failed)
-    assert "margin          none" in str(failed)
-    assert not failed.holds
-
-
-@pytest.mark.parametrize(
-    ("rests_on", "words"),
-    [
-        (
-            "the bound",
-            "the bound, for all 3.62e+90 sequences; that the description matches the task was checked on 1,092",
-        ),
-        ("samples", "no bound covers the rest"),
-        ("the listed examples", "other sequences were not checked"),
-    ],
-)
-def test_what_less_than_every_sequence_proves_is_told(rests_on: str, words: str) -> None:
-    certificate = replace(PROOF, rests_on=rests_on, num_possible=26**64)  # type: ignore[arg-type]
-    assert words in str(certificate)
-
-
-def test_the_worst_output_is_shown_and_counts_are_written_out_below_a_trillion() -> None:
-    text = str(replace(PROOF, worst=FAILURE, num_possible=10**12 - 1))
-    assert "largest error   1.9e-10 at ABB, position 1" in text
-    assert "1,092 of 999,999,999,999 run" in text
-    assert "largest error   1.9e-10\n" in str(PROOF)
-    assert "1,092 of 1e+12 run" in str(replace(PROOF, num_possible=10**12))
-
-
-def test_what_is_not_known_is_said_and_is_null_in_json() -> None:
-    unknown = replace(PROOF, verdict="undecided", rests_on="samples", margin=None, bound=float("inf"))
-    assert "margin          unknown" in str(unknown)
-    assert "bound on error  unknown" in str(unknown)
-    assert json.loads(json.dumps(unknown.to_json(), allow_nan=False))["bound"] is None
+@pytest.mark.parametrize(("changes", "words"), SHOWN.values(), ids=SHOWN)
+def test_a_certificate_says_what_it_rests_on(changes: dict[str, Any], words: list[str]) -> None:
+    certificate = replace(PROOF, **changes)
+    text = str(certificate)
+    assert [each for each in words if each not in text] == []
+    assert ("counterexample" in text) == (certificate.counterexample is not None)
+    assert certificate.holds == (certificate.verdict == "holds")
+    written = json.loads(json.dumps(certificate.to_json(), allow_nan=False))
+    assert written["bound"] == (None if certificate.bound == float("inf") else certificate.bound)
 
 
 def test_a_certificate_is_json() -> None:
