@@ -369,24 +369,8 @@ def test_exponentials_may_be_wrong_by_twenty_units_in_the_last_place(bound_of: C
     assert error / bound > 0.7
 
 
-def exactly(head: HeadWeights, space: SequenceSpace) -> tuple[list[list[Fraction]], list[list[Fraction]]]:
-    """Scores, times sqrt(qk_dim), and values of all places, in rational arithmetic."""
-    tokens, positions = space.places
-    inputs = []
-    for token_, position in zip(tokens.tolist(), positions.tolist(), strict=True):
-        row = [Fraction(int(token_ == i)) for i in range(space.num_tokens)]
-        inputs.append(row + ([] if head.pos is None else [Fraction(float(x)) for x in head.pos[position]]))
-
-    def times(rows: list[list[Fraction]], matrix: np.ndarray) -> list[list[Fraction]]:
-        exact = [[Fraction(float(x)) for x in row] for row in matrix]
-        return [
-            [sum((a * b[c] for a, b in zip(row, exact, strict=True)), Fraction()) for c in range(matrix.shape[1])]
-            for row in rows
-        ]
-
-    queries, keys = times(inputs, head.Qm), times(inputs, head.Km)
-    scores = [[sum((a * b for a, b in zip(q, k, strict=True)), Fraction()) for k in keys] for q in queries]
-    return scores, times(inputs, head.Vm)
+exact = np.vectorize(Fraction, otypes=[object])
+"""Numbers as rational ones, whose products and sums are exact."""
 
 
 def test_rounding_of_the_tables_themselves_is_counted() -> None:
@@ -398,17 +382,11 @@ def test_rounding_of_the_tables_themselves_is_counted() -> None:
             10 * rng.normal(size=rows), rng.normal(size=rows), rng.normal(size=(6, 2)), rng.normal(size=(3, 3))
         )
         tables = PlaceTables.of(head, space, 0.0)
-        scores, values = exactly(head, space)
-        off = max(
-            abs(Fraction(float(found)) - exact / 2)
-            for row, exact_row in zip(tables.scores, scores, strict=True)
-            for found, exact in zip(row, exact_row, strict=True)
-        )
-        value_off = max(
-            abs(Fraction(float(found)) - exact)
-            for row, exact_row in zip(tables.values, values, strict=True)
-            for found, exact in zip(row, exact_row, strict=True)
-        )
+        tokens, positions = space.places
+        x = exact(np.concatenate([np.eye(3)[tokens], head.matrices["pos"][positions]], axis=1))
+        km, qm, vm = map(exact, (head.Km, head.Qm, head.Vm))
+        off = np.abs(exact(tables.scores) - (x @ qm) @ (x @ km).T / 2).max()
+        value_off = np.abs(exact(tables.values) - x @ vm).max()
         assert 2 * off <= tables.score_rounding
         assert value_off <= tables.value_rounding
         seen = np.maximum(seen, [float(off), float(value_off)])
