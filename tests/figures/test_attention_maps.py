@@ -24,8 +24,6 @@ from readable import check_readable
 from refusals import refused
 
 TEXT = ["<CLS>", "I", "paid", "$", "10", "for", "this", "unbelievably", "long", "film", "and", "$", "5"]
-
-
 WORDS = ["<CLS>", "not", "a", "remarkable", "film"]
 
 
@@ -108,24 +106,6 @@ def test_a_map_in_given_axes_writes_numbers_where_there_is_room() -> None:
         assert (axes[1].get_title(loc="left"), len(axes[0].images)) == ("here", 0)
         np.testing.assert_array_equal(axes[1].images[0].get_array(), expected)
         assert len(axes[1].texts) == written
-
-
-def test_what_is_no_map_is_refused() -> None:
-    square = np.full((2, 2), 0.5)
-    attempts: list[tuple[Callable[[], object], str]] = [
-        (lambda: attention_map(-square), "values from -0.5 to -0.5"),
-        (lambda: attention_map(square * np.nan), "values from nan"),
-        (lambda: attention_map(square, largest=0.4), "a value of 0.5 with largest = 0.4"),
-        (lambda: attention_map(square[:0]), r"shapes \[\[0, 2\]\]"),
-        (lambda: attention_map(square, ["a"]), "1 names for 2 keys"),
-        (lambda: attention_map(square, ["a", "b"], ["c"]), "1 names for 2 queries"),
-        (lambda: overview(square, 0), "most = 0"),
-        (lambda: end_of_scale([], None), r"shapes \[\]"),
-    ]
-    for attempt, message in attempts:
-        with refused(message):
-            attempt()
-    assert end_of_scale([np.zeros((1, 1))], None) == 1.0
 
 
 def panels(figure: Figure) -> list[Axes]:
@@ -227,9 +207,17 @@ def test_figures_can_be_read() -> None:
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_is_no_grid_is_refused() -> None:
-    few = weights(1, 2, 3, 3)
+def test_what_is_no_map_or_grid_is_refused() -> None:
+    square, few = np.full((2, 2), 0.5), weights(1, 2, 3, 3)
     attempts: list[tuple[Callable[[], object], str]] = [
+        (lambda: attention_map(-square), "values from -0.5 to -0.5"),
+        (lambda: attention_map(square * np.nan), "values from nan"),
+        (lambda: attention_map(square, largest=0.4), "a value of 0.5 with largest = 0.4"),
+        (lambda: attention_map(square[:0]), r"shapes \[\[0, 2\]\]"),
+        (lambda: attention_map(square, ["a"]), "1 names for 2 keys"),
+        (lambda: attention_map(square, ["a", "b"], ["c"]), "1 names for 2 queries"),
+        (lambda: overview(square, 0), "most = 0"),
+        (lambda: end_of_scale([], None), r"shapes \[\]"),
         (lambda: attention_grid([]), "0 layers"),
         (lambda: attention_grid(few[:, :0]), "of up to 0 heads"),
         (lambda: attention_grid(weights(5, 13, 2, 2)), "5 layers of up to 13 heads"),
@@ -246,3 +234,4 @@ def test_what_is_no_grid_is_refused() -> None:
     used, _ = new_figure(2, 2)
     with refused("a figure with 1 axes"):
         attention_grid(few, figure=used)
+    assert end_of_scale([np.zeros((1, 1))], None) == 1.0

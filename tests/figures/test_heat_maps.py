@@ -1,5 +1,7 @@
 """Heat maps: what the cells show, what stands in them, and what is refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -123,21 +125,18 @@ def test_long_titles_are_broken_and_rows_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "options", "message"),
     [
-        ([1, 2], r"shape \[2\]"),
-        ([[]], r"shape \[1, 0\]"),
-        ([[np.nan]], "NaN"),
-        ([[np.inf]], "infinity"),
+        ([1, 2], {}, r"shape \[2\]"),
+        ([[]], {}, r"shape \[1, 0\]"),
+        ([[np.nan]], {}, "NaN"),
+        ([[np.inf]], {}, "infinity"),
+        ([[np.inf, np.nan]], {"limits": (0, 1)}, "infinity"),
+        ([[1, 2]], {"x_names": ("A",)}, "1 x_names for a matrix of shape"),
     ],
 )
-def test_what_is_no_matrix_of_numbers_is_refused(values: list[float], message: str) -> None:
+def test_what_is_no_matrix_of_numbers_with_its_names_is_refused(
+    values: list[float], options: dict[str, Any], message: str
+) -> None:
     with refused(message):
-        panel(one_axes(), values)
-
-
-def test_names_that_do_not_fit_are_refused() -> None:
-    with refused("1 x_names for a matrix of shape"):
-        panel(one_axes(), [[1, 2]], x_names=("A",))
-    with refused("infinity"):
-        panel(one_axes(), [[np.inf, np.nan]], limits=(0, 1))
+        panel(one_axes(), values, **options)

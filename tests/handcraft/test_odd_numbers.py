@@ -31,13 +31,9 @@ from refusals import refused
 
 def outputs(head: HeadWeights, task: Task, text: Sequence[str], dtype: torch.dtype) -> np.ndarray:
     block = task.space.block([task.space.encode(text)])
-    inputs, matrices = (
-        task.space.one_hot(block),
-        {name: torch.tensor(m, dtype=dtype) for name, m in head.matrices.items()},
-    )
-    return (
-        run_head(torch.from_numpy(inputs).to(dtype), **matrices, real=torch.from_numpy(block.real)).double().numpy()[0]
-    )
+    inputs, real = (torch.from_numpy(each) for each in (task.space.one_hot(block), block.real))
+    matrices = {name: torch.tensor(m, dtype=dtype) for name, m in head.matrices.items()}
+    return run_head(inputs.to(dtype), **matrices, real=real).double().numpy()[0]
 
 
 def test_keys_that_overflow_at_one_place_alone() -> None:
@@ -45,13 +41,9 @@ def test_keys_that_overflow_at_one_place_alone() -> None:
     head, letters, large, small = design(task, 1e-6).weights, 26, 1e38, 2e-38
     km, qm = (np.pad(each, ((0, 0), (0, 2))) for each in (head.Km, head.Qm * math.sqrt(3)))
     m, q = string.ascii_uppercase.index("M"), string.ascii_uppercase.index("Q")
-    km[:letters, 1], km[q, 1], km[letters + 77, 1], km[letters, 1], km[q, 2] = (
-        -large,
-        -2 * large,
-        -2 * large,
-        large,
-        large,
-    )
+    km[:letters, 1] = -large
+    km[[q, letters + 77], 1] = -2 * large
+    km[letters, 1] = km[q, 2] = large
     qm[:letters, 1], qm[m, 1], qm[letters + 76, 1] = 2 * small, small, -small
     qm[:, 2] = qm[:, 1]
     head = HeadWeights(km, qm, head.Vm, head.pos)

@@ -24,10 +24,8 @@ def widened(
     """The program of the tokens, with coordinates that are 0."""
     model = compile_program(tokens, vocabulary, length, dtype=dtype)
     output = nn.Linear(1 + more, 1, dtype=dtype)
-    output.weight.data, output.bias.data = (
-        nn.functional.pad(model.output.weight.data, (0, more)),
-        model.output.bias.data,
-    )
+    output.weight.data = nn.functional.pad(model.output.weight.data, (0, more))
+    output.bias.data = model.output.bias.data
     model.output = output
     for name in ("embedding", "positions"):
         weight = nn.functional.pad(getattr(model, name).weight.data, (0, more))
