@@ -37,6 +37,7 @@ from glassformer.handcraft.description import (
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import queries_of
+from random_heads import random_head
 
 ROUNDOFF = 2.0**-53
 BoundOf = Callable[[HeadWeights, Description], Bound]
@@ -449,14 +450,6 @@ def test_no_number_proves_nothing() -> None:
 # Parts of the bound, and tables of any head
 
 
-def random_weights(rng: np.random.Generator, space: SequenceSpace, v_dim: int, scale: float) -> HeadWeights:
-    pos_dim = int(rng.integers(0, 4))
-    rows, qk_dim = space.num_tokens + pos_dim, int(rng.integers(1, 5))
-    pos = rng.normal(size=(space.num_positions, pos_dim)) if pos_dim else None
-    km, qm, vm = (rng.normal(size=(rows, columns)) for columns in (qk_dim, qk_dim, v_dim))
-    return HeadWeights(scale * km, qm, vm, pos)
-
-
 @given(margin=st.floats(-700, 700), others=st.integers(0, 70))
 def test_leakage_is_the_weight_of_equal_keys_below_one(margin: float, others: int) -> None:
     found = float(leakage(np.array(margin), np.array(others)))
@@ -471,10 +464,9 @@ def test_leakage_is_the_weight_of_equal_keys_below_one(margin: float, others: in
 
 def test_rounding_of_scores_stays_within_what_is_claimed() -> None:
     """Scores of a float32 head against the same weights in exact rational arithmetic."""
-    rng = np.random.default_rng(9)
     space = SequenceSpace(tuple("ABC"), 4)
-    for _ in range(20):
-        head = random_weights(rng, space, 2, 10.0)
+    for seed in range(20):
+        head = random_head(space, seed, pos_dim=seed % 4, scale=10.0)
         rounded = HeadWeights(**{name: m.astype(np.float32).astype(float) for name, m in head.matrices.items()})
         tables = PlaceTables.of(rounded, space, 2.0**-24)
         single = {name: m.astype(np.float32) for name, m in rounded.matrices.items()}

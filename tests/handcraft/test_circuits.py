@@ -24,6 +24,7 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
+from random_heads import random_head
 from refusals import refused
 
 spaces = st.sampled_from(
@@ -35,16 +36,6 @@ spaces = st.sampled_from(
     ]
 )
 seeds = st.integers(0, 10_000)
-
-
-def random_head(space: SequenceSpace, seed: int, positions: bool = True, qk_dim: int = 3) -> HeadWeights:
-    rng = np.random.default_rng(seed)
-    pos_dim = int(rng.integers(1, 4)) if positions else 0
-    rows = space.num_tokens + pos_dim
-    pos = rng.normal(size=(space.num_positions, pos_dim)) if positions else None
-    return HeadWeights(
-        rng.normal(size=(rows, qk_dim)), rng.normal(size=(rows, qk_dim)), rng.normal(size=(rows, 2)), pos
-    )
 
 
 def outputs(weights: HeadWeights, space: SequenceSpace) -> np.ndarray:
@@ -59,7 +50,7 @@ def outputs(weights: HeadWeights, space: SequenceSpace) -> np.ndarray:
 def test_scores_and_values_of_places_are_those_of_every_sequence(
     space: SequenceSpace, seed: int, positions: bool
 ) -> None:
-    weights = random_head(space, seed, positions)
+    weights = random_head(space, seed, pos_dim=None if positions else 0)
     scores, values = qk_between_places(weights, space), values_at_places(weights, space)
     block = next(space.blocks(10_000))
     place, inputs = space.place_of(block), space.one_hot(block)
@@ -72,7 +63,7 @@ def test_scores_and_values_of_places_are_those_of_every_sequence(
 @settings(deadline=None, max_examples=30)
 @given(space=spaces, seed=seeds, positions=st.booleans())
 def test_places_are_sums_of_parts(space: SequenceSpace, seed: int, positions: bool) -> None:
-    weights = random_head(space, seed, positions)
+    weights = random_head(space, seed, pos_dim=None if positions else 0)
     parts, values = qk_parts(weights, space), value_circuit(weights, space)
     names, size = part_names(weights, space), space.num_tokens
     assert len(names) == len(parts) == len(values) == size + (space.num_positions if positions else 0)
@@ -159,7 +150,7 @@ def test_random_bases_are_well_conditioned_and_repeat(size: int) -> None:
 
 
 def test_bad_bases_are_refused() -> None:
-    weights = random_head(SequenceSpace(("A", "B"), 2), 0)
+    weights = random_head(SequenceSpace(("A", "B"), 2), 0, qk_dim=3)
     cases = [
         (np.eye(2), r"shape \[2, 2\]"),
         (np.ones((3, 3)), "of condition"),
@@ -184,7 +175,7 @@ def test_bad_bases_are_refused() -> None:
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:
-    weights = random_head(SequenceSpace(("A", "B"), 2), 0)
+    weights = random_head(SequenceSpace(("A", "B"), 2), 0, qk_dim=3)
     with refused("Km of shape .* inputs of length 2"):
         qk_parts(weights, SequenceSpace(("A", "B", "C"), 2))
     with refused(r"pos of shape \[2, "):

@@ -18,6 +18,7 @@ from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, Task, copy_first, identity, parity, unique
 from glassformer.handcraft.verification import Certificate, Failure, require_fits, verify
+from random_heads import random_head
 from refusals import refused
 
 BUILT = [name for name in TASKS if name != "parity"]
@@ -44,18 +45,11 @@ def one_by_one(head: HeadWeights, task: Task) -> dict[str, Any]:
     return {"count": len(cases.block.tokens), "largest": largest, "where": where, "right": right, "first": first}
 
 
-def random_head(task: Task, seed: int) -> HeadWeights:
-    rng = np.random.default_rng(seed)
-    rows = task.space.num_tokens + 2
-    km, qm, vm = (rng.normal(size=(rows, columns)) for columns in (3, 3, task.v_dim))
-    return HeadWeights(2 * km, qm, vm, rng.normal(size=(task.space.num_positions, 2)))
-
-
 @settings(max_examples=25, deadline=None)
 @given(name=st.sampled_from(sorted(TASKS)), seed=st.integers(0, 10**6))
 def test_it_tells_the_numbers_that_the_numpy_twin_gives_one_by_one(name: str, seed: int) -> None:
     task = TASKS[name]("AB", 3)
-    head = random_head(task, seed)
+    head = random_head(task.space, seed, v_dim=task.v_dim, scale=2.0)
     certificate, expected = verify(head, task), one_by_one(head, task)
     assert certificate.num_checked == certificate.num_possible == expected["count"]
     assert certificate.largest_error == pytest.approx(expected["largest"], rel=1e-9, abs=1e-12)
@@ -184,7 +178,7 @@ def test_without_a_tolerance_only_the_reading_counts() -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_parity_is_refuted_for_every_head(seed: int) -> None:
-    certificate = verify(random_head(parity(), seed), parity())
+    certificate = verify(random_head(parity().space, seed, v_dim=1, scale=2.0), parity())
     assert certificate.verdict == "fails"
     assert len(certificate.counterexample.sequence) <= 3
 

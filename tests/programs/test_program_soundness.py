@@ -573,13 +573,6 @@ def test_without_claims_or_with_wrong_ones_nothing_is_proved() -> None:
         assert (certificate.verdict, certificate.bound < certificate.allowed) == ("undecided", False), lie
 
 
-def test_models_without_claims_are_given_those_of_a_compiler(tmp_path: Path) -> None:
-    save_program(compile_program(lib.sort(), range(4), 6), tmp_path / "t.json")
-    model = load_program(tmp_path / "t.json")
-    model.program = lib.sort()
-    assert (model.claims, verify_program(model, limit=1).rests_on) == (None, "the bound")
-
-
 def test_models_within_edits_are_refused() -> None:
     model = compile_program(lib.histogram(), "ab", 4)
     with intervene(model, put("weights", 0.0)):

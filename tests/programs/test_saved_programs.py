@@ -92,6 +92,8 @@ def test_a_loaded_model_is_verified_with_its_program(tmp_path: Path) -> None:
     model.program = lib.PROGRAMS["parity"].program
     certificate = verify_program(model)
     assert (certificate.verdict, certificate.bound < 1e-9) == ("holds", True)
+    # Without claims of its own, it is given those of a compiler.
+    assert (model.claims, verify_program(model, limit=1).rests_on) == (None, "the bound")
     model.program = lib.count(tokens, "1")
     assert verify_program(model).verdict == "fails"
 

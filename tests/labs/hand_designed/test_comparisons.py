@@ -20,6 +20,7 @@ from glassformer.handcraft.verification import Failure
 from glassformer.labs.hand_designed.distances import circuit_similarity, head_distance
 from glassformer.labs.hand_designed.experiments import Results, comparisons
 from glassformer.labs.hand_designed.experiments.comparisons import Comparison, compare
+from random_heads import random_head
 from refusals import refused
 
 spaces = st.sampled_from(
@@ -31,15 +32,6 @@ spaces = st.sampled_from(
     ]
 )
 seeds = st.integers(0, 10_000)
-
-
-def random_head(space: SequenceSpace, seed: int) -> HeadWeights:
-    rng = np.random.default_rng(seed)
-    qk_dim, pos_dim = int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    rows = space.num_tokens + pos_dim
-    pos = rng.normal(size=(space.num_positions, pos_dim))
-    Km, Qm, Vm = rng.normal(size=(rows, qk_dim)), rng.normal(size=(rows, qk_dim)), rng.normal(size=(rows, 2))
-    return HeadWeights(Km, Qm, Vm, pos)
 
 
 def bits(p: np.ndarray, q: np.ndarray) -> float:
