@@ -5,7 +5,6 @@ from itertools import pairwise
 import matplotlib
 import numpy as np
 import pytest
-from colour_vision import linear
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
@@ -13,6 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from colour_vision import linear
 from glassformer.figures.coloured_words import coloured_text, letter_colour, shown
 from glassformer.figures.style import new_figure
 from readable import check_readable

@@ -7,11 +7,11 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from colour_vision import VISIONS, colormap, lab, nearest_two, rgb, smallest_step
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from colour_vision import VISIONS, colormap, lab, nearest_two, rgb, smallest_step
 from glassformer.figures import style
 from glassformer.figures.heat_maps import DIVERGING, write_values
 from refusals import refused

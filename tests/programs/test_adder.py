@@ -129,10 +129,9 @@ def test_a_broken_adder_is_not_proved(name: str, index: int, change: float) -> N
 
 def test_what_cannot_be_proved_or_added_is_refused() -> None:
     model = Adder(6)
-    with pytest.raises(InputError):
-        model.add(np.array([[10**6, 1]]))
-    with pytest.raises(InputError):
-        model.add(np.array([[-1, 1]]))
+    for number in (10**6, -1):
+        with pytest.raises(InputError):
+            model.add(np.array([[number, 1]]))
     for number in (5, 19):  # the sums of 19 digits overflow int64
         with pytest.raises(InputError):
             Adder(number)
