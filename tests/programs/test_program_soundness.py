@@ -125,7 +125,7 @@ def test_other_angles_are_refused() -> None:
                 verify()
 
 
-# ---- P1: numbers that are not finite ---------------------------------------------------------------------------------
+# ---- numbers that are not finite -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -225,7 +225,7 @@ def test_swapped_codes_are_no_proof(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "UNDECIDED" in capsys.readouterr().out
 
 
-# ---- P3 and P5: bounds -----------------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_large_constant_hides_no_difference() -> None:
@@ -289,7 +289,7 @@ def test_an_error_above_the_bound_is_no_certificate(monkeypatch: pytest.MonkeyPa
         verify_program(model)
 
 
-# ---- P4: values are typed --------------------------------------------------------------------------------------------
+# ---- values are typed ------------------------------------------------------------------------------------------------
 
 
 def test_true_and_one_are_different_values() -> None:
@@ -367,7 +367,7 @@ def test_a_mean_and_a_token_that_are_the_same_number_are_refused() -> None:
     assert verify_program(compile_program(2 * mean > 1, (0.25, 0.5, 0.75), 2)).verdict == "holds"
 
 
-# ---- P6: what cannot be told apart -----------------------------------------------------------------------------------
+# ---- what cannot be told apart ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -427,6 +427,9 @@ def test_what_cannot_be_told_apart_is_refused_by_two_values_and_the_dtype(
 ) -> None:
     with refused(named):
         compile_program(program, vocabulary, 300 if program is indices else 2, dtype=dtype)
+
+
+# ---- any size: exact values, and an end ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -504,7 +507,7 @@ def test_after_its_seconds_a_verdict_is_undecided() -> None:
     assert "why             the time" in str(certificate)
 
 
-# ---- P10: what a certificate covers ----------------------------------------------------------------------------------
+# ---- what a certificate covers ---------------------------------------------------------------------------------------
 
 
 def test_a_certificate_says_what_it_covers() -> None:
@@ -649,6 +652,9 @@ def test_all_library_programs_are_proved_by_the_bound() -> None:
         certificate = verify_program(model, limit=1)
         assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound"), certificate
         assert certificate.bound < min(1e-6, certificate.allowed / 100)
+
+
+# ---- random models, and how near bounds are --------------------------------------------------------------------------
 
 
 def _campaign() -> Any:
