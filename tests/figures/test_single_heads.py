@@ -28,10 +28,6 @@ def tables(weights: HeadWeights) -> dict[str, np.ndarray]:
     return {name: {**weights.matrices, **computed}[name].T for name in ORDER}
 
 
-def shown(ax: Axes) -> np.ndarray:
-    return np.asarray(ax.images[0].get_array())
-
-
 def named(ax: Axes) -> str:
     return ax.get_title().split(",")[0]
 
@@ -41,7 +37,7 @@ def check_scales(axes: list[Axes], heads: list[HeadWeights]) -> None:
     for place, ax in enumerate(axes):
         name, block = ORDER[place % 2 + 2 * (place // (2 * len(heads)))], place // 2 % len(heads)
         values = tables(heads[block])[name]
-        np.testing.assert_array_equal(shown(ax), values)
+        np.testing.assert_array_equal(ax.images[0].get_array(), values)
         limit = 1 if name == "Attn" else np.abs(values).max()
         assert (named(ax), ax.images[0].get_clim(), ax.images[0].get_cmap().name) == (name, (-limit, limit), "RdBu_r")
         assert ax.get_title().endswith("0 to 1" if name == "Attn" else f"±{limit:.3g}")

@@ -125,6 +125,7 @@ def nested(depth: int) -> Variable:
 
 
 SAME = select(tokens, tokens, operator.eq)
+LARGE_MEAN = elementwise(lambda mean: mean > 3, aggregate(everything, elementwise(lambda t: t**3, tokens)))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ SAME = select(tokens, tokens, operator.eq)
         # several values where one is needed, and too many
         (lambda: aggregate(everything, tokens)("ab"), "selects"),
         (lambda: pick(everything, tokens)([1, 2]), "selects"),
-        (lambda: compile_program(select_all_of_a_large_mean(), tuple(range(40)), 40), "possible values"),
+        (lambda: compile_program(LARGE_MEAN, range(40), 40), "possible values"),
         (lambda: compile_program(nested(400), (0, 1), 2), "parts on one another"),
         (lambda: nested(2000)([0, 1]), "parts on one another"),
     ],
@@ -206,10 +207,6 @@ def test_unusable_programs_are_refused_by_name(build: Any, named: str) -> None:
     assert named in caught.value.got
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
-
-
-def select_all_of_a_large_mean() -> Variable:
-    return elementwise(lambda mean: mean > 3, aggregate(everything, elementwise(lambda t: t**3, tokens)))
 
 
 def test_where_nothing_is_selected_there_is_the_default() -> None:
