@@ -229,12 +229,13 @@ class Recorder:
         call = self._counts[kind, point.name]
         self._counts[kind, point.name] += 1
         length = labels.pop("length", self._length)
-        record = Record(kind, point.name, point.layer, call, values, length=length, source=point.source, **labels)
+        kept = values.contiguous()  # as safetensors needs it
+        record = Record(kind, point.name, point.layer, call, kept, length=length, source=point.source, **labels)
         self.records.append(record)
 
 
 def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
-    """A copy of some indices on some axes, which later changes by the model do not reach, and which can be saved."""
+    """A copy of some indices on some axes, which later changes by the model do not reach."""
     for dim, numbers in picks:
         if tuple(numbers) != tuple(range(tensor.shape[dim])):
             tensor = tensor.index_select(dim, torch.tensor(numbers, device=tensor.device))
