@@ -213,6 +213,18 @@ def test_every_kind_can_be_saved_as_it_is(tmp_path: Path) -> None:
         assert all(torch.equal(loaded[name], values) for name, values in seen.last(kind).items())
 
 
+def test_a_stored_capture_has_the_gradients_of_its_records(tmp_path: Path) -> None:
+    model = decoder()
+    with capture(model, what=EVERYTHING, retain_grad=True) as seen:
+        logits = model(torch.randint(50, (2, 4)))
+    logits.square().sum().backward()
+    torch.save(seen, tmp_path / "seen.pt")
+    loaded = torch.load(tmp_path / "seen.pt", weights_only=False)
+    for record, stored in zip(seen.records, loaded.records, strict=True):
+        assert torch.equal(stored.values, record.values)
+        assert torch.equal(stored.grad, record.grad)
+
+
 def test_gradients_that_there_cannot_be_are_refused() -> None:
     model = decoder(**EXPERTS)
     tokens = torch.randint(50, (1, 4))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -64,6 +65,11 @@ class Record:
     cross: bool = False
     gradient: Callable[[], Tensor | None] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What reads the gradient belongs to a graph, which cannot be stored: its value is.
+        gradient = None if self.gradient is None else partial(_stored, self.gradient())
+        return {**self.__dict__, "gradient": gradient}
+
     def __repr__(self) -> str:
         return f"Record({self.what} {list(self.values.shape)} of {self.name}, call {self.call})"
 
@@ -87,6 +93,10 @@ class Record:
                 "Capture with retain_grad=True and without torch.no_grad().",
             )
         return self.gradient()
+
+
+def _stored(gradient: Tensor | None) -> Tensor | None:
+    return gradient
 
 
 @dataclass(frozen=True, eq=False)
