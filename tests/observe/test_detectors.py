@@ -13,7 +13,7 @@ from glassformer.observe.detectors import attention_faithfulness, head_scores, r
 from glassformer.observe.edits import Edit, forbid, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
-from small_models import decoder, encoder
+from small_models import decoder, encoder, encoder_decoder
 from transformers_models import logits_of, metric
 
 
@@ -84,6 +84,8 @@ def test_scores_of_many_batches_are_those_of_all_texts() -> None:
     for wrong, name in (([], "no texts"), ([[1, 2]], "texts of type list"), (tokens[0], "texts of type Tensor")):
         with refused(name):
             head_scores(model, wrong)  # type: ignore[arg-type]
+    with refused("EncoderDecoder, which has two stacks"):
+        head_scores(encoder_decoder(), tokens)
 
 
 @torch.no_grad()

@@ -83,6 +83,8 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
     """
     model = network_of(model)
     points = [point for point in find_hook_points(model) if point.role == "attention" and not point.cross]
+    got, expected = f"{type(model).__name__}, which has two stacks", "a model with one stack of layers"
+    require(not any(point.source for point in points), got, expected, "Use capture(), which takes any model.")
     require_every_layer(model, [point.layer for point in points])
     require_one_place(model, points)
     sums: dict[str, dict[str, Tensor]] = {name: {} for name in ("previous", "duplicate", "induction", "sink")}
