@@ -140,3 +140,9 @@ def test_other_models_are_refused() -> None:
             direct_logits(decoder(), tokens, **arguments)
     with refused("query.*6"):
         direct_logits(decoder(), tokens, 1, query=6)
+
+
+def test_a_text_without_an_axis_of_the_batch_is_refused() -> None:
+    for look in (logit_lens, lambda model, tokens: direct_logits(model, tokens, 1)):
+        with refused(r"tokens of \[2\]"):
+            look(decoder(), torch.tensor([1, 2]))

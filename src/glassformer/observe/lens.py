@@ -286,6 +286,10 @@ class Readout:
 
     def shares(self, tokens: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "batch position"] | None:
         """The weight of each position in the pooled text; None where each position has logits of its own."""
+        fits = tokens.dim() > 1 if isinstance(tokens, Tensor) else isinstance(tokens, Mapping)
+        got = f"tokens of {list(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__}"
+        expected = "token ids [batch, position], or the model's arguments by name"
+        require(fits, got, expected, "Add a batch axis with tokens[None], or pass lm.tokens(text).")
         if not isinstance(self.model, Encoder):
             return None
         given = {"tokens": tokens} if isinstance(tokens, Tensor) else tokens
