@@ -5,6 +5,7 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -124,6 +125,12 @@ def test_a_grid_has_a_row_for_each_layer_on_one_scale() -> None:
     assert corners == sorted(corners, key=lambda corner: (round(corner[1], 3), corner[0]))
 
 
+def test_dollar_signs_in_names_of_heads_are_no_formula() -> None:
+    figure = attention_grid(weights(1, 1, 2, 2), head_names=[r"costs $\no$"])
+    figure.draw_without_rendering()
+    assert panels(figure)[0].get_title() == r"Layer 1, costs $\no$"
+
+
 def test_layers_may_have_different_numbers_of_heads() -> None:
     layers = [weights(1, 4, 4), weights(3, 4, 4, seed=1)]
     axes = panels(attention_grid(layers, head_names=("x", "y", "z"), layer_names=("first", "second")))
@@ -214,6 +221,8 @@ def test_what_is_no_map_or_grid_is_refused() -> None:
         (lambda: attention_map(square * np.nan), "values from nan"),
         (lambda: attention_map(square, largest=0.4), "a value of 0.5 with largest = 0.4"),
         (lambda: attention_map(square[:0]), r"shapes \[\[0, 2\]\]"),
+        (lambda: attention_map(torch.tensor(square)), r"a Tensor of shape \[2, 2\]"),  # type: ignore[arg-type]
+        (lambda: attention_map(square[None]), r"a ndarray of shape \[1, 2, 2\]"),
         (lambda: attention_map(square, ["a"]), "1 names for 2 keys"),
         (lambda: attention_map(square, ["a", "b"], ["c"]), "1 names for 2 queries"),
         (lambda: overview(square, 0), "most = 0"),
@@ -225,6 +234,8 @@ def test_what_is_no_map_or_grid_is_refused() -> None:
         (lambda: attention_grid(-few), "values from -"),
         (lambda: attention_grid(few, layer_names=("a", "b")), "2 names"),
         (lambda: attention_grid(few, ["a"]), "1 names for 3 keys"),
+        (lambda: attention_grid([torch.tensor(few)]), r"a Tensor of shape \[2, 3, 3\]"),  # type: ignore[list-item]
+        (lambda: attention_grid(few[0]), r"a ndarray of shape \[3\]"),
         (lambda: cross_attention(2 * few, WORDS[:3], WORDS[:3]), "largest = 1.0"),
         (lambda: compare_heads(few[0, 0], few[0, 1][:2]), "weights of shapes"),
     ]

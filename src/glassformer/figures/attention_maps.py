@@ -3,8 +3,8 @@
 A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell shows the largest of
 the weights that it stands for, so that no single large weight is lost. Functions for several heads take names of layers
 and heads, which are numbered from 1 if these are empty. Those with an argument ``figure`` draw in that empty figure,
-such as one of pyplot's, or in a new one. They raise InputError for weights that are missing, below 0, above ``largest``
-or not finite, and for a wrong number of names.
+such as one of pyplot's, or in a new one. They raise InputError for weights that are missing, no NumPy arrays, of other
+axes, below 0, above ``largest`` or not finite, and for a wrong number of names.
 """
 
 from collections.abc import Sequence
@@ -112,6 +112,10 @@ def attention_map(
 
 def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
     """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all are 0."""
+    for each in values:
+        got = f"a {type(each).__name__} of shape {list(each.shape)}"
+        fix = "Choose a text and a head, and convert a tensor by .detach().float().cpu().numpy()."
+        require(isinstance(each, np.ndarray) and each.ndim == 2, got, "a NumPy array [query, key] for each head", fix)
     shapes = [list(each.shape) for each in values]
     got, expected = f"values of shapes {shapes}", "at least one row and column"
     require(len(values) > 0 and all(each.size > 0 for each in values), got, expected, "Pass weights.")
@@ -230,7 +234,7 @@ def attention_grid(
             continue
         named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
         image = draw_map(ax, layers[layer][head], keys, queries, limits, named, labels=labels, most=_PANEL_CELLS)
-        ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
+        ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center", parse_math=False)
     made.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
     finish(made, title)
     return made
