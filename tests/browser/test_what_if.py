@@ -450,3 +450,31 @@ def test_one_difference_is_what_all_panels_are_about(page: Page, show: Go, model
     expect(page.get_by_role("heading", name="What adds to 3", exact=True)).to_be_visible()
     expect(page.locator(".over")).to_have_count(0)
     expect(page.get_by_role("button", name="over \u201c3\u201d")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("state", "view", "click"),
+    [
+        (
+            {"model": "induction", "text": "ABCAB", "written": "[4]", "place": 5, "edge": ("self", 5, 2)},
+            "Sampling",
+            "Undo a step",
+        ),
+        ({"model": "lookup-facts", "text": "emma", "edge": ("cross", 0, 5)}, "Scramble", "Take out ada=17"),
+        ({"model": "lookup-facts", "text": "emma", "edge": ("cross", 0, 1)}, "Scramble", "Shuffle"),
+    ],
+)
+def test_places_are_not_those_of_what_was_read_before(
+    page: Page, show: Go, state: dict[str, Any], view: str, click: str
+) -> None:
+    """A forbidden edge would go to another fact, or to none, which is refused."""
+    part, query, key = state.pop("edge")
+    edge = {"part": part, "layer": 0, "head": 0, "query": query, "key": key}
+    show(page, **state, forbidden=json.dumps([edge]))
+    expect(page.locator(".changes li")).to_have_count(1)
+    page.get_by_role("tab", name=view).click()
+    page.get_by_role("button", name=click, exact=True).click()
+    page.get_by_role("tab", name="What if").click()
+    expect(page.locator(".outcome").first).to_be_visible()
+    expect(page.locator(".changes li")).to_have_count(0)
+    expect(page.locator(".fault")).to_have_count(0)

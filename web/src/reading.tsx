@@ -1,7 +1,7 @@
 // The model's text, samples, and its answer.
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { ModelCard, Run, Source } from "./source";
-import type { State, Store } from "./state";
+import { UNPLACED, type State, type Store } from "./state";
 import { Bar, Field, share } from "./parts";
 
 /** Characters of a description that a narrow screen shows whole. */
@@ -35,7 +35,7 @@ export function Reading({ source, store, state, card, run, busy, stale }: Readin
     addEventListener("resize", grow);
     return () => removeEventListener("resize", grow);
   }, []);
-  const set = (text: string, step: boolean | string) => store.set({ text, pin: null, key: null, window: null, written: [], place: null, forbidden: [], spot: null }, step);
+  const set = (text: string, step: boolean | string) => store.set({ ...UNPLACED, text, written: [] }, step);
   const field = {
     value: state.text,
     readOnly: !can,

@@ -121,12 +121,16 @@ export function resolved(address: Address, card: ModelCard | null): State {
 /** The fields of the view What if that change the model, at nothing. */
 export const UNCHANGED = (({ removed, forbidden, steer, swaps }) => ({ removed, forbidden, steer, swaps }))(START);
 
+/** The fields that name places of what is read, at nothing: in another text or source they would name others, or none. */
+export const UNPLACED = (({ pin, key, window, place, forbidden, spot }) => ({ pin, key, window, place, forbidden, spot }))(START);
+
 /** The state with which a model is first shown. */
 export function startOf(card: ModelCard): Partial<State> {
-  const { source, order, exercise, attempt, versus, pinned, pin, key, window, cells, written, expertLayer, place, target, other, second, spot, tour, step } = START;
+  const { source, order, exercise, attempt, versus, pinned, cells, written, expertLayer, target, other, second, tour, step } = START;
   return {
-    ...{ source, order, exercise, attempt, versus, pinned, pin, key, window, cells, written, expertLayer, place, target, other, second, spot, tour, step },
+    ...{ source, order, exercise, attempt, versus, pinned, cells, written, expertLayer, target, other, second, tour, step },
     ...UNCHANGED,
+    ...UNPLACED,
     model: card.name,
     view: card.views[0] ?? "attention",
     text: card.text,

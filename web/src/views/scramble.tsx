@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Choice, Fault } from "../parts";
+import { UNPLACED } from "../state";
 import { Given } from "./scramble/given";
 import { asStored, orderOf, shuffled, straight, suggestion, without } from "./scramble/orders";
 import { EveryOrder, Outcome } from "./scramble/outcome";
@@ -39,10 +40,10 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const busy = given.busy || one.busy || every.busy || awaiting || waiting;
 
   const change = (next: string[], nextOrder: number[], step: boolean | string = true) =>
-    store.set({ source: same(own, next) ? null : next, order: asStored(nextOrder), pin: null }, step);
+    store.set({ source: same(own, next) ? null : next, order: asStored(nextOrder), ...UNPLACED }, step);
   const reorder = (next: number[]) => {
     setPreview(null);
-    store.set({ order: asStored(next), pin: null }, true);
+    store.set({ order: asStored(next), ...UNPLACED }, true);
   };
   const add = () => change([...units, suggestion(units, card.words ?? null)], [...settledOrder, units.length]);
   const refusal = given.refusal === null ? (one.refusal ?? every.refusal) : null;
@@ -116,7 +117,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
             <button
               type="button"
               disabled={state.source === null}
-              onClick={() => store.set({ source: null, order: null, pin: null }, true)}
+              onClick={() => store.set({ source: null, order: null, ...UNPLACED }, true)}
             >
               Back to the first source
             </button>

@@ -1,7 +1,7 @@
 // Generation: tokens are requested one by one, so that each can be shown with its probability and undone.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { refusalOf, type AskSteps, type Candidate, type Next, type Refusal, type Source, type Step, type Steps } from "../../source";
-import type { State, Store } from "../../state";
+import { UNPLACED, type State, type Store } from "../../state";
 
 export interface Written {
   /** Where the token begins in the text, and where the next one begins. */
@@ -99,7 +99,7 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
   const back = (to: number) => {
     stop();
     setRefusal(null);
-    store.set({ text: state.text.slice(0, to), written: places.filter((from) => from < to) }, true);
+    store.set({ ...UNPLACED, text: state.text.slice(0, to), written: places.filter((from) => from < to) }, true);
   };
   return {
     written,
