@@ -26,6 +26,9 @@ export interface Writing {
 /** How many generated tokens have their probabilities requested in a page that did not generate them. */
 const RECALLED = 24;
 
+/** How many tokens of a character are awaited: UTF-8 has up to 4 bytes. */
+const MOST_PARTS = 4;
+
 /** Why generation ended without an error. */
 const ENDS: Partial<Record<Steps["ended"], Refusal>> = {
   text: { got: "a text that would be too long", expected: "room for one more token", fix: "Shorten the text." },
@@ -33,7 +36,7 @@ const ENDS: Partial<Record<Steps["ended"], Refusal>> = {
 };
 
 export function useWriting(source: Source, store: Store, state: State): Writing {
-  const [steps] = useState(() => new Map<string, Step>());
+  const [steps] = useState(() => new Map<string, Written["step"]>());
   const [, redraw] = useState(0);
   const [busy, setBusy] = useState(false);
   const [refusal, setRefusal] = useState<Refusal | null>(null);
@@ -77,18 +80,18 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
     store.writing.value = true;
     setRefusal(null);
     try {
-      for (let at = 0; at < count; at++) {
+      for (let at = 0; at < count; ) {
         const before: State = { ...state, ...store.state.value, text: store.state.value.text ?? state.text, view: state.view };
-        const ask = asking(before, at === 0 ? (first ?? null) : null);
-        const { text, steps: made, ended } = await source.ask("steps", ask, aborted.signal);
+        const { text, steps: made, ended } = await wholeStep(source, asking(before, at === 0 ? (first ?? null) : null), aborted.signal);
         // Stop if the text was edited meanwhile.
         if (aborted.signal.aborted || (store.state.value.text ?? before.text) !== before.text) break;
-        const step = made[0];
-        if (!step && ended in ENDS) setRefusal(ENDS[ended]!);
-        if (!step || !text.startsWith(before.text)) break;
-        steps.set(text, step);
+        if (made.length === 0 && ended in ENDS) setRefusal(ENDS[ended]!);
+        if (made.length === 0 || !text.startsWith(before.text)) break;
+        const probability = made.reduce((product, step) => product * step.probability, 1);
+        steps.set(text, { probability, obeys: made.at(-1)!.obeys });
         const kept = before.written.filter((from) => from < before.text.length);
         store.set({ text, written: [...kept, before.text.length] }, at === 0);
+        at += made.length;
       }
     } catch (error) {
       if (!aborted.signal.aborted) setRefusal(refusalOf(error));
@@ -115,6 +118,15 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
 function asking(state: State, first: number | null): AskSteps {
   const { model, text, temperature, topK, topP, seed } = state;
   return { model, text, temperature, top_k: topK, top_p: topP, seed, steps: 1, first };
+}
+
+/** One step, or as many as complete a character: read as text, a part of one would be other tokens. */
+export async function wholeStep(source: Pick<Source, "ask">, ask: AskSteps, signal: AbortSignal): Promise<Steps> {
+  for (let steps = 1; ; steps++) {
+    const found = await source.ask("steps", { ...ask, steps }, signal);
+    const partial = found.text === ask.text || found.text.endsWith("\ufffd");
+    if (!partial || steps === MOST_PARTS || found.steps.length < steps) return found;
+  }
 }
 
 async function recall(source: Source, state: State, text: string, word: string, signal: AbortSignal) {
