@@ -82,7 +82,8 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
     try {
       for (let at = 0; at < count; ) {
         const before: State = { ...state, ...store.state.value, text: store.state.value.text ?? state.text, view: state.view };
-        const { text, steps: made, ended } = await wholeStep(source, asking(before, at === 0 ? (first ?? null) : null), aborted.signal);
+        const ask = asking(before, at === 0 ? (first ?? null) : null);
+        const { text, steps: made, ended } = await wholeStep(source, ask, aborted.signal);
         // Stop if the text was edited meanwhile.
         if (aborted.signal.aborted || (store.state.value.text ?? before.text) !== before.text) break;
         if (made.length === 0 && ended in ENDS) setRefusal(ENDS[ended]!);
