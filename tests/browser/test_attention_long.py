@@ -113,9 +113,8 @@ def test_a_row_that_nobody_answered_is_asked_for_again(
         elif fault == "failed":
             route.fulfill(status=500, body="Internal Server Error")
         else:
-            route.fulfill(
-                status=503, json={"got": "more than 64 requests at once", "expected": "fewer", "fix": "Wait."}
-            )
+            busy = {"got": "more than 64 requests at once", "expected": "fewer", "fix": "Wait."}
+            route.fulfill(status=503, json=busy)
 
     page.route("**/api/rows", answer)
     # Too long for single weights to be fetched, which the row would be made of.

@@ -16,12 +16,8 @@ from transformers_models import FAMILIES, NARROW, THEIRS, bert, gpt2, llama, mix
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
-ATTENTIONS = {
-    "gpt2": "transformer.h.{}.attn",
-    "llama": "model.layers.{}.self_attn",
-    "mixtral": "model.layers.{}.self_attn",
-    "bert": "encoder.layer.{}.attention.self",
-}
+ATTENTIONS = {"gpt2": "transformer.h.{}.attn", "bert": "encoder.layer.{}.attention.self"}
+"""Of others, ``model.layers.{}.self_attn``."""
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -45,13 +41,12 @@ def test_weights_are_those_that_eager_attention_returns(family: str, padded: boo
     with capture(model, what=("weights", "scores")) as seen:
         watched = model(tokens, attention_mask=real)
     assert torch.equal(watched[0], plain[0])
-    for layer, weights in enumerate(expected):
+    names = [ATTENTIONS.get(family, "model.layers.{}.self_attn").format(layer) for layer in (0, 1)]
+    assert list(seen.weights) == names
+    for name, weights in zip(names, expected, strict=True):
         rows = real.bool()  # what a query of padding sees is left to the implementation
-        mine = seen.weights[ATTENTIONS[family].format(layer)]
-        assert (mine - weights).transpose(1, 2)[rows].abs().max() <= 1e-6
-        scores = seen.last("scores")[ATTENTIONS[family].format(layer)]
-        assert (scores.softmax(-1) - weights).transpose(1, 2)[rows].abs().max() <= 1e-6
-    assert list(seen.weights) == [ATTENTIONS[family].format(layer) for layer in (0, 1)]
+        for mine in (seen.weights[name], seen.last("scores")[name].softmax(-1)):
+            assert (mine - weights).transpose(1, 2)[rows].abs().max() <= 1e-6
 
 
 def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries_and_keys() -> None:
