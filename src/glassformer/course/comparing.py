@@ -13,7 +13,13 @@ SMALLEST_SCALE = 0.1
 MOST_SHOWN = 40
 """Numbers of a tensor that is shown with its values."""
 
-_KINDS = {"b": "truth values", **dict.fromkeys("iu", "whole numbers"), "f": "floating-point numbers", "c": "complex"}
+_KINDS = {
+    "b": "truth values",
+    "i": "whole numbers",
+    "u": "whole numbers",
+    "f": "floating-point numbers",
+    "c": "complex",
+}
 
 
 class Difference(NamedTuple):

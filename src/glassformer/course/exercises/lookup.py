@@ -185,6 +185,10 @@ def _decoder_layer_cases(generator: torch.Generator) -> Iterator[Case]:
             yield sizes, x, memory, mask, memory_mask
 
 
+def _encoder(vocab_size: int, d_model: int, num_heads: int, num_layers: int, d_ff: int) -> nn.Module:
+    return course_network.Encoder(vocab_size, d_model, num_heads, num_layers, d_ff, 64)
+
+
 def _encoder_cases(generator: torch.Generator) -> Iterator[Case]:
     for sizes, batch, length in (((14, 4, 1, 1, 2), 1, 1), ((14, 4, 2, 1, 8), 2, 3), ((14, 8, 2, 2, 8), 3, 7)):
         tokens = _tokens(generator, batch, length)
@@ -408,7 +412,7 @@ EXERCISES = (
     Exercise("feed_forward", course_network.PositionWiseFeedForward, _feed_forward_cases, _feed_forward),
     Exercise("encoder_layer", _EncoderLayer, _encoder_layer_cases, build),
     Exercise("decoder_layer", _DecoderLayer, _decoder_layer_cases, build),
-    Exercise("encoder", lambda *sizes: course_network.Encoder(*sizes, 64), _encoder_cases, build, tolerance=1e-4),
+    Exercise("encoder", _encoder, _encoder_cases, build, tolerance=1e-4),
     Exercise(
         "positions",
         lambda length, width: SinusoidalPositions(width, length).table,
