@@ -27,6 +27,7 @@ from glassformer.programs import (
 from glassformer.programs import library as lib
 from glassformer.programs.enumeration import Batch
 from random_programs import RandomPrograms
+from refusals import refused
 
 
 @settings(max_examples=40, deadline=None)
@@ -141,8 +142,6 @@ LARGE_MEAN = elementwise(lambda mean: mean > 3, aggregate(everything, elementwis
         (lambda: compile_program(tokens, ("a",), 0), "max_len"),
         (lambda: compile_program(tokens, ("a",), 10**9), "max_len"),
         (lambda: compile_program(tokens, ("a",), 2, dtype=torch.int32), "dtype"),
-        (lambda: compile_program(tokens, ("a", "b"), 2).run("abc"), "3 tokens"),
-        (lambda: compile_program(tokens, ("a", "b"), 2).run(""), "0 tokens"),
         (lambda: compile_program(tokens, ("a", "b"), 2).run("c"), "c"),
         (lambda: tokens("", causal=False), "empty sequence"),
         (lambda: verify_program(compile_program(tokens, ("a", "b"), 2), limit=0), "limit"),
@@ -207,6 +206,12 @@ def test_unusable_programs_are_refused_by_name(build: Any, named: str) -> None:
     assert named in caught.value.got
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(("text", "fix"), [("", "Pass some"), ("aba", "larger max_len")])
+def test_texts_of_other_lengths_are_refused_with_their_remedy(text: str, fix: str) -> None:
+    with refused(f"{len(text)} tokens", fix=fix):
+        compile_program(tokens, ("a", "b"), 2).run(text)
 
 
 def test_where_nothing_is_selected_there_is_the_default() -> None:

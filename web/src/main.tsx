@@ -35,7 +35,7 @@ export function open(place: HTMLElement, saved: Saved): void {
 const HOLDS = {
   transformer: "It holds the model: other texts are read, and changes of the model computed, in this page.",
   head: "It holds the head: other texts are read, and other weights proved or refuted, in this page.",
-  program: "It holds the compiled program: other texts are read, and programs judged, in this page. The proof was recorded.",
+  program: "It holds the compiled program: other texts are read, and exercises judged, in this page. A proof is a recording.",
 };
 
 function SavedNote({ saved, computed }: { saved: Saved; computed: Computing | null }) {

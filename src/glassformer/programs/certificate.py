@@ -138,7 +138,7 @@ def verify_program(
     program, domains, codes = model.program, model.domains, model.codes
     if not isinstance(program, Variable):
         got = "a model without its program" if program is None else f"program = {program!r}"
-        raise InputError(got, "a program to compare it with", "Assign model.program.")
+        raise InputError(got, "a program to compare it with", "Assign model.program: a file has none.")
     model.require_codes()
     network, deadline = network_of(model), time.monotonic() + seconds
     allowed = tolerance if model.allowed_error is None else model.allowed_error

@@ -86,7 +86,8 @@ class CompiledProgram(nn.Module):
         most, vocabulary = self.domains.max_len, self.domains.vocabulary
         got = f"a sequence of type {type(sequence).__name__}"
         require(isinstance(sequence, Sequence), got, "a text or a list of tokens", "Pass some tokens.")
-        require(1 <= len(sequence) <= most, f"{len(sequence)} tokens", f"1 to {most}", "Compile with a larger max_len.")
+        fix = "Compile with a larger max_len." if len(sequence) else "Pass some tokens."
+        require(1 <= len(sequence) <= most, f"{len(sequence)} tokens", f"1 to {most}", fix)
         places = {typed(token): place for place, token in enumerate(vocabulary)}
         unknown = [token for token in sequence if typed(token) not in places]
         require(not unknown, f"tokens {unknown}", f"those of {list(vocabulary)}", "Compile with a larger vocabulary.")
@@ -126,7 +127,8 @@ class CompiledProgram(nn.Module):
     def wanted(self, batch: Batch) -> Float[np.ndarray, "sequence position"]:
         """The number that stands for the program's value; NaN where it has none."""
         if self.program is None:
-            raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
+            fix = "Assign model.program: a file has none."
+            raise InputError("a model without its program", "a program to compare it with", fix)
         places, values = batch.column(self.program)
         codes = {typed(value): float(value) for value in values if is_number(value)}
         if self.codes is not None:
