@@ -251,10 +251,8 @@ def equivalent(family: Family, stored: StoredDecoder) -> StoredDecoder:
     if config.tied_output:
         state.pop("output.weight", None)
     if "num_experts" in family.keys and config.num_experts is None and config.ff_dim:
-        got, fix = (
-            f"activation = {config.activation!r}, gated = {config.gated}",
-            "Choose another layout: glassformer keeps every part.",
-        )
+        got = f"activation = {config.activation!r}, gated = {config.gated}"
+        fix = "Choose another layout: glassformer keeps every part."
         require(config.activation == "silu" and config.gated, got, f"the SwiGLU of {family.name}", fix)
         config = replace(config, num_experts=1, top_k=1)
         for layer in range(config.num_layers):
