@@ -108,10 +108,10 @@ def patch_sweep(
     """Run the corrupted texts once for each place, with that place's value of the clean run.
 
     Each value is that of a run within :func:`~glassformer.observe.intervene.intervene` with this one patch, but for
-    rounding, also where the sweep is within interventions or modules carry adapters. Only what a patch can change is computed: the layers
-    from the patched one on, from the stored residual stream, for several places in one batch; and the logits of the
-    positions that the metric reads. Places at which both runs agree are not run at all. Texts are run one by one and
-    whole where modules have other forward hooks, and whole where interventions are in force or blocks of
+    rounding, also where the sweep is within interventions or modules carry adapters. Only what a patch can change is
+    computed: the layers from the patched one on, from the stored residual stream, for several places in one batch; and
+    the logits of the positions that the metric reads. Places at which both runs agree are not run at all. Texts are run
+    one by one and whole where modules have other forward hooks, and whole where interventions are in force or blocks of
     ``transformers`` cannot be skipped. The model runs in evaluation mode, whatever mode it is in.
 
     Args:
