@@ -119,6 +119,9 @@ def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
         (tmp_path / "it" / "tokenizer.json").write_text(json.dumps({**words, "words": changed}))
         with refused("a tokenizer of .* tokens", expected="exactly the encoder's"):
             load_classifier(tmp_path / "it")
+    (tmp_path / "it" / "classes.json").unlink()
+    with refused("without classes.json", expected="a classifier that was trained here"):
+        load_classifier(tmp_path / "it")
 
 
 def test_a_training_run_holds_its_classifier_in_a_directory_of_its_own(tmp_path: Path) -> None:
