@@ -99,6 +99,14 @@ def loaded_models() -> list[LoadedModel]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def nothing_read(loaded_models: list[LoadedModel]) -> None:
+    """Decoders forget what tests before this one have read, since what is read on from a cache is rounded otherwise."""
+    for loaded in loaded_models:
+        if isinstance(loaded, LoadedDecoder):
+            loaded.reading.tokens = []
+
+
 @pytest.fixture(scope="session")
 def by_name(loaded_models: list[LoadedModel]) -> dict[str, LoadedModel]:
     """The same by what they are called."""
