@@ -75,6 +75,12 @@ def test_swiglu(rows: int, width: int, scale: float, clamped: bool, dtype: torch
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
+def test_swiglu_at_the_limit_of_its_clamp(dtype: torch.dtype) -> None:
+    values = torch.tensor([-2.0, -1.5, 0.5, 1.5, 2.0], dtype=dtype)
+    check(lambda gate, up: swiglu.swiglu(gate, up, Clamp(limit=1.5)), tuple(torch.cartesian_prod(values, values).T))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @random_sizes
 @given(rows=sizes, width=sizes, scale=st.sampled_from((1e-3, 1.0, 1e3)))
 def test_rms_norm(rows: int, width: int, scale: float, dtype: torch.dtype) -> None:

@@ -19,7 +19,9 @@ def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
     """``silu(gate) * up`` with ``silu(x) = x * sigmoid(x)``; with a clamp see :class:`Clamp`."""
     if clamp is None:
         return F.silu(gate) * up
-    gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
+    # Not clamp(), whose derivative at the limit is 1 until torch 2.13, and 0 since.
+    gate = torch.where(gate > clamp.limit, clamp.limit, gate)
+    up = torch.where(up.abs() > clamp.limit, up.sign() * clamp.limit, up)
     return gate * torch.sigmoid(clamp.alpha * gate) * (up + 1)
 
 
