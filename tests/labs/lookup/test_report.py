@@ -100,6 +100,10 @@ def test_claims_about_edges_turn_with_their_numbers(report: Callable[..., str]) 
     )
     assert "stays with any other" not in text
     assert "mostly reads a wrong fact" in text
+    poor = [replace(each, intact=0.02, any_other=0.02) for each in slots(0.0, 0.02)]
+    text = report(slot_edges=poor)
+    check(text, "does not show which edges an answer needs", "Forbidden in one head only, 2.00 % stay right")
+    assert "its own edge" not in text
     few = [replace(each, of_another=0.3) for each in slots(0.9, 0.5)]
     assert "mostly reads a wrong fact" not in report(slot_edges=few)
 
