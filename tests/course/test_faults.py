@@ -76,3 +76,14 @@ def test_cells_and_exercises_are_the_same(lab: str):
     assert list(points(lab)) == names
     assert sum("setup" in cell.metadata.get("tags", ()) for cell in cells) == 1
     assert read_faults(lab).keys() == right_answers(lab).keys() == set(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("attention", ("scale * (q @", "q.shape[-1] ** -0.5 * (q @")),
+        ("sliding-attention", ("rope, scale, device", "rope, q.shape[-1] ** -0.5, device")),
+    ],
+)
+def test_attention_with_a_scale_of_its_own_is_refused(name, change):
+    assert said("gpt_oss", name, answer("gpt_oss", name, change)) is not None

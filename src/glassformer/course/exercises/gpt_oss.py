@@ -130,7 +130,8 @@ def _attention_inputs(generator: torch.Generator) -> Iterator[tuple[Any, ...]]:
             q = _normal(generator, batch, heads, length, head_dim, dtype=dtype)
             k, v = _normal(generator, 2, batch, kv_heads, length, head_dim, dtype=dtype)
             weights = _normal(generator, heads, dtype=dtype)
-            yield q, k, v, weights, lab.RotaryPositionalEmbedding(head_dim, 32), head_dim**-0.5, CPU
+            scale = head_dim ** (-1 if batch > 2 else -0.5)  # one that is not the usual one, too
+            yield q, k, v, weights, lab.RotaryPositionalEmbedding(head_dim, 32), scale, CPU
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
