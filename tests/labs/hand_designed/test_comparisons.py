@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -263,6 +264,15 @@ def test_a_head_that_fails_is_reported(results: Results, compare_report: Callabl
     assert "50.0 % of its 10 outputs" in text
     assert "AB, position 1" in text
     assert "reads every output correctly for copy_first and unique; " in text
+    similar, different = text.split("## Attention by content")[1].split("**Differences**")[:2]
+    assert "**Out.**" not in similar
+    assert "**Out.** The trained head gives 50.0 %" in different
+
+
+def test_all_eight_panels_are_compared_for_each_task(report: Callable[..., str]) -> None:
+    for section in report().split("\n## Attention by ")[1:]:
+        bullets = " ".join(re.findall(r"^- .+$", section.split("\n## ")[0], flags=re.MULTILINE))
+        assert {"Km", "Qm", "Vm", "K", "Q", "V", "Attn", "Out"} <= {*re.findall(r"\w+", bullets)}
 
 
 def test_claims_turn_with_the_numbers(results: Results, compare_report: Callable[..., str]) -> None:
