@@ -415,8 +415,8 @@ attention_map(np.exp(invented) / np.exp(invented).sum(axis=1, keepdims=True), wo
 #
 # What section 1.3 did by hand, for every query at once. `mask` is True where a query may attend to a key, and each
 # query has at least one such key. Return the output and the weights. Axes before the last two are batches: leave them
-# alone. If `dropout` is given, apply it to the weights before they multiply the values. (The check gives a known
-# function in its place: the square.)
+# alone. If `dropout` is given, apply it to the weights before they multiply the values; return them as they were before
+# it. (The check gives a known function in its place: the square.)
 #
 # <details><summary>Hint 1</summary>
 #
