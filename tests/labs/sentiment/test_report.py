@@ -55,6 +55,14 @@ def test_near_accuracies_are_not_ranked(results: Results) -> None:
     assert "Not clearly different" not in far
 
 
+def test_one_training_is_not_compared_with_other_seeds(results: Results) -> None:
+    assert "and by more than trainings from other seeds differ." in render(LAB, results)
+    rows = list({row.name: row for row in results.models.rows}.values())
+    one = render(LAB, replace(results, models=replace(results.models, rows=rows)))
+    assert "; how much trainings from other seeds differ was not measured." in one
+    assert "by more than trainings" not in one
+
+
 def test_an_uncertain_kind_is_not_called_below_chance(results: Results) -> None:
     assert "On irony the encoder from MiniLM is clearly below chance" in render(LAB, results)
     few = replace(results, models=replace(results.models, kinds={**results.models.kinds, "irony": 6}))
