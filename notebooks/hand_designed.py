@@ -575,6 +575,8 @@ print(verify(learned_content, content, tolerance=None))
 # %% [markdown] nbgrader={"grade": true, "grade_id": "question-1", "locked": false, "points": 3, "schema_version": 3, "solution": true}
 # ### Answer 1
 #
+# *To the numbers of seed 0. A variant has others, and in it some of this may not hold.*
+#
 # **Similar**
 #
 # - *Attn* and *Out*: each query attends mostly to its own letter, and the output is read correctly. The task requires
@@ -668,6 +670,8 @@ print(verify(learned_position, task["position-design"], tolerance=None))
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "question-2", "locked": false, "points": 3, "schema_version": 3, "solution": true}
 # ### Answer 2
+#
+# *To the numbers of seed 0. A variant has others, and in it some of this may not hold.*
 #
 # **Similar**
 #
@@ -856,6 +860,8 @@ for name, head in (("designed", hand_both), ("trained 0", learned_both)):
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "question-3", "locked": false, "points": 3, "schema_version": 3, "solution": true}
 # ### Answer 3
+#
+# *To the numbers of seed 0. A variant has others, and in it some of this may not hold.*
 #
 # - *Alike*: a repeated letter attends mostly to its other occurrences. In *V*, CLS and letters have opposite signs. The
 #   signs of *Out* are correct where the verifier found no counterexample.
