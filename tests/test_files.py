@@ -1,7 +1,9 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from glassformer import files as module
 from glassformer.files import (
@@ -148,6 +150,20 @@ def test_a_file_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch
         draft.write_bytes((tmp_path / "no such file").read_bytes())
     assert path.read_bytes() == b"new"
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_files_are_readable_as_the_umask_says(umask: int, tmp_path: Path) -> None:
+    tensors, before = {"a": np.zeros(2)}, os.umask(umask)
+    try:
+        with new_directory(tmp_path / "target") as draft:
+            save_file(tensors, draft / "file")
+        with new_file(tmp_path / "file") as draft:
+            save_file(tensors, draft)
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "file", tmp_path / "target" / "file")}
+    assert modes == {0o666 & ~umask}
 
 
 def test_a_text_that_cannot_take_its_place_leaves_no_draft(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     for entry in (*draft.rglob("*"), draft):
+        _share(entry, draft.stat().st_mode)
         _flush(entry)
     if path.exists():
         os.replace(path, _beside(path, _REPLACED))
@@ -90,8 +91,11 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = _beside(path, _PARTIAL)
+    draft.touch()
+    mode = draft.stat().st_mode
     try:
         yield draft
+        _share(draft, mode)
         _flush(draft)
         os.replace(draft, path)
     except BaseException:
@@ -124,6 +128,13 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _share(path: Path, mode: int) -> None:
+    """Let those read and write ``path`` who may by ``mode``: safetensors makes files that are their user's alone."""
+    now = path.stat().st_mode
+    if mode & 0o666 & ~now:
+        path.chmod(now | mode & 0o666)
 
 
 def lies_inside(file: Path) -> bool:
