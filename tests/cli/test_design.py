@@ -84,3 +84,7 @@ def test_unproved_weights_are_not_written(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(command, "verify", blunt)
     assert "FAILS" in output(["design", "identity", tmp_path / "head.json"], 1).out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to(output: Output) -> None:
+    assert "a place that can be written to" in output(["design", "unique", "/dev/null/head.json"], 2).err

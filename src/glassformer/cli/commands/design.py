@@ -1,5 +1,6 @@
 """``glassformer design``: the weights of a head that solves a task, built from its description, proved and written."""
 
+from glassformer.cli import writing
 from glassformer.cli.commands.verify import built_in
 from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say
@@ -35,6 +36,7 @@ def main(flags: DesignFlags) -> int:
     certificate = verify(made.weights, task, tolerance=flags.largest_error)
     say(str(certificate))
     if certificate.holds:
-        write_head(made.weights, flags.out)
+        with writing(flags.out):
+            write_head(made.weights, flags.out)
         say(f"\nweights: {shown(flags.out)}")
     return 0 if certificate.holds else 1
