@@ -225,6 +225,7 @@ def test_a_run_of_the_lab_speaks(tmp_path: Path, output: Output, refuses: Refuse
         ([""], "an empty prompt"),
         (["x", "--stop", "<|nothing|>"], r"--stop <|nothing|> for "),
         (["x", "--stop", "280"], "a number from 0 to 279"),
+        (["x", "--stop", "1", "--stop=2"], "--stop 2 times"),
         (["x", "--tokenizer", "numbers"], "whole numbers from 0 to 279"),
         (["x", "--tokenizer", "missing.json"], "missing.json (No such file"),
         (["x", "--max-new-tokens", "601"], "max_seq_len = 600"),

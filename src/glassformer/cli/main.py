@@ -14,7 +14,7 @@ from typing import Any
 
 from glassformer import __version__
 from glassformer.allocator import keep_freed_memory
-from glassformer.errors import InputError, first_line, naming_extras
+from glassformer.errors import InputError, first_line, naming_extras, require
 from glassformer.text import known_name, one_line
 
 EXIT_FAILED = 1
@@ -104,6 +104,11 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
 
     module, _, flags = COMMANDS[name].flags.rpartition(".")
     flags_class = getattr(importlib.import_module(module), flags)
+    for field in getattr(flags_class, "__dataclass_fields__", {}).values():
+        flag = f"--{field.name}"
+        times = sum(each.partition("=")[0] == flag for each in arguments)
+        fix = f"Write all values after one {flag}."
+        require(field.default != () or times < 2, f"{flag} {times} times", "it once", fix)
     read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
     return read(args=arguments, prog=f"glassformer {name}")
 
