@@ -120,6 +120,8 @@ def test_differences_are_status_1(output: Output, monkeypatch: pytest.MonkeyPatc
         (["compile", "absent.py", "--run-python"], "absent.py"),
         (["compile", "histogram", "--out", "model.npz"], "model.npz"),
         (["compile", "histogram", "--weights", "absent.json"], "absent.json"),
+        (["compile", "histogram", "--limit", "5"], "--limit or --seconds without --verify"),
+        (["compile", "histogram", "--seconds", "5"], "--limit or --seconds without --verify"),
         (["run-program", "histogram", "abx"], "'x'"),
         (["run-program", "histogram", "abcdab"], "6 tokens"),
         (["run-program", "histogram", ""], "no tokens"),

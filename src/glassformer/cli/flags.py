@@ -177,7 +177,8 @@ class ClassifyFlags:
     run: Annotated[Path, arg(metavar="DIR")]
     """Directory of the trained encoder."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...]")] = ()
-    """Texts to classify, each in quotes. With neither texts nor a file: lines from standard input."""
+    """Texts to classify, each in quotes; of a long one the first 128 tokens are read, or as many as the encoder can.
+    With neither texts nor a file: lines from standard input."""
     file: Annotated[Path | None, arg(metavar="PATH")] = None
     """A UTF-8 file with one text per line."""
     tokens: Count = 5
@@ -250,6 +251,8 @@ class CaptureFlags:
     device: Device = "auto"
 
     def __post_init__(self) -> None:
+        got, fix = "--top for the lens, which has a line for each layer", "Leave it out; --layer shows one."
+        require(self.what != "lens" or self.top == type(self).top, got, "weights or heads", fix)
         if self.save is not None:
             expected = "a file that ends with .npz or .safetensors"
             known = self.save.suffix in (".npz", ".safetensors")
@@ -342,6 +345,10 @@ class CompileFlags:
     out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the transformer and the names of its parts to this .json file."""
     overwrite: Overwrite = False
+
+    def __post_init__(self) -> None:
+        usual = self.limit == type(self).limit and self.seconds is None
+        require(self.verify or usual, "--limit or --seconds without --verify", "both of them", "Add --verify.")
 
 
 @config
