@@ -17,6 +17,7 @@ from refusals import refused
         ({"eval_every": 0}, "eval_every = 0"),
         ({"checkpoint_every": 0}, "checkpoint_every = 0"),
         ({"patience": 0}, "patience = 0"),
+        ({"patience": 3}, "patience = 3 with eval_every = None"),
         ({"learning_rate": 0.0}, "learning_rate = 0.0"),
         ({"muon_learning_rate": -1.0}, "muon_learning_rate"),
         ({"weight_decay": -0.1}, "weight_decay"),

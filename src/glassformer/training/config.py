@@ -58,7 +58,7 @@ class TrainingConfig(Config):
     keep_checkpoints: Size = 2
     """Number of latest checkpoints to keep; the best model is kept besides."""
     patience: Size | None = None
-    """Stop after this many evaluations in a row without a better metric. None: never."""
+    """Stop after this many evaluations in a row without a better metric; needs eval_every. None: never."""
     seed: Seed = 0
     """Seed of the random numbers in training (dropout). Data and initial weights have their own seeds."""
     log_every: Size = 10
@@ -69,6 +69,8 @@ class TrainingConfig(Config):
     def __post_init__(self) -> None:
         got, fix = f"warmup_steps = {self.warmup_steps} with steps = {self.steps}", "Lower warmup_steps or raise steps."
         require(self.warmup_steps <= self.steps, got, "a warm-up no longer than the run", fix)
+        got, fix = f"patience = {self.patience} with eval_every = None", "Set eval_every, for example to 100."
+        require(self.patience is None or self.eval_every is not None, got, "evaluations to be patient with", fix)
         require(
             not (self.optimizer == "muon" and self.precision == "fp16"),
             'optimizer = "muon" with precision = "fp16"',
