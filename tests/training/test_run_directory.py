@@ -82,6 +82,15 @@ def test_the_latest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in run.checkpoints()] == ["step-00000015", "step-00000020"]
 
 
+def test_a_directory_that_is_moved_while_it_is_written_can_be_continued(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.begin(CONFIG, {"data": "toy"})
+    run.path.rename(tmp_path / "moved")
+    run.save(ToyModel(), [], RunState(3), 1)
+    for path in (run.path, tmp_path / "moved"):
+        RunDirectory(path).require_continues(CONFIG, {"data": "toy"})
+
+
 def test_best_is_replaced(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.begin(CONFIG, {})

@@ -91,6 +91,7 @@ class RunDirectory:
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self._writes = path, writes
         self._lock: int | None = None
+        self._content = ""
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.best = path / "best"
@@ -163,13 +164,16 @@ class RunDirectory:
                 remove_leftovers(parent)
             recover(self.best)
             training, described = config.to_json(), _description_json(description)
-            write_text(self.config_file, f'{{"training": {training}, "description": {described}}}\n')
+            self._content = f'{{"training": {training}, "description": {described}}}\n'
+            write_text(self.config_file, self._content)
 
     def save(self, model: nn.Module, optimizers: list[Optimizer], state: RunState, keep: int) -> Path:
         """Write the checkpoint of ``state.step``, and remove all but the latest ``keep``."""
         path = self._checkpoints / f"step-{state.step:08d}"
         self._write(path, model, state, optimizers)
         if self._writes:
+            if self._content and not self.config_file.exists():  # the directory was moved while the run goes on
+                write_text(self.config_file, self._content)
             for old in self.checkpoints()[:-keep]:
                 remove_directory(old)
         return path
