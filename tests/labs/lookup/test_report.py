@@ -133,6 +133,9 @@ def test_figures_hold_what_the_results_say(results: Results) -> None:
     assert lines(shown)["slots, 256 keys"][-1].tolist() == [128, np.median(ends)]
     (loss,) = figures["training"].axes
     assert len(loss.lines) == 4
+    short = [replace(each, evaluations=each.evaluations[:2]) for each in results.course]
+    (loss,) = LAB.figures["training"](replace(results, course=short, control=short[0])).axes
+    assert all(tick == round(tick) for tick in loss.get_xticks())
     changes = lines(figures["scrambling"].axes[0])["no positions in it"][:, 1]
     assert changes.tolist() == [each.largest_change for each in results.course[0].scrambling.contexts]
     bars = figures["sharpness"].axes[0].patches

@@ -226,6 +226,7 @@ def draw_training(results: Results) -> Figure:
         epochs, losses, _ = zip(*model.evaluations, strict=True)
         ax.plot(epochs, losses, label=label, **line(series, len(epochs)))
     ax.set(title="Validation loss (log scale)", xlabel="epoch", ylabel="nats per token", yscale="log")
+    ax.locator_params(axis="x", integer=True)
     ax.legend()
     return figure
 

@@ -114,6 +114,7 @@ def draw_leak(leak: LeakResult) -> Figure:
         losses.plot(epochs, history["val_loss"], **look, label=f"{name}: validation")
         losses.plot(epochs, history["train_loss"], **look, alpha=0.45, lw=1.0, label=f"{name}: training")
     losses.set(title="Loss of the MiniTransformer, first seed", xlabel="epoch", ylabel="nats")
+    losses.locator_params(axis="x", integer=True)
     losses.legend(fontsize=8)
     return figure
 
