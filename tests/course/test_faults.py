@@ -79,11 +79,12 @@ def test_cells_and_exercises_are_the_same(lab: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
+    ("lab", "name", "change"),
     [
-        ("attention", ("scale * (q @", "q.shape[-1] ** -0.5 * (q @")),
-        ("sliding-attention", ("rope, scale, device", "rope, q.shape[-1] ** -0.5, device")),
+        ("gpt_oss", "attention", ("scale * (q @", "q.shape[-1] ** -0.5 * (q @")),
+        ("gpt_oss", "sliding-attention", ("rope, scale, device", "rope, q.shape[-1] ** -0.5, device")),
+        ("hand_designed", "rescale", ("(high - low)", "(high - low + 1e-9)")),
     ],
 )
-def test_attention_with_a_scale_of_its_own_is_refused(name, change):
-    assert said("gpt_oss", name, answer("gpt_oss", name, change)) is not None
+def test_what_differs_at_unusual_sizes_alone_is_refused(lab, name, change):
+    assert said(lab, name, answer(lab, name, change)) is not None

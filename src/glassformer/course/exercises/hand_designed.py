@@ -170,6 +170,7 @@ def _rescale_cases(generator: torch.Generator) -> Iterator[Case]:
     yield (np.array([[-2.0, 0.0, 2.0]]),)
     yield (np.array([[7.0]]),)
     yield (np.zeros((2, 3)),)
+    yield (np.array([[1e-6, 3e-6]]),)  # nothing may be added to their small difference
     for shape in ((3, 4), (1, 5), (6, 1)):
         yield (torch.randn(shape, generator=generator, dtype=torch.float64).numpy() - 3,)
 
