@@ -101,6 +101,8 @@ def test_what_a_run_was_begun_with_is_kept(lab: Lab, tmp_path: Path) -> None:
         run(lab, out, names=("c",))
     with refused("another names, quick, seed|another count, names, quick, seed"):
         run(lab, out, seed=1, quick=True, resume=True)
+    with refused("holds a run with another lab"):
+        claim(out, {"lab": "product", "quick": False, "seed": 0, "factors": 3}, resume=True)
     with refused("seed"):
         run(lab, tmp_path / "other", seed=-1)
     with refused("which holds something else: out, report"):

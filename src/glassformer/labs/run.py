@@ -186,7 +186,8 @@ def claim(out: Path, plan: dict[str, Any], resume: bool) -> None:
     require(resume, f"{out}, which holds a run of the lab", "a directory without one", fix)
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))
-        changed = sorted(name for name in plan if earlier[name] != plan[name])
+        names = plan if earlier["lab"] == plan["lab"] else ["lab"]  # another lab's plan has other names
+        changed = sorted(name for name in names if earlier[name] != plan[name])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}, which cannot be read", "the plan of a run", "Choose another directory.") from error
     got, fix = f"{out}, which holds a run with another {', '.join(changed)}", "Remove it, or choose another directory."
