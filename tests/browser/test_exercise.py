@@ -127,6 +127,14 @@ def test_no_verdict_is_of_another_text_however_long_one_types(page: Page, go: Go
     expect(certificate(page)).to_have_attribute("data-verdict", "holds")
 
 
+def test_a_token_that_looks_like_the_wanted_number_is_told_apart(page: Page, go: Go) -> None:
+    go(page, model="program-parity", view="program", exercise="true", attempt="tokens")
+    told = "0 (one is a token, the other a number)"
+    expect(certificate(page)).to_contain_text(f"at position 0 the program gives 0, expected {told}")
+    go(page, model="program-parity", view="program", exercise="true", attempt="tokens", text="0")
+    expect(page.locator(".positions button")).to_have_attribute("title", f"defined as {told}")
+
+
 def test_a_saved_page_judges_what_is_written_by_itself(page: Page, backend: Any, tmp_path: Path, watch: Watch) -> None:
     words = {"model": "program-sort", "view": "program", "exercise": "true", "attempt": "tokens"}
     file = tmp_path / "page.html"

@@ -7,6 +7,10 @@ import type { ViewProps } from "../props";
 import { Outputs } from "./outputs";
 import { Counterexample } from "./proof";
 
+/** What was expected where something else was found, which may look the same. */
+const told = (wanted: string, found: string | undefined): string =>
+  wanted === found ? `${wanted} (one is a token, the other a number)` : wanted;
+
 export function Exercise({ source, store, state, card, run }: ViewProps) {
   const program = state.attempt ?? card.blank;
   const can = source.answers("attempt");
@@ -33,7 +37,7 @@ export function Exercise({ source, store, state, card, run }: ViewProps) {
         <Verdict mark={words.mark} title={words.title}>
           <p>{basis}</p>
         </Verdict>
-        {failure && <Counterexample {...{ failure }} of="the program" look={(text, pin) => store.set({ text, pin }, true)} />}
+        {failure && <Counterexample failure={{ ...failure, wanted: told(failure.wanted, failure.found) }} of="the program" look={(text, pin) => store.set({ text, pin }, true)} />}
       </section>
       <section class="panel" aria-label="Your program">
         <Title title="Your program">
@@ -65,7 +69,7 @@ export function Exercise({ source, store, state, card, run }: ViewProps) {
       {fault && <Fault refusal={fault} />}
       {judged?.outputs && (
         <Outputs
-          program={{ ...judged, outputs: judged.outputs }}
+          program={{ ...judged, outputs: judged.outputs, definition: judged.definition?.map((wanted, at) => told(wanted, judged.outputs?.[at])) ?? null }}
           tokens={judged.tokens}
           followed={Math.min(state.pin ?? Infinity, judged.tokens.length - 1)}
           choose={(pin) => store.set({ pin })}
