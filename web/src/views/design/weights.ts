@@ -142,7 +142,7 @@ export function cellsOf(design: Weights, weights: Weights): Cells {
 export function typed(base: Weights, cells: Cells, changes: [key: string, text: string][]): Cells {
   const next = { ...cells };
   for (const [key, text] of changes) {
-    const trimmed = text.trim().slice(0, MOST_DIGITS);
+    const trimmed = text.trim().slice(0, MOST_DIGITS + 1);
     const { value } = parse(trimmed);
     if (value !== null && value === at(base, key)) delete next[key];
     else next[key] = trimmed;
@@ -152,9 +152,10 @@ export function typed(base: Weights, cells: Cells, changes: [key: string, text: 
 
 /** A block as spreadsheets copy it: lines, with tabs, semicolons, commas or spaces between the numbers. */
 export function block(text: string): string[][] {
-  const lines = text.replace(/\r/g, "").replace(/\n+$/, "").split("\n").slice(0, MOST_CELLS);
-  const between = [/\t/, /\s*;\s*/, /\s*,\s*/, /\s+/].find((each) => lines.some((line) => each.test(line.trim())));
-  return lines.map((line) => (between ? line.trim().split(between) : [line.trim()]).slice(0, MOST_CELLS));
+  // Without blanks at the edges of a line; a tab there ends an empty cell.
+  const lines = text.replace(/\r/g, "").replace(/\n+$/, "").split("\n", MOST_CELLS).map((line) => line.replace(/^ +| +$/g, ""));
+  const between = [/ *\t */, /\s*;\s*/, /\s*,\s*/, /\s+/].find((each) => lines.some((line) => each.test(line)));
+  return lines.map((line) => (between ? line.split(between) : [line]).slice(0, MOST_CELLS));
 }
 
 /** What a file of an exercise says besides its weights: which one it answers. */
