@@ -339,6 +339,8 @@ def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> N
     expect(group.locator('[aria-pressed="true"]')).to_contain_text("A@3")
     expect(story).to_contain_text("which reads -1: \u2713 as expected")
     expect(page).to_have_url(re.compile("pin=4"))
+    show(page, model="identity", exercise="true", text="ABCABC")
+    expect(story).to_contain_text("16.7 % A@3, 33.3 % for the rest.")
 
 
 def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(open_page: Open, show: Go) -> None:

@@ -41,6 +41,7 @@ export function Story({ check, names, followed, first }: Omit<FollowingProps, "c
   const order = weights.map((_, key) => key).sort((a, b) => (weights[b] ?? 0) - (weights[a] ?? 0));
   const main = order.filter((key) => (weights[key] ?? 0) >= 0.005).slice(0, 4);
   const rest = order.length - main.length;
+  const kept = main.reduce((sum, key) => sum + (weights[key] ?? 0), 0);
   const output = check.outputs.cells[followed] ?? [];
   const judged = followed - first;
   const right = judged >= 0 ? rightAt(check, judged) : null;
@@ -68,7 +69,7 @@ export function Story({ check, names, followed, first }: Omit<FollowingProps, "c
           {percent(weights[key] ?? 0)} {word(key)}
         </>
       ))}
-      {rest > 0 && ", almost nothing for the rest"}. The values, weighted by these, add up to{" "}
+      {rest > 0 && `, ${kept > 0.98 ? "almost nothing" : percent(1 - kept)} for the rest`}. The values, weighted by these, add up to{" "}
       <code>{output.map((value) => short(value)).join(" ")}</code>
       {right === null ? (
         <>, which is not judged.</>
