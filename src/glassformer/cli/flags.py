@@ -81,7 +81,7 @@ class LabFlags:
     seed: Seed = 0
     """Seed of the data, the initial weights and the sampling."""
     resume: FlagCreatePairsOff[bool] = False
-    """Continue an interrupted run in the directory."""
+    """Continue an interrupted run in the directory; without one begin."""
     data: Annotated[str | None, arg(metavar="PATH|NAME")] = None
     """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files for train, dev and
     test, or the name of a data set on the Hugging Face hub. By default the reviews bundled with glassformer."""
