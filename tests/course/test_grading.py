@@ -303,6 +303,8 @@ def test_results_for_gradescope(tmp_path, output, refuses):
     failed = [test["name"] for test in content["tests"] if test["status"] == "failed"]
     assert code_exercise(lab) in failed
     graded(handed_in(lab), tmp_path / "b.ipynb")
+    for named in (["--out", tmp_path / "b.ipynb"], ["--out", "x", "--gradescope", tmp_path / "b.ipynb"]):
+        refuses(["course", "grade", tmp_path / "b.ipynb", *named, "--overwrite"], "among the files to grade")
     refuses(["course", "grade", str(tmp_path / "*.ipynb"), "--out", "x", "--gradescope", "y"], "--gradescope")
 
 

@@ -54,8 +54,11 @@ def grade(flags: GradeFlags) -> None:
     files = _files(flags.files)
     got = f"--gradescope with {len(files)} files"
     require(flags.gradescope is None or len(files) == 1, got, "one file", "Gradescope grades them one by one.")
+    read = {path.resolve() for path in files}
     for path in filter(None, (flags.out, flags.gradescope)):
         require_absent(path, flags.overwrite)
+        got = f"{shown(path)} to write, which is among the files to grade"
+        require(path.resolve() not in read, got, "another file", "Choose another name.")
     grades: list[Grade] = []
     unreadable, is_new = 0, not flags.out.exists()
     if is_new:  # to learn now whether it can be written
