@@ -53,7 +53,7 @@ check = lesson("gpt_oss")
 #
 # Each sequence has four hidden numbers: two start values, which are not shown, and $a$ and $b$. Its tokens follow
 # $x_t = a\,x_{t-2} + b\,x_{t-1}$ modulo the size of the vocabulary. With a small probability (the next cell prints it)
-# a step is $x_{t-1} + 1$ instead. Nobody tells the model $a$ and $b$: it has to infer them from the tokens that it has
+# a step is $x_{t-1} + 1$ instead. The model is not told $a$ and $b$: it has to infer them from the tokens that it has
 # read, and then to compute.
 #
 # Do this once yourself. Here is a sequence without noise. Each token from the third on is one equation for $a$ and $b$.
@@ -849,7 +849,7 @@ print("best possible accuracy at positions 0 to 7:", optimum[:8].round(2), " mea
 
 # %% [markdown]
 # Compare with your first prediction. Two tokens say little of $a$ and $b$; with four there are two equations. Even then
-# the optimum stays below 1, because nobody can foresee the noise. At position 0 it is above chance: noise adds to the
+# the optimum stays below 1, because the noise cannot be foreseen. At position 0 it is above chance: noise adds to the
 # probability of the last token plus one, whatever the rule.
 #
 # ### Exercise: training-step
@@ -1264,7 +1264,7 @@ cases only: two hidden numbers need two equations, hence four tokens. From posit
 {gap[:3].mean():.3f} at positions 0 to 2, {gap[3:12].mean():.3f} at 3 to 11 and {gap[12:].mean():.3f} later. So it is
 furthest from the best {"while it finds" if gap[3:12].mean() > gap[12:].mean() else "after it should have found"} the hidden
 numbers. In sum {gap[12:].sum() / gap.sum():.0%} of what is lost lies from position 12 on, which is most of the sequence.
-The best predictor stays below 1 because nobody can foresee the noise. A part of the loss at position 0 is one of
+The best predictor stays below 1 because the noise cannot be foreseen. A part of the loss at position 0 is one of
 attention without a sink, which cannot tell a first token from a run of it.""")
 print(f"{words} words")
 assert 300 <= words <= 600
@@ -1319,7 +1319,7 @@ else:
     rests = torch.stack(rests)
     print("SmolLM2, share on the first token: all heads", interval(rests[:, :-1].mean(1)), end="; ")
     print(
-        f"first layer {interval(rests[:, 0])}, layer 15 {interval(rests[:, 14])}; heads above one half {interval(rests[:, -1])}"
+        f"layer 0 {interval(rests[:, 0])}, layer 15 {interval(rests[:, 15])}; heads above one half {interval(rests[:, -1])}"
     )
     for top_p, t in ((0.9, 1.0), (0.9, 0.5), (0.9, 1.5)):
         shares = torch.cat([get_dist_after_with_temp_and_topp(each, top_p, t) for each in logits])[:, 0]
