@@ -291,9 +291,10 @@ def test_claims_turn_with_the_numbers(results: Results, compare_report: Callable
     assert "scores 2.0 more than the best wanted key" in text
     assert "off by up to 0.17" in text, "an upper bound"
     assert "| largest error: designed, trained | 1.9e-10, 0.17 |" in text
-    far = dataclasses.replace(comparison.hand_learned.distance, qk_cosine=0.1)
-    pair = dataclasses.replace(comparison.hand_learned, distance=far)
-    assert "0.100: their preferences differ" in compare_report("identity", hand_learned=pair)
+    for cosine, said in (("0.100", "differ"), ("0.798", "are similar in part"), ("0.800", "are similar")):
+        distance = dataclasses.replace(comparison.hand_learned.distance, qk_cosine=float(cosine))
+        pair = dataclasses.replace(comparison.hand_learned, distance=distance)
+        assert f"{cosine}: their preferences {said}." in compare_report("identity", hand_learned=pair)
     assert "hardly matter" in compare_report("copy_first")
     assert "hardly matter" not in compare_report("copy_first", value_gap=[0.2, 0.5, 0.5, 0.5])
     assert "hardly matter" not in compare_report("copy_first", on_wanted={"hand": 1.0, "learned": 0.5})
