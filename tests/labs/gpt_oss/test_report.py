@@ -68,6 +68,10 @@ def test_ranks_within_the_noise_are_not_given(results: Results, report: Callable
     assert "Higher by more than the noise: grouped heads" in text
     assert "Of the difference of -0.3747, 0.0131 lies at position 0." in text
     assert "training loss went on falling" in text
+    lifted = [replace(base[0], by_position=[found + by for found in base[0].by_position]) for by in (0, 2e-5, 1e-3)]
+    text = report(models={**results.models, "base": lifted[:2], "grouped-heads": lifted[2:]})
+    assert "3.2 times this, 0.0001, and above two standard errors." in text
+    assert "Not distinguishable: grouped heads" in text
     (fixed,) = results.models["long-fixed"]
     rising = [replace(fixed, losses=[(step, step / 1000) for step, _ in fixed.losses])]
     assert "training loss went on" not in report(models={**results.models, "long-fixed": rising})
