@@ -441,6 +441,13 @@ def test_strange_answers_in_files_get_feedback_and_no_points(content, tmp_path):
     assert grade.feedback
 
 
+@pytest.mark.parametrize("seed", ["7", True, 1.5, [7]])
+def test_a_seed_that_is_no_whole_number_is_named(seed, tmp_path):
+    content = {"lab": "gpt_oss", "exercise": "coefficients", "answer": [1, 2], "seed": seed}
+    (grade,) = grade_file(answered(tmp_path / "a.json", **content))
+    assert grade.feedback == f"Its seed is {seed!r}; expected a whole number."
+
+
 def test_answers_are_graded_beside_notebooks_and_damaged_files(file, tmp_path, output):
     files = [file, answered(tmp_path / "right.json", answer=HISTOGRAM)]
     for name, content in DAMAGED.items():

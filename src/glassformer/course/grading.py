@@ -219,7 +219,9 @@ def _judged_record(
     if (record.get("lab"), record.get("exercise")) != (lab, exercise.name):
         return False, "not accepted", "The result is of another exercise."
     variant = record.get("seed")
-    if not isinstance(variant, int) or seed not in (None, variant):
+    if type(variant) is not int:
+        return False, "not accepted", f"Its seed is {one_line(repr(variant), 20)}; expected a whole number."
+    if seed not in (None, variant):
         return False, "not accepted", f"The result is of the variant {one_line(str(variant), 20)}, not of {seed}."
     if isinstance(exercise, Exercise) or "answer" not in record:
         passed = record.get("passed") is True and isinstance(exercise, Exercise)
