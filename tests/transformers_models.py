@@ -53,6 +53,12 @@ def mixtral(**changes: Any) -> nn.Module:
     return transformers.MixtralForCausalLM(config).eval()
 
 
+def qwen3_moe(**changes: Any) -> nn.Module:
+    sizes = {**WIDTHS, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    config = transformers.Qwen3MoeConfig(vocab_size=50, num_key_value_heads=2, **sizes, **changes)
+    return transformers.Qwen3MoeForCausalLM(config).eval()
+
+
 def bert(**changes: Any) -> nn.Module:
     config = transformers.BertConfig(vocab_size=50, **WIDTHS, **changes)
     return transformers.BertModel(config).eval()

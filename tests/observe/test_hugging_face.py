@@ -1,6 +1,8 @@
 """Captures and interventions in models of transformers, against what they return, plain hooks and their own masks."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,10 +11,11 @@ from torch import Tensor
 
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture
-from glassformer.observe.edits import add, change, forbid
+from glassformer.observe.edits import add, change, forbid, zero
 from glassformer.observe.intervene import intervene
+from glassformer.observe.sweep import ablation_sweep
 from refusals import refused
-from transformers_models import FAMILIES, NARROW, THEIRS, bert, gpt2, llama, mixtral
+from transformers_models import FAMILIES, NARROW, THEIRS, bert, gpt2, llama, metric, mixtral, qwen3_moe
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -110,9 +113,10 @@ def test_cross_attention_of_gpt2_and_bert() -> None:
         assert (record.values - expected).abs().max() <= 1e-6
 
 
-def test_what_passes_between_the_attentions() -> None:
+@pytest.mark.parametrize("make", [mixtral, partial(qwen3_moe, norm_topk_prob=True)])
+def test_what_passes_between_the_attentions(make: Callable[[], Any]) -> None:
     """The residual stream as transformers tells it, and experts that sum to the feed-forward network's output."""
-    model: Any = mixtral()
+    model = make()
     tokens, _ = batch()
     with capture(model, what=("residual", "ffn", "router", "choices", "shares", "experts")) as seen:
         out = model(tokens, output_hidden_states=True, output_router_logits=True)
@@ -126,6 +130,25 @@ def test_what_passes_between_the_attentions() -> None:
         torch.testing.assert_close(seen.last("shares")[name], chosen / chosen.sum(-1, keepdim=True))
         mixed = (seen.last("experts")[name] * seen.last("shares")[name][..., None]).sum(2)
         torch.testing.assert_close(mixed, seen.last("ffn")[name], rtol=1e-5, atol=1e-6)
+
+
+def test_an_expert_of_qwen_is_removed_as_if_its_weights_were_zero() -> None:
+    model: Any = qwen3_moe(norm_topk_prob=True, mlp_only_layers=[0], initializer_range=0.2)
+    tokens, _ = batch()
+    sweep = ablation_sweep(model, tokens, metric, site="experts")
+    assert sweep.layers == (1,)
+    last = model.model.layers[1].mlp.experts.down_proj
+    for expert in range(4):
+        with intervene(model, zero("experts", experts=expert)):
+            edited = model(tokens).logits
+        kept = last[expert].clone()
+        last[expert] = 0
+        expected = model(tokens).logits
+        last[expert] = kept
+        torch.testing.assert_close(edited, expected)
+        torch.testing.assert_close(sweep.values[0, expert].float(), metric(expected).mean())
+    with refused("experts"), intervene(qwen3_moe(norm_topk_prob=False), zero("experts", experts=0)):
+        pass
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -111,7 +111,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             down = next((each for each in last if isinstance(each, nn.Module)), None)
             yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), down_proj=down)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
-            if type(block).__name__ in _ROUTED:
+            if type(block).__name__ in _ROUTED and getattr(gate, "norm_topk_prob", gate is not None):
                 routes: dict[str, Any] = {
                     "route": partial(_route, gate),
                     "expert_outputs": partial(_expert_outputs, mixture),
@@ -131,8 +131,9 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
 
 _LAST = ("down_proj", "c_proj", "dense_4h_to_h", "fc2")
 """Names of the last projection of a dense feed-forward network."""
-_ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer")
-"""Blocks whose routers give scores, routing weights and choices, with a softmax over the chosen experts."""
+_ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer", "Qwen3MoeDecoderLayer")
+"""Blocks whose routers give scores, routing weights and choices, with a softmax over the chosen experts; Qwen3Moe's by
+``norm_topk_prob``, as in its released models."""
 
 
 def _structure(block: nn.Module) -> tuple[Any, ...]:
