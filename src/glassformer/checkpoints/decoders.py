@@ -184,6 +184,8 @@ def save_decoder(
 ) -> None:
     """Write a directory for :func:`load_decoder` and, in all layouts but ``"glassformer"``, for other programs.
 
+    It has neither a tokenizer nor the tokens that end a text, which ``glassformer convert`` copies.
+
     Args:
         decoder: On any device.
         directory: Where to: complete or, whatever happens, as it was before.

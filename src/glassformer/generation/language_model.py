@@ -339,7 +339,8 @@ def load(
             "gemma-3-270m", "gpt-oss-20b".
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
-        dtype: Of expanded weights; None: as they are stored, or float32 for packed ones.
+        dtype: Of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16 if all matrices are
+            stored so, or else float32.
         tokenizer: A tokenizer's file, or a directory or a model on the hub with one; ``"bytes"`` or ``"numbers"`` for
             a model whose tokens these are; None: the model's own.
         dense: How a directory's linear layers are held; see :meth:`FoundModel.load`.
