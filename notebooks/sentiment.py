@@ -132,7 +132,7 @@ for name, network in networks.items():
 #
 # ## 1.2 The whole model
 #
-# What you will build, from bottom to top: embeddings, positions, two blocks, a mean over the tokens (`<CLS>` among
+# What you will build, from top to bottom: embeddings, positions, two blocks, a mean over the tokens (`<CLS>` among
 # them), and a linear classifier. Sizes and parameter counts are read from the library's encoder of the same sizes.
 
 # %%
