@@ -149,6 +149,15 @@ def test_a_strange_record_does_not_count_and_all_others_do(lab, change, file):
     assert all(grades[each].points == grades[each].of for each in codes - {name})
 
 
+def test_a_check_whose_name_was_given_away_is_named(file):
+    content = handed_in("lookup")
+    cell = next(cell for cell in content["cells"] if cell["id"] == "heads-check")
+    cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "heads: right"}]
+    grade = graded(content, file)["heads"]
+    assert (grade.points, grade.status) == (0, "not run")
+    assert "was the name check given to something else?" in grade.feedback
+
+
 @pytest.mark.parametrize("lab", LABS)
 def test_a_check_that_was_changed_or_removed_does_not_count(lab, file):
     name, content = code_exercise(lab), handed_in(lab)

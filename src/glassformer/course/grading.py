@@ -209,6 +209,8 @@ def _judged(
             f"{_text(_at(each, 'ename'))}: {_text(_at(each, 'evalue'))}" for each in outputs if _at(each, "ename")
         ]
         missing = "The check has no result: run all cells and save the notebook with its outputs."
+        if outputs and not errors:
+            missing = "The check's cell has an output that is no result: was the name check given to something else?"
         return False, "not run", " ".join([missing, *errors[:1]])
     return _judged_record(records[-1], submission.lab, exercise, seed)
 
