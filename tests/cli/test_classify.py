@@ -181,4 +181,4 @@ def test_wrong_flags_are_named(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     refuses(["classify", "--run", run, "--tokens", "-1"], "tokens = -1")
     refuses(["classify", "--run", tmp_path, "a film"], "without classes.json")
     monkeypatch.setattr(sys, "stdin", None)  # what Python makes of a closed one
-    refuses(["classify", "--run", run], "no standard input")
+    refuses(["classify", "--run", run], "no texts")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import get_args
 from unittest.mock import Mock
@@ -148,6 +149,18 @@ def test_too_little_memory_is_one_line(command: Callable[..., None], refuses: Re
     for error in (MemoryError("rows_int8"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
         command(Mock(side_effect=error))
         refuses(["probe"], "not enough memory", status=1)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
+    run = "--training.steps 1 --training.warmup-steps 0 --model.num-layers 1 --model.hidden-dim 8 --seq-len 8"
+    line = f"{sys.executable} -m glassformer train --data recurrence --run {tmp_path / 'run'} {run} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ("best: loss" in done.stdout) == (closed != ">&-")
+    assert ("step 1/1" in done.stderr) == (closed != "2>&-")
+    line = f"{sys.executable} -m glassformer generate {tmp_path / 'run'} 1 --max-new-tokens 1 {closed}"
+    assert subprocess.run(["sh", "-c", line], capture_output=True, timeout=120, check=False).returncode == 0
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -125,6 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["--debug"]:
         debug, arguments = True, arguments[1:]
     keep_freed_memory()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed, and its number would be that of the next file
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
     try:
         return run(arguments)
     except BrokenPipeError:

@@ -167,7 +167,7 @@ class FoundModel:
         ``allow_nonfinite`` are those of :func:`~glassformer.checkpoints.gguf.load_gguf`.
         """
         place = chosen_device(device)
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             print(f"loading {self.path} ...", file=sys.stderr)
         options: dict[str, Any] = {"dtype": dtype, "device": place, "allow_nonfinite": allow_nonfinite}
         if isinstance(self.place, GgufFile):

@@ -102,7 +102,7 @@ class Progress:
 
     def __init__(self, steps: int, done: int, metric: str, unit: str, show: bool) -> None:
         self._steps, self._metric, self._unit = steps, metric, unit
-        self._lines = show and not sys.stderr.isatty()
+        self._lines = show and (sys.stderr is None or not sys.stderr.isatty())
         self._bar = tqdm(total=steps, initial=done, unit="step", disable=not show or self._lines, dynamic_ncols=True)
         self._parts: dict[str, str] = {}
 

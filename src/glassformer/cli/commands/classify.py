@@ -68,7 +68,6 @@ def run(flags: ClassifyFlags) -> Iterator[Verdict]:
     elif flags.file is not None:
         yield from judge(classifier, _file_lines(flags.file), _AT_ONCE, effects)
     else:
-        require(sys.stdin is not None, "no standard input", "texts", "Pass them in quotes, or as lines of --file.")
         if sys.stdin.isatty():
             print("Type texts, one a line; Ctrl-D ends.", file=sys.stderr)
         # One at a time, so that each is answered before the next is typed.
