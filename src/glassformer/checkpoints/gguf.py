@@ -19,6 +19,7 @@ from glassformer.checkpoints.tensor_files import FLOATS, Wanted, check_tensors, 
 from glassformer.errors import CheckpointError, require
 from glassformer.kernels.blocks import KINDS, values
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized.packed_experts import interleaved
 from glassformer.models import Decoder, DecoderConfig
 
 Hold = Literal["blocks", "dense"]
@@ -107,8 +108,7 @@ def _pack(state: dict[str, Tensor], mixture: str) -> None:
         raw = {part: state.pop(f"{mixture}.{part}") for part in parts}
         state |= {f"{mixture}.{name}": tensor for name, tensor in packed_experts(raw).items()}
     if all(f"{mixture}.{bias}" in state for bias in biases):
-        both = torch.stack([state.pop(f"{mixture}.{bias}") for bias in biases], dim=2).flatten(1)
-        state[f"{mixture}.gate_up_bias"] = both
+        state[f"{mixture}.gate_up_bias"] = interleaved(*(state.pop(f"{mixture}.{bias}") for bias in biases))
 
 
 def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:

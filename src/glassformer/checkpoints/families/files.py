@@ -27,8 +27,8 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.kernels.rotation import convert_rows
-from glassformer.layers.quantized import mxfp4
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized.packed_experts import packed, unpacked
 from glassformer.models import Decoder, DecoderConfig
 
 # Masks and frequencies that older versions of transformers saved beside the weights.
@@ -157,49 +157,23 @@ def with_experts(stored: StoredDecoder, experts: Literal["dense", "mxfp4"]) -> S
     if experts == stored.config.expert_format:
         return stored
     config, state = replace(stored.config, expert_format=experts), dict(stored.state)
+    convert = packed if experts == "mxfp4" else partial(unpacked, dtype=stored.dtype)
     for layer in range(config.num_layers):
-        start = f"layers.{layer}.ffn."
-        ours = {name.removeprefix(start): state.pop(name) for name in list(state) if name.startswith(start)}
-        made = _unpacked(ours, stored.dtype) if experts == "dense" else _packed(ours)
-        state |= {f"{start}{name}": each for name, each in made.items()}
+        for parts in (("gate", "up"), ("down",)):
+            start = f"layers.{layer}.ffn."
+            named = tuple(f"{start}{part}" for part in parts)
+            ours = {name.removeprefix(start): state.pop(name) for name in list(state) if name.startswith(named)}
+            state |= {f"{start}{name}": each for name, each in _converted(ours, convert).items()}
     return stored._replace(config=config, state=state)
 
 
-def _unpacked(packed: dict[str, Planned], dtype: torch.dtype) -> dict[str, Planned]:
-    found = {name: each for name, each in packed.items() if name.startswith("router")}
-    pairs = {"gate": ("gate_up", 0, 2), "up": ("gate_up", 1, 2), "down": ("down", 0, 1)}
-    for name, (source, first, step) in pairs.items():
-        blocks, scales = packed[f"{source}_blocks"], packed[f"{source}_scales"]
-        experts, rows, groups = scales.shape
-
-        def rows_of(blocks: Planned = blocks, scales: Planned = scales, first: int = first, step: int = step) -> Tensor:
-            codes, exponents = (each.make()[:, first::step].contiguous() for each in (blocks, scales))
-            return mxfp4.decode(codes, exponents, dtype)
-
-        found[name] = Planned([experts, rows // step, groups * mxfp4.GROUP], dtype, rows_of)
-        if (bias := packed.get(f"{source}_bias")) is not None:
-            make = lambda bias=bias, first=first, step=step: bias.make()[:, first::step].contiguous()  # noqa: E731
-            found[f"{name}_bias"] = Planned([experts, rows // step], bias.dtype, make)
-    return found
-
-
-def _packed(dense: dict[str, Planned]) -> dict[str, Planned]:
-    found = {name: each for name, each in dense.items() if name.startswith("router") or name == "down_bias"}
-    gate, down = dense["gate"], dense["down"]
-    for name, parts in (("gate_up", (gate, dense["up"])), ("down", (down,))):
-        experts, rows, width = parts[0].shape
-        shape = [experts, rows * len(parts), width // mxfp4.GROUP]
-        for index, (kind, last) in enumerate((("blocks", [mxfp4.GROUP_BYTES]), ("scales", []))):
-
-            def encoded(parts: tuple[Planned, ...] = parts, index: int = index) -> Tensor:
-                return torch.stack([mxfp4.encode(each.make())[index] for each in parts], dim=2).flatten(1, 2)
-
-            found[f"{name}_{kind}"] = Planned([*shape, *last], torch.uint8, encoded)
-    if "gate_bias" in dense:
-        biases = dense["gate_bias"], dense["up_bias"]
-        both = lambda: torch.stack([each.make() for each in biases], dim=2).flatten(1)  # noqa: E731
-        found["gate_up_bias"] = Planned([gate.shape[0], 2 * gate.shape[1]], biases[0].dtype, both)
-    return found
+def _converted(
+    given: Mapping[str, Planned], convert: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+) -> dict[str, Planned]:
+    """What ``convert`` makes of some tensors together; its sizes are those that it makes on the device meta."""
+    like = convert({name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in given.items()})
+    pieces = _Pieces(lambda: convert({name: each.make() for name, each in given.items()}))
+    return {name: Planned(list(each.shape), each.dtype, partial(pieces.take, name)) for name, each in like.items()}
 
 
 def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:

@@ -24,6 +24,7 @@ from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
+from glassformer.layers.quantized.packed_experts import interleaved
 from glassformer.models import DecoderConfig
 
 NO_SINK = -1e30
@@ -251,7 +252,6 @@ def packed_experts(raw: Mapping[str, UInt8[Tensor, "expert row bytes"]]) -> dict
         turned[name] = codes[..., 0::2] | codes[..., 1::2] << 4, cut[..., 0].contiguous()
     found = {}
     for index, part in enumerate(("blocks", "scales")):
-        gate, up = turned["gate"][index], turned["up"][index]
-        found[f"gate_up_{part}"] = torch.stack([gate, up], dim=2).flatten(1, 2)
+        found[f"gate_up_{part}"] = interleaved(turned["gate"][index], turned["up"][index])
         found[f"down_{part}"] = turned["down"][index]
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -11,6 +13,8 @@ from glassformer.kernels.mxfp4 import PackedExperts, mix_packed_experts
 from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts, Router
 from glassformer.layers.quantized import mxfp4
+
+_KINDS = ("blocks", "scales")
 
 
 class PackedMixture(nn.Module):
@@ -84,18 +88,9 @@ class PackedMixture(nn.Module):
         """A dense mixture with its weights rounded to MXFP4 (see :func:`glassformer.layers.quantized.mxfp4.encode`)."""
         bias = dense.gate_bias is not None
         with torch.device("meta"):
-            packed = cls(dense.hidden_dim, dense.ff_dim, dense.num_experts, dense.top_k, bias=bias, clamp=dense.clamp)
-        tensors = {f"router.{name}": weight.clone() for name, weight in dense.router.state_dict().items()}
-        gate, up = mxfp4.encode(dense.gate), mxfp4.encode(dense.up)
-        for kind, even, odd, down in zip(("blocks", "scales"), gate, up, mxfp4.encode(dense.down), strict=True):
-            tensors |= {f"gate_up_{kind}": _interleaved(even, odd), f"down_{kind}": down}
-        if dense.gate_bias is not None and dense.up_bias is not None and dense.down_bias is not None:
-            tensors |= {
-                "gate_up_bias": _interleaved(dense.gate_bias, dense.up_bias),
-                "down_bias": dense.down_bias.clone(),
-            }
-        packed.load_state_dict(tensors, assign=True)
-        return packed.train(dense.training)
+            made = cls(dense.hidden_dim, dense.ff_dim, dense.num_experts, dense.top_k, bias=bias, clamp=dense.clamp)
+        made.load_state_dict({name: each.clone() for name, each in packed(dense.state_dict()).items()}, assign=True)
+        return made.train(dense.training)
 
     @torch.no_grad()
     def unpack(self, dtype: torch.dtype = torch.bfloat16) -> MixtureOfExperts:
@@ -105,17 +100,39 @@ class PackedMixture(nn.Module):
             dense = MixtureOfExperts(
                 self.hidden_dim, self.ff_dim, self.num_experts, self.top_k, bias=bias, clamp=self.clamp
             )
-        gate_up = mxfp4.decode(self.gate_up_blocks, self.gate_up_scales, dtype)
-        tensors = {f"router.{name}": weight.to(dtype, copy=True) for name, weight in self.router.state_dict().items()}
-        tensors |= {"gate": gate_up[:, 0::2].contiguous(), "up": gate_up[:, 1::2].contiguous()}
-        tensors["down"] = mxfp4.decode(self.down_blocks, self.down_scales, dtype)
-        if self.gate_up_bias is not None and self.down_bias is not None:
-            biases = self.gate_up_bias.to(dtype)
-            tensors |= {"gate_bias": biases[:, 0::2].contiguous(), "up_bias": biases[:, 1::2].contiguous()}
-            tensors["down_bias"] = self.down_bias.to(dtype, copy=True)
-        dense.load_state_dict(tensors, assign=True)
+        tensors = unpacked(self.state_dict(), dtype)
+        dense.load_state_dict({name: each.to(dtype, copy=True) for name, each in tensors.items()}, assign=True)
         return dense.train(self.training)
 
 
-def _interleaved(even: Tensor, odd: Tensor) -> Tensor:
-    return torch.stack([even, odd], dim=2).flatten(1, 2)
+def packed(dense: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a :class:`PackedMixture` holds, of the weights of a dense one by name, rounded to MXFP4.
+
+    Of some weights alone what becomes of them; gate and up go together.
+    """
+    found = {name: each for name, each in dense.items() if name.startswith("router") or name == "down_bias"}
+    if "gate" in dense:
+        for kind, gate, up in zip(_KINDS, mxfp4.encode(dense["gate"]), mxfp4.encode(dense["up"]), strict=True):
+            found[f"gate_up_{kind}"] = interleaved(gate, up)
+    if "down" in dense:
+        found |= zip((f"down_{kind}" for kind in _KINDS), mxfp4.encode(dense["down"]), strict=True)
+    if "gate_bias" in dense:
+        found["gate_up_bias"] = interleaved(dense["gate_bias"], dense["up_bias"])
+    return found
+
+
+def unpacked(packed: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The opposite of :func:`packed`: experts are expanded in ``dtype``, biases and the router stay as they are."""
+    found = {name: each for name, each in packed.items() if not name.endswith(_KINDS)}
+    for part in ("gate_up", "down"):
+        if f"{part}_blocks" in packed:
+            found[part] = mxfp4.decode(packed[f"{part}_blocks"], packed[f"{part}_scales"], dtype)
+    for ending in ("", "_bias"):
+        if (both := found.pop(f"gate_up{ending}", None)) is not None:
+            found |= {f"gate{ending}": both[:, 0::2].contiguous(), f"up{ending}": both[:, 1::2].contiguous()}
+    return found
+
+
+def interleaved(gate: Tensor, up: Tensor) -> Tensor:
+    """The rows of every expert's gate and up in turns."""
+    return torch.stack([gate, up], dim=2).flatten(1, 2)
