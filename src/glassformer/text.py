@@ -25,7 +25,6 @@ def one_line(text: str, longest: int | None = None) -> str:
     """``text`` on one line: white space becomes single spaces, and control characters are escaped.
 
     Args:
-        text: Any text.
         longest: Characters of the result, at least 4; more are cut and end with "...". None: no limit.
     """
     words = " ".join(text.split())

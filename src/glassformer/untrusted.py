@@ -42,7 +42,6 @@ def read_bytes(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) ->
     """The content of a regular file of at most ``largest`` bytes.
 
     Args:
-        path: The file.
         largest: Its greatest size.
         inside: Whether it belongs to the directory that it is in, which a link must then not leave.
 

@@ -37,7 +37,6 @@ class ChatTemplate:
     """A model's chat template.
 
     Args:
-        text: The template.
         bos: Name of the token that begins a text; the template's ``bos_token``.
         eos: Name of the token that ends it; ``eos_token``.
         source: Its origin, for messages.

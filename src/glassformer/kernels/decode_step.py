@@ -94,7 +94,6 @@ def decode_step(
     None, and nothing written, if one of the tokens is outside the vocabulary.
 
     Args:
-        library: The C++ library.
         decoder: Weights and cache, all alive.
         tokens: The texts' next tokens, contiguous.
         start: Position of the first of them.

@@ -36,10 +36,8 @@ class Block(nn.Module):
 
     Args:
         hidden_dim: Width of the residual stream.
-        attention: Its attention.
         ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
         norm_eps: Added to the mean square, or to the variance, before the root, in all norms.
-        norm: ``"rms"`` or ``"layer"``.
         norm_place: ``"before"``, ``"after"`` or ``"both"``. Where a norm is not, the block has no weights for it.
         parallel: Add both parts to the same ``x``; with ``"before"``.
         rotated: Whether the decoder gives it a rotation, if it has any.
@@ -141,7 +139,6 @@ class EncoderBlock(_LayerNormBlock):
 
     Args:
         attention: Its attention, in which every position may see every other: ``causal=False``.
-        ffn: Its feed-forward network.
         hidden_dim: Width of the residual stream.
         norm_eps: Added to the variance before the root, above 0.
         norm_first: Pre-norm instead of post-norm.
@@ -229,7 +226,6 @@ class CrossBlock(_LayerNormBlock):
         """Pass ``x`` through the block.
 
         Args:
-            x: The residual stream.
             memory: What the cross-attention reads, or what ``cross_attention.keys_and_values`` made of it.
             key_padding: True where a position of the target is real; with a cache, for all positions so far.
             memory_padding: True where a position of the memory is real.

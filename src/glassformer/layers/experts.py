@@ -128,7 +128,6 @@ class MixtureOfExperts(nn.Module):
     Args:
         hidden_dim: Width of input and output.
         ff_dim: Width inside each expert.
-        num_experts: Number of experts.
         top_k: Experts per token.
         bias: Give router and experts biases (gpt-oss).
         clamp: gpt-oss's clamped activation instead of the plain one.

@@ -179,7 +179,6 @@ def check(
     Args:
         network: The weights as they are.
         domains: Vocabulary, greatest length and direction.
-        program: The definition.
         codes: The number that stands for each value; None if the output is the value.
         claims: For each layer what its parts are for. Nothing in them is believed.
         deadline: On the clock of :func:`time.monotonic`.

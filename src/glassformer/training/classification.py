@@ -34,7 +34,6 @@ class ClassificationTask:
     Args:
         train: The texts to learn from, in batches.
         held_out: The texts on which ``evaluate`` measures.
-        num_classes: Number of classes.
         metric: Which of :func:`scores` decides what model is the best.
         label_smoothing: Part of the target that is spread over all classes.
         word_dropout: Probability of dropping a token. Drawn from torch's generator, which training seeds at each step.

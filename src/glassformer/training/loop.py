@@ -74,8 +74,6 @@ def train(
     Args:
         model: The network, plain or compiled. It ends with the weights of the last step, on the device of training; the
             best ones are in ``directory / "best"``, for :func:`~glassformer.training.checkpoint.load_weights`.
-        task: What is learned.
-        config: How.
         directory: The run directory, new or without a run. None keeps nothing.
         resume: Continue the run in ``directory`` from its latest checkpoint, or from the start if it has none yet.
         description: What else defines the run, as JSON values: the model's configuration, the data. Kept in

@@ -59,7 +59,6 @@ class EpochBatches:
 
     Args:
         tensors: Named tensors with one row per example each.
-        seed: Seed of the orders.
         shuffle: False visits the examples as they stand.
     """
 
