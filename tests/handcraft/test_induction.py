@@ -60,7 +60,7 @@ def test_the_certificate_holds(certificate: InductionCertificate) -> None:
     assert certificate.num_texts == sum(4**length for length in range(1, 9))
     assert certificate.num_wrong == 0
     assert certificate.counterexample is None
-    assert "HOLDS for all 8.74e+04 texts" in str(certificate)
+    assert "HOLDS for all 87,380 texts" in str(certificate)
     assert all(11 < margin <= 12.001 for margin in certificate.margins)
     assert 3.9 < certificate.logit_margin <= 4
     assert certificate.probability == pytest.approx(1 / (1 + 4 * math.exp(-certificate.logit_margin)))

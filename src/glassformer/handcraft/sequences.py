@@ -174,6 +174,8 @@ class SequenceSpace:
         return sum(total <= limit for total in totals)
 
 
-def rounded(count: int) -> str:
-    """A number of sequences to three digits, also one above every float."""
+def count_in_words(count: int) -> str:
+    """A number of sequences: whole below 10^12, otherwise to three digits, also above every float."""
+    if count < 10**12:
+        return f"{count:,}"
     return f"{count:.3g}" if count < 10**300 else f"{Decimal(count):.3g}"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.handcraft.bounds import require_as_built
+from glassformer.handcraft.sequences import count_in_words
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.programs.checker import Affine, LayerClaim, LayerWeights, Network, check
@@ -80,9 +81,9 @@ class ProgramCertificate:
     reason: str = ""
 
     def __str__(self) -> str:
-        possible = _count(self.num_possible)
+        possible = count_in_words(self.num_possible)
         if self.num_different < self.num_possible:
-            possible += f" ({_count(self.num_different)} but for tokens that are alike)"
+            possible += f" ({count_in_words(self.num_different)} but for tokens that are alike)"
         partly = self.num_undefined > 0 or (self.may_lack_values and self.rests_on != "every sequence")
         where = " wherever the definition has a value" if self.verdict == "holds" and partly else ""
         seen = "only keys up to the query" if self.causal else "all keys"
@@ -100,14 +101,6 @@ class ProgramCertificate:
             sequence, position, wanted, got = self.counterexample
             lines.append(f"  counterexample  {list(sequence)}, position {position}: {got:.6g}, wanted {wanted!r}")
         return "\n".join(lines)
-
-
-def _count(number: int) -> str:
-    """A number in words that are not longer than it is interesting."""
-    if number < 10**15:
-        return f"{number:,}"
-    power = math.log10(number)
-    return f"{10 ** (power % 1):.2g}e{int(power)}"
 
 
 @torch.inference_mode()
