@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 import glassformer.kernels.experts  # noqa: F401 - registers the operator that is named below
 from glassformer.errors import require
@@ -27,9 +27,13 @@ def count_operations(call: Callable[[], object]) -> int:
 
 
 _FORMULAS: dict[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    # Per pair of a query and a key; the backward pass computes the scores again. torch's own formulas refuse grouped
+    # heads until torch 2.10.
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda q, k, v, *_, **__: 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
+    ),
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+        lambda grad, q, k, v, *_, **__: 2 * q[0] * q[1] * q[2] * k[2] * (3 * q[3] + 2 * v[3])
     ),
     # Each row is multiplied with one of the matrices, whatever their number.
     torch.ops.aten._grouped_mm: lambda a, b, *_, **__: 2 * a[-2] * a[-1] * b[-1],
