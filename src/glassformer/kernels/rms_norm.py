@@ -3,14 +3,14 @@
 Source: Zhang and Sennrich 2019, arXiv 1910.07467.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, differentiate, native_library, use_definition
+from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, native_library, use_definition
 from glassformer.kernels.native import declare
 
 
@@ -23,16 +23,14 @@ def definition(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_norm(
     x: Float[Tensor, "*batch hidden_dim"], weight: Float[Tensor, " hidden_dim"], eps: float
 ) -> Float[Tensor, "*batch hidden_dim"]:
-    """:func:`definition`; by the C++ library in fewer passes over memory, on accelerators by torch's kernel.
+    """:func:`definition`; on the CPU in fewer passes over memory, elsewhere by torch's kernel.
 
-    For the backward pass the library keeps ``x`` and one number per position.
+    For the backward pass the CPU's form keeps ``x`` and one number per position.
     """
     if torch.compiler.is_compiling() or use_definition():
         return definition(x, weight, eps)
     if x.device.type != "cpu":
         return F.rms_norm(x, weight.shape, weight, eps)
-    if weight.shape != x.shape[-1:] or native_library(x) is None:
-        return definition(x, weight, eps)
     return Fast.apply(_OPERATION, (eps,), x, weight) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
 
 
@@ -46,14 +44,17 @@ _PARTS = 64  # of the rows, whose gradients of the weight are summed one after a
 
 
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The result, and ``1 / rms`` of every position in float32."""
-    library = native_library(x)
-    assert library is not None
-    x, size = x.contiguous(), x.shape[-1]
-    out, inverse = torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
-    name, threads = f"rms_norm_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
-    library.call(name, x, _narrow(weight), out, inverse, inverse.numel(), size, float(eps), threads)
-    return out, inverse
+    """The result, and ``1 / rms`` of every position in float32 or wider."""
+    library = native_library(x) if weight.shape == x.shape[-1:] else None
+    if library is not None:
+        x, size = x.contiguous(), x.shape[-1]
+        out, inverse = torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+        name, threads = f"rms_norm_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
+        library.call(name, x, _narrow(weight), out, inverse, inverse.numel(), size, float(eps), threads)
+        return out, inverse
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (x * inverse).mul_(weight).to(x.dtype), inverse
 
 
 def _narrow(weight: Tensor) -> Tensor:
@@ -62,18 +63,24 @@ def _narrow(weight: Tensor) -> Tensor:
 
 
 def _backward(
-    needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, eps: float
-) -> tuple[Tensor | None, ...]:
+    _needed: Any, grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, _eps: float
+) -> tuple[Tensor, Tensor]:
     """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g n``."""
-    library = native_library(x, grad)
-    if library is None:
-        return differentiate(lambda x, weight: definition(x, weight, eps), (x, weight), needed, grad)
-    rows, size = inverse.numel(), x.shape[-1]
-    grad, x, grad_x = grad.contiguous(), x.contiguous(), x.new_empty(x.shape)
-    sums = inverse.new_empty(min(_PARTS, rows), size)
-    name, threads = f"rms_norm_backward_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
-    library.call(name, grad, x, _narrow(weight), inverse.contiguous(), grad_x, sums, rows, size, len(sums), threads)
-    return grad_x, sums.sum(0).to(weight.dtype)
+    library = native_library(x, grad) if weight.shape == x.shape[-1:] else None
+    if library is not None:
+        rows, size = inverse.numel(), x.shape[-1]
+        grad, x, grad_x = grad.contiguous(), x.contiguous(), x.new_empty(x.shape)
+        sums = inverse.new_empty(min(_PARTS, rows), size)
+        name, threads = f"rms_norm_backward_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
+        library.call(name, grad, x, _narrow(weight), inverse.contiguous(), grad_x, sums, rows, size, len(sums), threads)
+        return grad_x, sums.sum(0).to(weight.dtype)
+    wide = inverse.dtype
+    grad, weight_wide = grad.to(wide), weight.to(wide)
+    normed = x * inverse
+    flow = (grad * normed).reshape(-1, x.shape[-1])
+    mean = flow.mv(weight_wide).view(inverse.shape).div_(x.shape[-1])
+    grad_x = (grad * weight_wide).addcmul_(normed, mean, value=-1).mul_(inverse)
+    return grad_x.to(x.dtype), flow.sum(0).to(weight.dtype)
 
 
 _OPERATION = Operation(definition, _normalise, _backward)
