@@ -27,8 +27,8 @@ def count_operations(call: Callable[[], object]) -> int:
 
 
 _FORMULAS: dict[Any, Callable[..., int]] = {
-    # Per pair of a query and a key; the backward pass computes the scores again. torch's own formulas refuse grouped
-    # heads until torch 2.10.
+    # Per pair of a query and a key; the backward pass computes the scores again. Those of torch 2.10 refuse grouped
+    # heads.
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
         lambda q, k, v, *_, **__: 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
     ),
