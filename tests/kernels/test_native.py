@@ -339,7 +339,7 @@ def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Pat
     command = [sys.executable, "-W", "error", "-c", code]
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     running = [subprocess.Popen(command, **options) for _ in range(3)]
-    said = [each.communicate(timeout=120)[0] for each in running]
+    said = [each.communicate(timeout=300)[0] for each in running]
     assert [each.returncode for each in running] == [0] * 3
     assert all(re.fullmatch(rb"(glassformer: compiling .* s\n)?", each) for each in said)
     assert [path.suffix for path in (tmp_path / "glassformer").iterdir()] == [".so"]
