@@ -13,7 +13,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.saving.recorded_answers import whole_sweep
 
 from .attention_page import Reading, cell_at, state
-from .conftest import Go, Open, showing
+from .conftest import Go, Open, Watch, showing
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -478,3 +478,13 @@ def test_places_are_not_those_of_what_was_read_before(
     expect(page.locator(".outcome").first).to_be_visible()
     expect(page.locator(".changes li")).to_have_count(0)
     expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_a_link_to_a_place_or_token_that_is_not_there_has_a_way_back(page: Page, go: Go, watch: Watch) -> None:
+    watch.forgive("422")
+    for wrong in ({"place": 400}, {"target": 400}, {"other": 400}):
+        go(page, model="recurrence", view="whatif", **wrong)
+        expect(page.locator(".fault")).to_contain_text("= 400")
+        page.get_by_role("button", name="Show the likeliest outcome").click()
+        expect(page.locator(".what-if .results")).to_contain_text("98.2 %")
+        expect(page.locator(".fault")).to_have_count(0)

@@ -71,6 +71,12 @@ function Asked(props: Shown) {
         {answer && !what.refusal && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || unseen["data-foreign"]} /></p>}
       </Changes>
       {what.refusal && <Fault refusal={what.refusal} />}
+      {/* From a link: what would choose others is not there without an answer. */}
+      {what.refusal && !answer && source.answers("whatif") && (place ?? target ?? subtracted) !== null && (
+        <button type="button" onClick={() => store.set({ place: null, target: null, other: null }, true)}>
+          Show the likeliest outcome
+        </button>
+      )}
       {!answer && !what.refusal && <Awaited busy />}
       {answer && (
         <div class="sides">
