@@ -488,3 +488,11 @@ def test_a_link_to_a_place_or_token_that_is_not_there_has_a_way_back(page: Page,
         page.get_by_role("button", name="Show the likeliest outcome").click()
         expect(page.locator(".what-if .results")).to_contain_text("98.2 %")
         expect(page.locator(".fault")).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", [re.compile("^Take back"), "Undo all"])
+def test_the_focus_stays_where_a_change_was_taken_back(page: Page, go: Go, name: Any) -> None:
+    go(page, model="sentiment", view="whatif", removed='[{"part":"self","layer":0,"head":0}]')
+    page.get_by_role("button", name=name).press("Enter")
+    expect(page.get_by_text("Nothing is changed yet")).to_be_visible()
+    expect(page.get_by_role("region", name="Changes")).to_be_focused()

@@ -103,8 +103,14 @@ interface ChangesProps {
 }
 
 function Changes({ store, changes, live, children }: ChangesProps) {
+  const place = useRef<HTMLElement>(null);
+  // The focus stays near the button, which goes.
+  const take = (without: Change["without"]) => {
+    place.current?.focus();
+    store.set(without, true);
+  };
   return (
-    <section class="changes" aria-label="Changes" data-any={changes.length > 0}>
+    <section class="changes" aria-label="Changes" tabIndex={-1} ref={place} data-any={changes.length > 0}>
       {changes.length === 0 ? (
         <p class="quiet">
           {live
@@ -116,13 +122,13 @@ function Changes({ store, changes, live, children }: ChangesProps) {
           <ul aria-label="What is changed">
             {changes.map(({ text, without }) => (
               <li>
-                <button type="button" class="change" disabled={!live} aria-label={`Take back: ${text}`} onClick={() => store.set(without, true)}>
+                <button type="button" class="change" disabled={!live} aria-label={`Take back: ${text}`} onClick={() => take(without)}>
                   {capital(text)} <span aria-hidden="true">{"\u00D7"}</span>
                 </button>
               </li>
             ))}
           </ul>
-          <button type="button" disabled={!live} onClick={() => store.set(UNCHANGED, true)}>
+          <button type="button" disabled={!live} onClick={() => take(UNCHANGED)}>
             Undo all
           </button>
           {children}
