@@ -488,6 +488,10 @@ def test_a_link_to_a_place_or_token_that_is_not_there_has_a_way_back(page: Page,
         page.get_by_role("button", name="Show the likeliest outcome").click()
         expect(page.locator(".what-if .results")).to_contain_text("98.2 %")
         expect(page.locator(".fault")).to_have_count(0)
+    go(page, model="recurrence", view="patch", text="1 2 3 5 1", second="1 2 3 4 1", target=400)
+    expect(page.locator(".fault")).to_contain_text("= 400")
+    page.get_by_role("button", name="Show the likeliest outcome").click()
+    expect(page.locator(".patches")).to_contain_text("−1.33 after the second")
 
 
 @pytest.mark.parametrize("name", [re.compile("^Take back"), "Undo all"])

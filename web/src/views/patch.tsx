@@ -8,7 +8,7 @@ import { UNCHANGED } from "../state";
 import "./patch.css";
 import { shown } from "./attention/stack";
 import { PatchTable, differing } from "./patch/table";
-import { About } from "./what-if";
+import { About, Likeliest } from "./what-if";
 import { Outcomes } from "./what-if/outcomes";
 
 export function TwoTextsView(props: ViewProps) {
@@ -27,7 +27,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
   const differ = fits && text !== run.ask.text;
   const target = state.target ?? first?.target ?? null;
   // What the second text would say, unless another one is chosen.
-  const plain = useAsk(source, "whatif", differ ? { ...asked, ask: { ...run.ask, text }, target } : null).answer;
+  const { answer: plain, refusal } = useAsk(source, "whatif", differ ? { ...asked, ask: { ...run.ask, text }, target } : null);
   const likeliest = plain?.outcomes.reduce((best, each) => (each.before > best.before ? each : best)).id ?? null;
   const wanted = state.other ?? likeliest;
   const other = wanted === target ? null : wanted;
@@ -67,6 +67,8 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
         )}
         {second.refusal && <Fault refusal={second.refusal} />}
       </section>
+      {differ && refusal && <Fault refusal={refusal} />}
+      {differ && refusal && source.answers("whatif") && (state.target ?? state.other) !== null && <Likeliest {...{ store }} />}
       {differ && plain && (
         <div class="sides">
           <section class="panel" aria-label="Each place from the first text" data-busy={sweep.busy && !sweep.answer}>

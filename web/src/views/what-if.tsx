@@ -71,12 +71,7 @@ function Asked(props: Shown) {
         {answer && !what.refusal && <p class="moved number" aria-hidden="true"><Moved answer={answer} busy={what.busy || unseen["data-foreign"]} /></p>}
       </Changes>
       {what.refusal && <Fault refusal={what.refusal} />}
-      {/* From a link: what would choose others is not there without an answer. */}
-      {what.refusal && !answer && source.answers("whatif") && (place ?? target ?? subtracted) !== null && (
-        <button type="button" onClick={() => store.set({ place: null, target: null, other: null }, true)}>
-          Show the likeliest outcome
-        </button>
-      )}
+      {what.refusal && !answer && source.answers("whatif") && (place ?? target ?? subtracted) !== null && <Likeliest {...{ store }} />}
       {!answer && !what.refusal && <Awaited busy />}
       {answer && (
         <div class="sides">
@@ -249,6 +244,13 @@ function Prediction({ source, store, card, run, state, answer, busy }: Answered)
     </section>
   );
 }
+
+/** From a link: what would choose other outcomes is not there without an answer. */
+export const Likeliest = ({ store }: Pick<ViewProps, "store">) => (
+  <button type="button" onClick={() => store.set({ place: null, target: null, other: null }, true)}>
+    Show the likeliest outcome
+  </button>
+);
 
 /** Whether any token can be typed: texts of other models than decoders do not consist of what these generate. */
 const isTyped = ({ kind }: ViewProps["card"]): boolean => kind === "decoder";
