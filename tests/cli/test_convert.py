@@ -223,6 +223,12 @@ def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) 
     assert second.chat_template.tokens(message, second.tokenizer) == [261, *second.tokenizer.encode("Hi")]
 
 
+@pytest.mark.parametrize("name", ["out", "out.gguf"])
+def test_a_place_that_cannot_be_written_to_is_named(llama: Path, tmp_path: Path, name: str, refuses: Refuses) -> None:
+    (tmp_path / "file").touch()
+    refuses(["convert", llama, tmp_path / "file" / name], f"file/{name} (", "a place that can be written to")
+
+
 def test_a_template_writes_the_same_names_from_gguf(llama: Path, tmp_path: Path) -> None:
     names = {"bos_token": "<|startoftext|>", "eos_token": "<|return|>"}
     (llama / "tokenizer_config.json").write_text(json.dumps(names))

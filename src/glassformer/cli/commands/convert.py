@@ -18,6 +18,7 @@ from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.cli import writing
 from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.terminal import on_disk, say
 from glassformer.data.chat_template import ChatTemplate, template_from_gguf
@@ -84,7 +85,7 @@ def _write(
     if experts == "mxfp4":
         stored = with_experts(stored if family is None else equivalent(family, stored), experts)
     kept = settings if settings and to not in ("glassformer", OPENAI.model_type) else {}
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, writing(flags.out):
         warnings.simplefilter("always")
         size = write_decoder(stored, flags.out, to, kept, replace=flags.replace, beside=beside, progress=True)
     name = "glassformer's own layout" if family is None else family.name
@@ -113,7 +114,8 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
                 notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
         template = None if found.chat_template is None else found.chat_template.text
         decoder = load_decoder(place)
-    write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary, chat_template=template)
+    with writing(flags.out):
+        write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary, chat_template=template)
     if vocabulary is None:
         notes.append("It has no tokenizer: llama.cpp takes token ids.")
     elif vocabulary.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.eos_token_id" not in vocabulary:
