@@ -232,6 +232,24 @@ def test_what_is_no_fact_is_refused_with_the_reason(page: Page, show: Go, watch:
     expect(page.locator(".fault")).to_have_count(0)
 
 
+def test_a_source_that_cannot_be_read_has_no_verdict(page: Page, show: Go, watch: Any) -> None:
+    watch.forgive("status of 4")
+    show(page, **FACTS, order="[5, 4, 3, 2, 1, 0]")
+    every = page.get_by_role("button", name="Try every order")
+    every.click()
+    expect(page.locator(".every h2")).to_contain_text("changes anything")
+    expect(title(page)).to_have_text("Nothing moved")
+    # What was found of the source before holds for that one alone.
+    page.get_by_label("Place 1 of the source").fill("ada=")
+    expect(page.locator(".fault")).to_contain_text("the fact 'ada='")
+    expect(title(page)).to_have_text("Does the order matter?")
+    every.click()
+    settled(page)
+    expect(page.locator(".every")).to_have_count(0)
+    page.get_by_label("Place 1 of the source").fill("ada=18")
+    expect(title(page)).to_have_text("Nothing moved")
+
+
 def test_the_view_may_be_left_before_the_first_answer_is_there(page: Page, served: str) -> None:
     # What is given and what is shown are then one question, of which the view gives up its half.
     page.add_init_script(

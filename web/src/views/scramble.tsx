@@ -53,7 +53,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
         original={edited ? original.answer : null}
         given={before}
         now={after}
-        changed={one.answer}
+        changed={one.refusal ? null : one.answer}
         reordered={reordered}
         weights={readBefore && readAfter ? largestChange(readBefore, readAfter) : null}
         busy={busy}
@@ -79,7 +79,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
         )}
         {!can && <p class="quiet">A saved page: the order cannot be changed.</p>}
       </div>
-      {trying && every.answer && !every.busy && (
+      {trying && every.answer && !every.refusal && !every.busy && (
         <EveryOrder found={every.answer} count={units.length} show={can ? reorder : null} />
       )}
       <section class="board panel" aria-label="The source in both orders">
