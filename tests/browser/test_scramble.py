@@ -284,3 +284,20 @@ def test_an_order_that_matters_is_said_to_move_what_it_moves(page: Page, serve: 
     expect(title(page)).to_have_text(f"The {moved} moved")
     page.get_by_role("button", name="Try every order").click()
     expect(page.locator(".every h2")).to_have_text(f"Some orders change the {moved}")
+
+
+def test_no_bars_are_drawn_of_weights_that_are_not_finite(page: Page, serve: Any, watch: Any) -> None:
+    watch.forgive("status of 422")
+    torch.manual_seed(0)
+    model = wrap_model(encoder_decoder(vocab_size=14), [1], source=[1, 2, 3])
+    with torch.no_grad():
+        model.model.source_embeddings[0].weight[5] = torch.nan
+    page.goto(f"{serve(Backend([model])).address}#model=given&view=scramble&order=[2,1,0]")
+    expect(page.locator(".card .number")).to_have_count(6)
+    page.get_by_label("Place 1 of the source").fill("5")
+    expect(answers(page).last).to_have_text("logits that are not finite")
+    settled(page)
+    # Those of the source before stay nowhere.
+    expect(page.locator(".card .number")).to_have_count(0)
+    assert set(shares(page, ".card").values()) == {"0%"}
+    expect(page.locator(".board")).not_to_contain_text("NaN")

@@ -12,8 +12,8 @@ export interface Reading {
 
 export const layersOf = (run: Run | null): number => run?.attentions.find((each) => each.part === "cross")?.layers ?? 0;
 
-/** The position of the last given token, which predicts the first word of the answer. */
-const answerAt = (run: Run): number => Math.max(0, run.tokens.length - run.said.words.length);
+/** The position of the last given token, which predicts the first word of the answer, also where there is none. */
+const answerAt = (run: Run): number => run.tokens.length - Math.max(1, run.said.words.length);
 
 export function useReading(
   source: Source,
@@ -25,8 +25,9 @@ export function useReading(
   const fits = run !== null && stack !== undefined && stack.keys === order.length;
   const query = run ? answerAt(run) : 0;
   const asked = fits ? { run: run.run, part: "cross" as const, query, layer: null, head: null, passed: false } : null;
-  const { answer, busy } = useAsk(source, "rows", asked);
-  if (!answer || !fits || answer.length !== stack.layers * stack.heads * stack.keys) return { reading: null, busy };
+  const { answer, refusal, busy } = useAsk(source, "rows", asked);
+  const known = answer !== null && refusal === null && answer.every(Number.isFinite);
+  if (!known || !fits || answer.length !== stack.layers * stack.heads * stack.keys) return { reading: null, busy };
   const start = Math.min(layer, stack.layers - 1) * stack.heads * stack.keys;
   const byHead = Array.from({ length: stack.heads }, (_, head) => {
     const row = new Array<number>(stack.keys).fill(0);
