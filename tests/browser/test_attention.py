@@ -233,3 +233,17 @@ def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: A
     hover_cell(page, 0, best, (stack.queries, stack.keys))
     expect(page.locator(".readout .token").nth(1)).to_have_text(f"{asked.run.source[best]}{best}")
     assert shown_value(page) == pytest.approx(row[best], rel=0.006)
+
+
+def test_the_keyboard_keeps_its_place_in_the_controls(page: Page, go: Any) -> None:
+    go(page, model="lookup-course", view="attention")
+    for name in ("Encoder's self-attention", "Cross-attention"):
+        button = page.get_by_role("button", name=name)
+        button.press("Enter")
+        expect(button).to_have_attribute("aria-pressed", "true")
+        expect(page.locator(".heads-panel h2")).to_have_text(name)
+        expect(button).to_be_focused()
+    page.get_by_role("button", name="Compare with another head").press("Enter")
+    expect(page.get_by_role("button", name="End comparison")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Compare with another head")).to_be_focused()

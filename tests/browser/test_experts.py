@@ -159,3 +159,10 @@ def test_4096_tokens_draw_only_what_is_seen(page: Page, show: Go) -> None:
     page.locator(".experts .overview").click()
     expect(page.locator(".place[data-token='2048'] > .word")).to_have_text(str(numbers[2048]))
     assert page.locator(".experts .place").count() < 120
+
+
+def test_the_keyboard_stays_in_the_strip_when_its_token_is_let_go(page: Page, show: Go) -> None:
+    show(page, pin=3)
+    page.get_by_role("button", name="Let go of token 3").press("Enter")
+    expect(strip(page)).to_be_focused()
+    expect(page.get_by_role("button", name="Let go")).to_have_count(0)

@@ -25,7 +25,7 @@ export function AttentionView(props: ViewProps) {
   const stack = props.run ? chosenStack(props.run, props.state) : null;
   if (!props.run) return <Awaited busy={props.busy} />;
   if (!stack) return <p class="quiet">This model has no attention to show.</p>;
-  return <Shown {...props} run={props.run} stack={stack} key={stack.part} />;
+  return <Shown {...props} run={props.run} stack={stack} />;
 }
 
 function Shown({ source, store, state, card, run, stack }: ViewProps & { run: Run; stack: Attention }) {
@@ -59,7 +59,9 @@ function Shown({ source, store, state, card, run, stack }: ViewProps & { run: Ru
   return (
     <div class="attention">
       <Controls {...{ store, state, run, stack, place, versus, words, root, pin, setPin, passes, passed, unpin }} />
+      {/* Mounted again for another stack, unlike the controls, one of which has the focus. */}
       <div
+        key={stack.part}
         class={several && state.shape !== "heads" ? "attention-body with-grid" : "attention-body"}
         style={{ "--heads-width": `${panelWidth(stack.heads)}px` }}
       >

@@ -42,7 +42,14 @@ export function ExpertsView({ source, store, state, run, busy }: ViewProps) {
         <div class="below">
           <output class="details number">{inWords(experts, tokens, inspected)}</output>
           {pinned !== null && (
-            <button type="button" onClick={() => store.set({ pin: null }, true)}>
+            <button
+              type="button"
+              onClick={(event) => {
+                // The button goes; the focus stays in its panel.
+                event.currentTarget.closest("section")?.querySelector<HTMLElement>("[role=slider]")?.focus();
+                store.set({ pin: null }, true);
+              }}
+            >
               Let go of token {pinned}
             </button>
           )}

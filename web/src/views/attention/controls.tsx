@@ -49,19 +49,16 @@ export function Controls({ store, state, run, stack, place, versus, words, root,
       <PlaceFields name="" place={place} stack={stack} choose={(next) => store.set(next, true)} />
       {compares && stack.layers * stack.heads > 1 && (
         <div class="versus">
-          {versus === null ? (
-            <button type="button" onClick={() => store.set({ versus: another(place, stack) }, true)}>
-              Compare with another head
-            </button>
-          ) : (
+          {versus && (
             <>
               <span class="with">with</span>
               <PlaceFields name="Second " place={versus} stack={stack} choose={(next) => store.set({ versus: { ...versus, ...next } }, true)} />
-              <button type="button" onClick={() => store.set({ versus: null }, true)}>
-                End comparison
-              </button>
             </>
           )}
+          {/* One button, which keeps the focus. */}
+          <button type="button" onClick={() => store.set({ versus: versus ? null : another(place, stack) }, true)}>
+            {versus ? "End comparison" : "Compare with another head"}
+          </button>
           <button
             type="button"
             title="Keeps this head beside those that are chosen next"
