@@ -195,6 +195,9 @@ def test_two_heads_are_compared_side_by_side_with_their_difference(page: Page, g
     told = page.locator(".readout strong").inner_text().replace("\u2212", "-")
     found = [float(each) for each in re.findall(r"[+-]?[\d.]+(?:e[+-]?\d+)?", told)]
     assert found == pytest.approx([one, other, one - other], rel=0.006, abs=1e-6)
+    expect(page.get_by_role("img", name="Colours from").last).to_have_accessible_name(
+        re.compile(r"Colours from \u2212[\d.]{1,5} to [\d.]{1,5}$")
+    )
     page.get_by_role("button", name="End comparison").click()
     expect(page.locator(".cell-map")).to_have_count(1)
 

@@ -40,7 +40,7 @@ export function Legend({ kind, largest, root, paint, label, hatched }: LegendPro
   return (
     <div class="legend">
       <span class="legend-label">{label}</span>
-      <canvas ref={bar} width={WIDTH} height={HEIGHT} role="img" aria-label={`Colours from ${ends[0]} to ${short(largest)}`} />
+      <canvas ref={bar} width={WIDTH} height={HEIGHT} role="img" aria-label={`Colours from ${short(ends[0]!)} to ${short(largest)}`} />
       <span class="legend-ticks number" aria-hidden="true">
         {ends.map((end) => (
           <span>{short(end, 2)}</span>
