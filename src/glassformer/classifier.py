@@ -142,9 +142,9 @@ def load_classifier(directory: Path | str) -> Classifier:
     directory = Path(directory)
     if (directory / ENCODER).is_dir():
         directory = directory / ENCODER
-    named = not directory.is_dir() or (directory / _CLASSES).exists()
+    trained = not directory.is_dir() or (directory / _CLASSES).exists()
     fix = "Name its directory; of a classifier of transformers, glassformer.explore(model, tokenizer=...) shows it."
-    require(named, f"{directory} without {_CLASSES}", "a classifier that was trained here", fix)
+    require(trained, f"{directory} without {_CLASSES}", "a classifier that was trained here", fix)
     words, names = (read_text(directory / name, inside=True) for name in (_TOKENIZER, _CLASSES))
     tokenizer = tokenizer_from_json(words)
     with in_file(directory / _CLASSES):

@@ -104,11 +104,11 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
 
     module, _, flags = COMMANDS[name].flags.rpartition(".")
     flags_class = getattr(importlib.import_module(module), flags)
-    for field in getattr(flags_class, "__dataclass_fields__", {}).values():
-        flag = f"--{field.name}"
+    # Of a flag with several values tyro would keep those of the last time.
+    several = (each.name for each in getattr(flags_class, "__dataclass_fields__", {}).values() if each.default == ())
+    for flag in (f"--{name.replace('_', '-')}" for name in several):
         times = sum(each.partition("=")[0] == flag for each in arguments)
-        fix = f"Write all values after one {flag}."
-        require(field.default != () or times < 2, f"{flag} {times} times", "it once", fix)
+        require(times < 2, f"{flag} {times} times", "it once", f"Write all values after one {flag}.")
     read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
     return read(args=arguments, prog=f"glassformer {name}")
 

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.handcraft.bounds import gamma, leakage, require_as_built
-from glassformer.handcraft.sequences import SequenceSpace, count_in_words
+from glassformer.handcraft.sequences import SequenceSpace, format_count
 from glassformer.kernels.rotation import rotate
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -212,7 +212,7 @@ class InductionCertificate:
 
     def __str__(self) -> str:
         lines = [
-            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {count_in_words(self.num_texts)} texts",
+            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {format_count(self.num_texts)} texts",
             f"  margins of scores  {self.margins[0]:.4g} and {self.margins[1]:.4g}",
             f"  leaks at most      {self.leaks[0]:.2g} and {self.leaks[1]:.2g}",
             f"  margin of logits   {self.logit_margin:.4g}, so a probability of at least {self.probability:.9g}",

@@ -174,7 +174,7 @@ class SequenceSpace:
         return sum(total <= limit for total in totals)
 
 
-def count_in_words(count: int) -> str:
+def format_count(count: int) -> str:
     """A number of sequences: whole below 10^12, otherwise to three digits, also above every float."""
     if count < 10**12:
         return f"{count:,}"

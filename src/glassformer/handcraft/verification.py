@@ -17,7 +17,7 @@ from torch import Tensor
 from glassformer.errors import InputError, require, require_above_zero
 from glassformer.handcraft import circuits
 from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries, require_own_dtype
-from glassformer.handcraft.sequences import count_in_words
+from glassformer.handcraft.sequences import format_count
 from glassformer.handcraft.single_head import HeadWeights, run_head
 from glassformer.handcraft.tasks import Cases, Queries, Task, queries_of
 
@@ -98,7 +98,7 @@ class Certificate:
         margin = f"{self.margin:.6g}" if self.margin is not None else "none"
         known = math.isfinite(self.bound)
         checked = f"{self.num_checked:,}"
-        possible = count_in_words(self.num_possible)
+        possible = format_count(self.num_possible)
         basis = {
             "every sequence": f"every sequence: {checked} of {possible} run",
             "the listed examples": f"the {checked} listed examples, all run; other sequences were not checked",

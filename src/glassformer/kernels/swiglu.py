@@ -19,7 +19,7 @@ def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
     """``silu(gate) * up`` with ``silu(x) = x * sigmoid(x)``; with a clamp see :class:`Clamp`."""
     if clamp is None:
         return F.silu(gate) * up
-    # Not clamp(), whose derivative at the limit is 1 until torch 2.13, and 0 since.
+    # Not by clamp(), whose derivative at the limit is 1 up to torch 2.13 and 0 from 2.14 on.
     gate = torch.where(gate > clamp.limit, clamp.limit, gate)
     up = torch.where(up.abs() > clamp.limit, up.sign() * clamp.limit, up)
     return gate * torch.sigmoid(clamp.alpha * gate) * (up + 1)

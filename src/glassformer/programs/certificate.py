@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.handcraft.bounds import require_as_built
-from glassformer.handcraft.sequences import count_in_words
+from glassformer.handcraft.sequences import format_count
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.programs.checker import Affine, LayerClaim, LayerWeights, Network, check
@@ -81,9 +81,9 @@ class ProgramCertificate:
     reason: str = ""
 
     def __str__(self) -> str:
-        possible = count_in_words(self.num_possible)
+        possible = format_count(self.num_possible)
         if self.num_different < self.num_possible:
-            possible += f" ({count_in_words(self.num_different)} but for tokens that are alike)"
+            possible += f" ({format_count(self.num_different)} but for tokens that are alike)"
         partly = self.num_undefined > 0 or (self.may_lack_values and self.rests_on != "every sequence")
         where = " wherever the definition has a value" if self.verdict == "holds" and partly else ""
         seen = "only keys up to the query" if self.causal else "all keys"
@@ -131,7 +131,7 @@ def verify_program(
     program, domains, codes = model.program, model.domains, model.codes
     if not isinstance(program, Variable):
         got = "a model without its program" if program is None else f"program = {program!r}"
-        raise InputError(got, "a program to compare it with", "Assign model.program: a file has none.")
+        raise InputError(got, "a program to compare it with", "Assign model.program, which a file does not hold.")
     model.require_codes()
     network, deadline = network_of(model), time.monotonic() + seconds
     allowed = tolerance if model.allowed_error is None else model.allowed_error

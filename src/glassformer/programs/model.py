@@ -127,7 +127,7 @@ class CompiledProgram(nn.Module):
     def wanted(self, batch: Batch) -> Float[np.ndarray, "sequence position"]:
         """The number that stands for the program's value; NaN where it has none."""
         if self.program is None:
-            fix = "Assign model.program: a file has none."
+            fix = "Assign model.program, which a file does not hold."
             raise InputError("a model without its program", "a program to compare it with", fix)
         places, values = batch.column(self.program)
         codes = {typed(value): float(value) for value in values if is_number(value)}

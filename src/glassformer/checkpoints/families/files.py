@@ -159,8 +159,8 @@ def with_experts(stored: StoredDecoder, experts: Literal["dense", "mxfp4"]) -> S
     config, state = replace(stored.config, expert_format=experts), dict(stored.state)
     convert = packed if experts == "mxfp4" else partial(unpacked, dtype=stored.dtype)
     for layer in range(config.num_layers):
-        for parts in (("gate", "up"), ("down",)):
-            start = f"layers.{layer}.ffn."
+        start = f"layers.{layer}.ffn."
+        for parts in (("gate", "up"), ("down",)):  # one after the other, for less memory
             named = tuple(f"{start}{part}" for part in parts)
             ours = {name.removeprefix(start): state.pop(name) for name in list(state) if name.startswith(named)}
             state |= {f"{start}{name}": each for name, each in _converted(ours, convert).items()}

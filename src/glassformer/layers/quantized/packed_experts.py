@@ -89,7 +89,10 @@ class PackedMixture(nn.Module):
         bias = dense.gate_bias is not None
         with torch.device("meta"):
             made = cls(dense.hidden_dim, dense.ff_dim, dense.num_experts, dense.top_k, bias=bias, clamp=dense.clamp)
-        made.load_state_dict({name: each.clone() for name, each in packed(dense.state_dict()).items()}, assign=True)
+        own = dense.state_dict()
+        # What has the same name in both is not made anew.
+        tensors = {name: each.clone() if name in own else each for name, each in packed(own).items()}
+        made.load_state_dict(tensors, assign=True)
         return made.train(dense.training)
 
     @torch.no_grad()
@@ -100,16 +103,15 @@ class PackedMixture(nn.Module):
             dense = MixtureOfExperts(
                 self.hidden_dim, self.ff_dim, self.num_experts, self.top_k, bias=bias, clamp=self.clamp
             )
-        tensors = unpacked(self.state_dict(), dtype)
-        dense.load_state_dict({name: each.to(dtype, copy=True) for name, each in tensors.items()}, assign=True)
+        own = self.state_dict()
+        tensors = {name: each.to(dtype, copy=name in own) for name, each in unpacked(own, dtype).items()}
+        dense.load_state_dict(tensors, assign=True)
         return dense.train(self.training)
 
 
 def packed(dense: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a :class:`PackedMixture` holds, of the weights of a dense one by name, rounded to MXFP4.
-
-    Of some weights alone what becomes of them; gate and up go together.
-    """
+    """The state of a :class:`PackedMixture` from that of a dense mixture, or from a part of it: experts are rounded to
+    MXFP4. Gate and up come together, as they are stored in one tensor."""
     found = {name: each for name, each in dense.items() if name.startswith("router") or name == "down_bias"}
     if "gate" in dense:
         for kind, gate, up in zip(_KINDS, mxfp4.encode(dense["gate"]), mxfp4.encode(dense["up"]), strict=True):
@@ -121,12 +123,12 @@ def packed(dense: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def unpacked(packed: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def unpacked(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """The opposite of :func:`packed`: experts are expanded in ``dtype``, biases and the router stay as they are."""
-    found = {name: each for name, each in packed.items() if not name.endswith(_KINDS)}
+    found = {name: each for name, each in state.items() if not name.endswith(_KINDS)}
     for part in ("gate_up", "down"):
-        if f"{part}_blocks" in packed:
-            found[part] = mxfp4.decode(packed[f"{part}_blocks"], packed[f"{part}_scales"], dtype)
+        if f"{part}_blocks" in state:
+            found[part] = mxfp4.decode(state[f"{part}_blocks"], state[f"{part}_scales"], dtype)
     for ending in ("", "_bias"):
         if (both := found.pop(f"gate_up{ending}", None)) is not None:
             found |= {f"gate{ending}": both[:, 0::2].contiguous(), f"up{ending}": both[:, 1::2].contiguous()}
