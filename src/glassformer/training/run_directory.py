@@ -103,7 +103,10 @@ class RunDirectory:
         return sorted(self._checkpoints.glob("step-*"))
 
     def require_new(self) -> None:
-        """Check that the directory holds no run."""
+        """Check that the directory holds no run, and can be made."""
+        file = next((each for each in (self.path, *self.path.parents) if each.is_file()), None)
+        where = "" if file == self.path else f" for {self.path}"
+        require(file is None, f"{file}{where}, which is a file", "a directory", "Choose another path.")
         got, expected = f"{self.path}, which already holds a run", "a directory without a run"
         fix = "Continue that run with resume=True (on the command line: --resume), or choose another directory."
         require(not self.config_file.exists() and not self.checkpoints(), got, expected, fix)

@@ -27,7 +27,6 @@ EXIT_INTERRUPTED = 130
 
 def run(flags: TrainFlags) -> TrainingResult:
     """Train as ``flags`` say, and print the model, the data and the result."""
-    require(not flags.run.is_file(), f"--run {flags.run}, which is a file", "a directory", "Choose another path.")
     if not flags.resume:
         RunDirectory(flags.run).require_new()
     _require_memory(flags)
