@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.batches import TextBatches, in_length_order, pad
@@ -31,6 +31,7 @@ def test_the_order_of_lengths_has_every_row_once(lengths: list[int], size: int) 
 
 
 @given(rows=ROWS, size=st.integers(1, 7), seed=st.integers(0, 99))
+@example(rows=[[1]] * 101, size=1, seed=0)  # in more than one pool
 @settings(max_examples=50, deadline=None)
 def test_an_epoch_has_every_text_once_with_its_label(rows: list[list[int]], size: int, seed: int) -> None:
     labels = list(range(len(rows)))
