@@ -238,6 +238,12 @@ def test_the_help_of_a_command_tells_its_flags(helps: dict[str, str]) -> None:
         assert "--no-compile" not in shown
 
 
+@pytest.mark.parametrize("columns", [1, 4])
+def test_the_help_of_every_command_ends_in_the_narrowest_terminal(columns: int) -> None:
+    shown = printed(_HELP.format(names=[*cli.COMMANDS]), env={**os.environ, "COLUMNS": str(columns)}, timeout=60)
+    assert shown.count("--help") >= len(cli.COMMANDS)
+
+
 def test_every_command_has_a_module_that_can_run_it() -> None:
     for entry in cli.COMMANDS.values():
         module, _, name = entry.flags.rpartition(".")

@@ -7,6 +7,7 @@ command's module is imported when its flags are parsed.
 import functools
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "GLASSFORMER_DEBUG"
 OPTIONS = ("--help", "--version", "--debug")
+NARROWEST = 20
+"""Columns that ``--help`` fills at least: tyro does not end where it has fewer than five."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
     """The flags of the command ``name``."""
     import tyro
 
+    if shutil.get_terminal_size().columns < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
     module, _, flags = COMMANDS[name].flags.rpartition(".")
     flags_class = getattr(importlib.import_module(module), flags)
     # Of a flag with several values tyro would keep those of the last time.
