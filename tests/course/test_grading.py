@@ -242,6 +242,15 @@ def test_all_files_are_graded_beside_bad_ones(tmp_path, output):
     assert next(row for row in rows if row["exercise"] == name)["points"] == str(points(lab)[name])
 
 
+def test_the_status_says_where_no_file_could_be_read(tmp_path, output):
+    (tmp_path / "a.ipynb").write_text("{")
+    (tmp_path / "b.ipynb").write_text("[]")
+    out = tmp_path / "grades.csv"
+    said = output(["course", "grade", tmp_path / "a.ipynb", tmp_path / "b.ipynb", "--out", out], status=2).out
+    assert "0 of 2 files could be read" in said
+    assert out.read_text().count("unreadable") == 2
+
+
 def test_files_that_are_not_there_and_places_that_cannot_be_written_are_said_at_once(file, tmp_path, refuses):
     refuses(["course", "grade", tmp_path / "*.txt", "--out", tmp_path / "grades.csv"], "which is not there")
     refuses(["course", "grade", file, "--out", file / "x.csv"], "a place that can be written to")

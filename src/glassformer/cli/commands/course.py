@@ -9,6 +9,7 @@ from pathlib import Path
 
 from glassformer.cli import writing
 from glassformer.cli.flags import CourseFlags, GradeFlags, StartFlags
+from glassformer.cli.main import EXIT_INPUT
 from glassformer.cli.terminal import say
 from glassformer.course.grading import Grade, grade_files, grades_csv, gradescope
 from glassformer.course.lessons import lab_name, notebook, otter_tests
@@ -46,8 +47,8 @@ def _files(named: Sequence[Path]) -> list[Path]:
     return list({path.resolve(): path for path in found}.values())
 
 
-def grade(flags: GradeFlags) -> None:
-    """Grade the files, print a line for each, and write the tables.
+def grade(flags: GradeFlags) -> int:
+    """Grade the files, print a line for each, and write the tables; the status says whether any could be read.
 
     What was graded is in the table also where a long run is interrupted; an older table stays if nothing was.
     """
@@ -84,12 +85,12 @@ def grade(flags: GradeFlags) -> None:
         with writing(flags.gradescope):
             write_text(flags.gradescope, json.dumps(gradescope(grades), indent=2) + "\n")
         say(f"results: {shown(flags.gradescope)}")
+    return EXIT_INPUT if unreadable == len(files) else 0
 
 
 def main(flags: CourseFlags) -> int:
     """Run ``course start`` or ``course grade``."""
-    if isinstance(flags.command, StartFlags):
-        start(flags.command)
-    else:
-        grade(flags.command)
+    if isinstance(flags.command, GradeFlags):
+        return grade(flags.command)
+    start(flags.command)
     return 0
