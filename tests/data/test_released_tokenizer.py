@@ -1,7 +1,9 @@
 """Tokens of released decoders: beside the engines themselves, and beside one another."""
 
+import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,11 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.data import released_tokenizer as module
+from glassformer.data.gguf_tokenizer import byte_vocabulary
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
+from glassformer.generation import language_model
 from glassformer.generation.language_model import named_tokenizer
 from harmony_vocabulary import HARMONY_SPECIALS
 from refusals import refused
+from small_models import decoder
 
 
 @settings(max_examples=200, deadline=None)
@@ -279,3 +285,21 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
     download.side_effect = OSError("no connection\nat all")
     with refused(r"tokenizer\.json of openai/gpt-oss-20b, which .*hub \(no connection\)"):
         named_tokenizer("openai/gpt-oss-20b", 410)
+
+
+def test_users_name_a_model_by_its_short_name_or_its_gguf_file(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    download = Mock(return_value=str(directory / "tokenizer.json"))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert named_tokenizer("gpt-oss-20b", 410).vocab_size == 410
+    download.assert_called_once_with("openai/gpt-oss-20b", "tokenizer.json")
+    path = tmp_path / "model.gguf"
+    write_gguf(decoder(vocab_size=256), path, tokenizer=byte_vocabulary())
+    known = replace(language_model.KNOWN["smollm2"], packages=(("no_such_package", ""),), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(language_model, "KNOWN", {"smollm2": known})
+    download.return_value = str(path)
+    for name in ("smollm2", str(path)):
+        assert named_tokenizer(name, 256).encode("hé") == [*"hé".encode()]
+    with refused("'smolm2', which is no tokenizer", expected="a short name", fix="'smollm2'"):
+        named_tokenizer("smolm2", 256)

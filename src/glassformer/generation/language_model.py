@@ -341,8 +341,8 @@ def load(
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
         dtype: Of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16 if all matrices are
             stored so, or else float32.
-        tokenizer: A tokenizer's file, or a directory or a model on the hub with one; ``"bytes"`` or ``"numbers"`` for
-            a model whose tokens these are; None: the model's own.
+        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short name with one;
+            ``"bytes"`` or ``"numbers"`` for a model whose tokens these are; None: the model's own.
         dense: How a directory's linear layers are held; see :meth:`FoundModel.load`.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
@@ -409,8 +409,8 @@ def find_place(source: str | Path) -> Path | GgufFile:
 
 
 def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
-    """The tokenizer that a user names for a model: a file, a directory with one, a model on the hub, ``"bytes"`` or
-    ``"numbers"``.
+    """The tokenizer that a user names for a model: a file, also a GGUF file, a directory with one, a model on the hub or
+    of a short name, ``"bytes"`` or ``"numbers"``.
     """
     if name == "bytes":
         return tokenizer_from_gguf(byte_vocabulary(), "bytes")
@@ -422,10 +422,17 @@ def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
         if found is None:
             raise InputError(f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file.")
         return found
+    known = None if path.exists() else KNOWN.get(name)
+    if path.suffix == ".gguf" or (known is not None and known.file is not None):
+        file = find_place(name)
+        assert isinstance(file, GgufFile)
+        return tokenizer_from_gguf(file.metadata, file.path.name)
     if path.exists() or path.suffix == ".json":
         return read_tokenizer(path)
-    ways = f"a {TOKENIZER_FILE}, a directory with one, owner/name on the hub, 'bytes' or 'numbers'"
-    require("/" in name, f"{name!r}, which is no tokenizer here", ways, "Check the path.")
+    if known is not None and known.hub is not None:
+        name = known.hub  # the tokenizer alone, not its weights
+    ways = f"a {TOKENIZER_FILE}, a GGUF file, a directory, owner/name on the hub, a short name, 'bytes' or 'numbers'"
+    require("/" in name, f"{name!r}, which is no tokenizer here", ways, known_name(name, (*KNOWN, "bytes", "numbers")))
     return read_tokenizer(find_file(name, TOKENIZER_FILE))
 
 
