@@ -13,6 +13,7 @@ from glassformer.files import (
     recover,
     remove_directory,
     remove_leftovers,
+    standing,
     write_text,
 )
 from refusals import refused
@@ -88,12 +89,35 @@ def test_death_leaves_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         fill(target, "new", replace=True)
     monkeypatch.undo()
 
+    assert content(standing(target)) == ("new" if renames_before_death == 2 else "old")
     recover(target)
     assert content(target) == ("new" if renames_before_death == 2 else "old")
     fill(target, "newer", replace=True)
     remove_leftovers(tmp_path)
     assert content(target) == "newer"
     assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_reader_between_the_two_renames_waits_for_the_new_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    fill(target, "old")
+    found = []
+
+    def rename(source: Path, destination: Path) -> None:
+        os.rename(source, destination)
+        if source == target:
+            with monkeypatch.context() as patched:
+                draft = tmp_path / ".target.partial"
+                patched.setattr(module.time, "sleep", lambda seconds: os.rename(draft, target))
+                found.append(content(standing(target)))
+            os.rename(target, draft)
+
+    monkeypatch.setattr(module.os, "replace", rename)
+    fill(target, "new", replace=True)
+    assert found == ["new"]
+    assert standing(tmp_path / "missing") == tmp_path / "missing"
 
 
 def test_a_leftover_draft_does_not_leak_into_the_next_one(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Directories and files that are complete or absent, whatever moment the process or the machine dies at.
 
 What is new is written beside its place under a hidden name, flushed to the disk, and then renamed: a rename is atomic,
-so a reader sees the old state or the new one. A directory that replaces another needs two renames; :func:`recover`
-finishes the pair if the process died between them.
+so a reader sees the old state or the new one. A directory that replaces another needs two renames: readers find it by
+:func:`standing`, and :func:`recover` finishes the pair if the process died between them.
 """
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from glassformer.text import shown
 
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
+_TRIES, _PAUSE = 20, 0.01
+"""How often, and how many seconds apart, it is looked whether a directory that is being replaced is there."""
 
 
 @contextmanager
@@ -71,6 +74,19 @@ def recover(path: Path) -> None:
             shutil.rmtree(replaced)
         else:
             os.replace(replaced, path)
+
+
+def standing(path: Path) -> Path:
+    """``path``; or the old one beside it where a process died between moving it away and moving the new one in.
+
+    Where a process is only just between the two, this waits until the new one is there.
+    """
+    replaced = _beside(path, _REPLACED)
+    for _ in range(_TRIES):
+        if path.exists() or not replaced.exists():
+            return path
+        time.sleep(_PAUSE)
+    return replaced
 
 
 def remove_leftovers(parent: Path) -> None:

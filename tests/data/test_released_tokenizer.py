@@ -296,7 +296,11 @@ def test_users_name_a_model_by_its_short_name_or_its_gguf_file(
     download.assert_called_once_with("openai/gpt-oss-20b", "tokenizer.json")
     path = tmp_path / "model.gguf"
     write_gguf(decoder(vocab_size=256), path, tokenizer=byte_vocabulary())
-    known = replace(language_model.KNOWN["smollm2"], packages=(("no_such_package", ""),), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    known = replace(
+        language_model.KNOWN["smollm2"],
+        packages=(("no_such_package", ""),),
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
     monkeypatch.setattr(language_model, "KNOWN", {"smollm2": known})
     download.return_value = str(path)
     for name in ("smollm2", str(path)):

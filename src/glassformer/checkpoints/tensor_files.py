@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import CheckpointError, InputError, require
+from glassformer.files import standing
 from glassformer.kernels.blocks import KINDS as BLOCKS
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.untrusted import json_value, read_text, require_regular
@@ -105,7 +106,7 @@ def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
 
 def run_places(run: Path) -> list[Path]:
     """Where a training run may have weights: the best ones, and those of its checkpoints, the latest first."""
-    return [run / "best", *sorted(run.glob("checkpoints/step-*"), reverse=True)]
+    return [standing(run / "best"), *sorted(run.glob("checkpoints/step-*"), reverse=True)]
 
 
 def run_weights(run: Path) -> Path:

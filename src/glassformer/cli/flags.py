@@ -40,8 +40,8 @@ Tokenizer = Annotated[
     str | None,
     arg(
         metavar="PATH|NAME|bytes|numbers",
-        help="A tokenizer.json, a directory or a GGUF file with one, a model on the hub or of a short name, or bytes or "
-        "numbers for a model whose tokens these are. None: the model's own.",
+        help="A tokenizer.json, a directory or a GGUF file with one, a model on the hub or of a short name; bytes "
+        "or numbers for a model whose tokens these are. None: the model's own.",
     ),
 ]
 Device = Annotated[str, arg(help="cpu, cuda, or auto (a GPU if there is one).")]

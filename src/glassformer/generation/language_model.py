@@ -409,8 +409,8 @@ def find_place(source: str | Path) -> Path | GgufFile:
 
 
 def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
-    """The tokenizer that a user names for a model: a file, also a GGUF file, a directory with one, a model on the hub or
-    of a short name, ``"bytes"`` or ``"numbers"``.
+    """The tokenizer that a user names for a model: a file, also a GGUF file, a directory with one, a model on the hub
+    or of a short name, ``"bytes"`` or ``"numbers"``.
     """
     if name == "bytes":
         return tokenizer_from_gguf(byte_vocabulary(), "bytes")

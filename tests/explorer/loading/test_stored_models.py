@@ -328,3 +328,5 @@ def test_the_stamp_follows_the_files(tmp_path: Path) -> None:
     stamps.append(stamp_of(run))
     assert len(set(stamps)) == 4
     assert stored_models.run_weights(run) == run / "best"
+    (run / "best").rename(run / ".best.replaced")  # a process died while it replaced them
+    assert stored_models.run_weights(run) == run / ".best.replaced"
