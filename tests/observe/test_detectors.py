@@ -26,6 +26,9 @@ def test_repeated_tokens() -> None:
     assert not torch.equal(tokens, repeated_tokens(20, 6, 3, seed=2, first=19))
     with refused("half = 21"):
         repeated_tokens(20, 21)
+    for first in (20, -1):
+        with refused(f"first = {first}", expected="0 to 19"):
+            repeated_tokens(20, 6, first=first)
 
 
 @torch.no_grad()

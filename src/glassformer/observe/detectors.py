@@ -54,8 +54,13 @@ class HeadScores:
 def repeated_tokens(
     vocab_size: int, half: int, rows: int = 8, *, seed: int = 0, first: int | None = None
 ) -> Int[Tensor, "row position"]:
-    """Random tokens, different from one another in each half, and the same again, after a ``first`` token if given."""
+    """Random tokens, different from one another in each half, and the same again, after a ``first`` token if given,
+    which may be among them.
+    """
     require_positive(half=half, rows=rows, vocab_size=vocab_size)
+    known = first is None or (isinstance(first, int) and not isinstance(first, bool) and 0 <= first < vocab_size)
+    fix = "Pass the token that texts of the model begin with."
+    require(known, f"first = {first!r}", f"a whole number from 0 to {vocab_size - 1}", fix)
     require(half <= vocab_size, f"half = {half} of {vocab_size} tokens", "at most as many", "Shorten the half.")
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.stack([torch.randperm(vocab_size, generator=generator)[:half] for _ in range(rows)])
