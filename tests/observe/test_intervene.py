@@ -395,6 +395,20 @@ def test_weights_of_scores_that_are_nan_are_nan() -> None:
         assert seen.weights["layers.0.attention"][:, :, 1:, 0].isnan().all()
 
 
+def test_a_list_to_add_is_refused_with_what_to_pass() -> None:
+    # In another process, because the type checker of the tests refuses it first.
+    code = """if True:
+        from glassformer.errors import InputError
+        from glassformer.observe.edits import add, scale
+        for edit in (add, scale):
+            try:
+                edit("residual", [1.0, 2.0])
+            except InputError as error:
+                print(error)
+    """
+    assert printed(code).count("of type list; expected a tensor or a number. Pass torch.tensor") == 2
+
+
 def test_what_cannot_be_edited_is_refused() -> None:
     model, tokens = learned(**EXPERTS), texts()
 

@@ -87,11 +87,13 @@ def zero(site: str, **where: Any) -> Edit:
 
 def scale(site: str, factor: float | int, **where: Any) -> Edit:
     """Multiply by ``factor``."""
+    _require_numbers(f"a factor for {site}", factor)
     return _edit(site, lambda values, point, labels: values * factor, where)
 
 
 def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
     """Add a vector, or anything that can be broadcast: steering."""
+    _require_numbers(f"a vector for {site}", vector)
 
     def added(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         if not isinstance(vector, Tensor):
@@ -282,6 +284,11 @@ def _edit(site: str, change: Callable[[Tensor, HookPoint, Labels], Tensor | floa
     fix = "Choose among these; change(site, function) reaches a part that they do not."
     require(not unknown, f"{', '.join(unknown)} of an edit of {site}", f"selections by {', '.join(_SELECTIONS)}", fix)
     return Edit(site, change, **own, **where)
+
+
+def _require_numbers(what: str, value: Any) -> None:
+    known = isinstance(value, float | int) or hasattr(value, "__array__")
+    require(known, f"{what} of type {type(value).__name__}", "a tensor or a number", "Pass torch.tensor(...) of it.")
 
 
 def _check_run(name: str, site: str, run: Captured) -> None:
