@@ -27,6 +27,10 @@ class RotaryEmbedding(nn.Module):
     (1, d/2 + 1), ... (``"half-split"``, the default). They are the same up to the order of coordinates, which a
     projection is free to choose: :func:`~glassformer.kernels.rotation.convert_rows` converts trained weights.
 
+    A decoder asks once for the :meth:`rotation` of all its layers and does not call the module, so that forward hooks
+    of it do not run there. Another :meth:`rotation` takes effect; the sites ``q`` and ``k`` of
+    :func:`~glassformer.observe.intervene.intervene` are the rotated queries and keys.
+
     Args:
         head_dim: Even.
         base: The slowest frequency is about 1 / base.
