@@ -90,6 +90,28 @@ def test_prompts_beyond_the_border_of_long_factors_are_read_with_these() -> None
     assert token == expected
 
 
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_text_that_grows_past_the_border_of_long_factors_is_read_anew(window: int | None) -> None:
+    torch.manual_seed(3)
+    scaling = LongRope((1.0,) * 4, (4.0,) * 4, 12)
+    model = Decoder(DecoderConfig(7, 2, 32, 64, 4, 8, window=window, max_seq_len=64, rope_scaling=scaling)).eval()
+
+    def uncached(text: list[int], count: int) -> list[int]:
+        for _ in range(count):
+            text = [*text, int(model(torch.tensor([text]))[0, -1].argmax())]
+        return text[-count:]
+
+    replies = Continuation(model, speculate=3)
+    with torch.no_grad():
+        for length in (9, 11, 12, 13, 10):
+            prompt = [3, 1, 4, 3, 1, 4, 3, 1, 4, 3, 1, 4, 3][:length]
+            expected = uncached(prompt, 12)
+            assert generate(model, [prompt, prompt], 12) == [expected, expected]
+            assert generate(model, [prompt], 12, speculate=6) == [expected]
+            assert [*replies.reply(prompt, 12)] == expected
+            assert [*replies.reply(prompt, 1)] == expected[:1]  # the cache had other keys by then
+
+
 def test_a_reply_that_another_has_followed_ends() -> None:
     model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8)).eval()
     replies, prompts = Continuation(model), ([3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5])

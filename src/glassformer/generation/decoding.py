@@ -131,7 +131,8 @@ def stream(
     cache = model.new_cache(texts, powers if compile else positions)
     compile = compile and type(model) is Decoder and not is_watched(model)
     step: Step = _compiled(model, cache, tokens, real) if compile else DecodingStep(model, cache, constant=constant)
-    drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
+    step = _across_border(step, model, cache, tokens)
+    drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens, border) if speculate else None
     choose = partial(rule.choose, generator=rule.generator(model.device))
     prompt = partial(read_prompt, model, cache, tokens, real)
     return decode(prompt, step, choose, max_new_tokens, stop, drafts)
@@ -217,6 +218,21 @@ def _border(model: Decoder) -> int:
     """The greatest length with LongRoPE's short factors, beyond which no cache can go on; 0 without LongRoPE."""
     scaling = model.config.rope_scaling
     return scaling.original_max_seq_len if isinstance(scaling, LongRope) else 0
+
+
+def _across_border(step: Step, model: Decoder, cache: Cache, tokens: Tensor) -> Step:
+    """``step`` after these tokens, which reads the whole text anew where it grows past the border of LongRoPE."""
+    border = _border(model)
+
+    def across(new: Tensor) -> Tensor:
+        nonlocal tokens
+        tokens = torch.cat([tokens[:, : cache.length], new], 1)
+        if not cache.length <= border < tokens.shape[1]:
+            return step(new)
+        cache.reset()
+        return read_prompt(model, cache, tokens)[:, None]
+
+    return across if border else step
 
 
 def _compiled(model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None) -> Step:
@@ -357,8 +373,10 @@ class Continuation:
             tokens = torch.tensor([new], dtype=torch.int64, device=self._model.device)
             logits = read_prompt(self._model, self._cache, tokens)
         self._mark = _Mark(prompt, logits, self._cache.snapshot())
-        step = DecodingStep(self._model, self._cache)
-        drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
+        text = torch.tensor([prompt], dtype=torch.int64, device=self._model.device)
+        step = _across_border(DecodingStep(self._model, self._cache), self._model, self._cache, text)
+        sizes = self._speculate, most, _border(self._model)
+        drafts = Drafts(self._model, self._cache, prompt, *sizes) if self._speculate else None
         choose = partial(self._rule.choose, generator=self._generator)
         for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
             assert token is not None  # the only text
@@ -377,5 +395,6 @@ class Continuation:
             one() is other() and version == newer for (one, version), (other, newer) in zip(before, now, strict=True)
         )
         same = same and not self._watched and not is_watched(self._model) and tuple(prompt[: len(known)]) == known
-        same = same and not len(known) <= _border(self._model) < len(prompt)
+        # A reply that crossed the border was read anew.
+        same = same and not len(known) <= _border(self._model) < max(len(prompt), self._cache.length)
         return self._mark if same else self._start

@@ -99,7 +99,8 @@ class LongRope(Config):
     """LongRoPE: the frequency of each pair is divided by a factor of its own.
 
     Texts of up to ``original_max_seq_len`` tokens take the factors ``short``, longer ones ``long``, for all their
-    positions. Keys of a text that grows past that length would have to be rotated again, so a cache cannot cross it.
+    positions. Keys of a text that grows past that length would have to be rotated again, so a cache cannot cross it;
+    generation reads such a text once more there.
 
     Args:
         short: A factor for each pair of coordinates, fastest first.
