@@ -22,6 +22,7 @@ from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.training import TrainingConfig, load_weights
 from refusals import Output, Refuses, refused
+from small_models import decoder
 
 TINY = [
     *("--model.num-layers", "1", "--model.hidden-dim", "16", "--model.ff-dim", "32"),
@@ -237,3 +238,9 @@ def test_what_released_models_refuse(flags: list[str], message: str, tiny_gpt_os
 
 def test_without_a_tokenizer_the_way_out_is_told(bare_gpt_oss: Path, refuses: Refuses) -> None:
     refuses(["generate", bare_gpt_oss, "x"], "--tokenizer")
+
+
+def test_what_capture_cannot_split_names_the_flag_that_shows_it(tmp_path: Path, refuses: Refuses) -> None:
+    decoder(norm_place="both").save_pretrained(tmp_path / "gemma", layout="glassformer")
+    command = ["capture", tmp_path / "gemma", "1 2 3", "--tokenizer", "numbers", "--what", "heads"]
+    refuses(command, "norms after its parts", "--what lens")

@@ -172,10 +172,10 @@ def direct_logits(
     """
     model = network_of(model)
     readout = readout_of(model)
-    got, fix = f"{type(model).__name__} with post-norm blocks", "Use logit_lens()."
+    got, fix = f"{type(model).__name__} with post-norm blocks", _USE_LENS
     require(all(block.pre_norm for block in readout.of("block")), got, "blocks that normalise their input", fix)
     capped = getattr(model, "logit_cap", None) is not None
-    got, fix = f"{type(model).__name__} with norms after its parts, or with capped logits", "Use logit_lens()."
+    got, fix = f"{type(model).__name__} with norms after its parts, or with capped logits", _USE_LENS
     fits = not capped and not any(point.post_norm for point in readout.points)
     require(fits, got, "logits that are a sum over the parts", fix)
     norm, output, shares = readout.norm, readout.output, readout.shares(tokens)
@@ -250,10 +250,11 @@ def _check_sum(model: nn.Module, what: str, rest: Tensor, parts: Tensor) -> None
     """Refuse parts whose sum misses by more than rounding: the model has others, or does more with them."""
     error, near = float(rest.abs().max()), _NEAR.get(next(model.parameters(), rest).dtype, 0.05)
     got = f"{type(model).__name__}, in which the parts miss {what} by {error:.2g}"
-    fix = "Use logit_lens(), or patch_sweep()."
+    fix = "Use logit_lens() (on the command line: --what lens), or patch_sweep()."
     require(error <= near * float(parts.abs().max()), got, "a sum over embedding, heads and ffn or experts", fix)
 
 
+_USE_LENS = "Use logit_lens() (on the command line: --what lens)."
 _EQUAL = {torch.float64: 1e-6, torch.float32: 1e-5}
 """Of the largest logit: the same logits twice."""
 _NEAR = {torch.float64: 1e-5, torch.float32: 1e-3}
