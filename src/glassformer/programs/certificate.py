@@ -128,10 +128,7 @@ def verify_program(
         ok = isinstance(number, int | float) and number > 0 and (name == "seconds" or number < math.inf)
         require(ok, f"{name} = {number}", "a positive number", "Pass another one.")
     require_positive(limit=limit)
-    program, domains, codes = model.program, model.domains, model.codes
-    if not isinstance(program, Variable):
-        got = "a model without its program" if program is None else f"program = {program!r}"
-        raise InputError(got, "a program to compare it with", "Assign model.program, which a file does not hold.")
+    program, domains, codes = model.require_program(), model.domains, model.codes
     model.require_codes()
     network, deadline = network_of(model), time.monotonic() + seconds
     allowed = tolerance if model.allowed_error is None else model.allowed_error
@@ -214,9 +211,11 @@ def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
     if model.claims is not None:
         return model.claims
     domains = model.domains
-    assert model.program is not None
     try:
-        return compile_program(model.program, domains.vocabulary, domains.max_len, causal=domains.causal).claims or ()
+        return (
+            compile_program(model.require_program(), domains.vocabulary, domains.max_len, causal=domains.causal).claims
+            or ()
+        )
     except InputError:
         return ()
 

@@ -126,10 +126,7 @@ class CompiledProgram(nn.Module):
 
     def wanted(self, batch: Batch) -> Float[np.ndarray, "sequence position"]:
         """The number that stands for the program's value; NaN where it has none."""
-        if self.program is None:
-            fix = "Assign model.program, which a file does not hold."
-            raise InputError("a model without its program", "a program to compare it with", fix)
-        places, values = batch.column(self.program)
+        places, values = batch.column(self.require_program())
         codes = {typed(value): float(value) for value in values if is_number(value)}
         if self.codes is not None:
             codes = {typed(value): number for number, value in self.codes}
@@ -142,6 +139,13 @@ class CompiledProgram(nn.Module):
         if self.codes is None:
             return None
         return float(np.diff(np.sort([number for number, _ in self.codes])).min(initial=np.inf) / 2)
+
+    def require_program(self) -> Variable:
+        """The program; :class:`InputError` where there is none."""
+        if not isinstance(self.program, Variable):
+            got = "a model without its program" if self.program is None else f"program = {self.program!r}"
+            raise InputError(got, "a program to compare it with", "Assign model.program, which a file does not hold.")
+        return self.program
 
     def require_codes(self) -> None:
         """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a value."""
