@@ -250,3 +250,14 @@ def test_the_keyboard_keeps_its_place_in_the_controls(page: Page, go: Any) -> No
     expect(page.get_by_role("button", name="End comparison")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Compare with another head")).to_be_focused()
+
+
+def test_the_keyboard_stays_near_what_is_unpinned(page: Page, go: Any) -> None:
+    pinned = [{"layer": 0, "head": 1}, {"layer": 1, "head": 0}]
+    go(page, model="sentiment", view="attention", pin=2, pinned=json.dumps(pinned))
+    page.locator(".query button").press("Enter")
+    expect(page.get_by_role("group", name="Query")).to_be_focused()
+    for name in ("Unpin layer 1, head 0", "Layer 0, head 1"):
+        page.locator(".pinned").get_by_role("button", name=name, exact=True).press("Enter")
+        expect(page.get_by_role("region", name="Attention", exact=True)).to_be_focused()
+    expect(page.locator(".pinned")).to_have_count(0)

@@ -301,3 +301,19 @@ def test_no_bars_are_drawn_of_weights_that_are_not_finite(page: Page, serve: Any
     expect(page.locator(".card .number")).to_have_count(0)
     assert set(shares(page, ".card").values()) == {"0%"}
     expect(page.locator(".board")).not_to_contain_text("NaN")
+
+
+def test_the_keyboard_keeps_its_place_when_a_button_goes_or_is_disabled(page: Page, show: Go) -> None:
+    show(page, **COURSE, order="[4, 3, 2, 1, 0]")
+    page.get_by_role("button", name="Try every order").press("Enter")
+    expect(page.locator(".every")).to_be_visible()
+    expect(page.get_by_role("button", name="Try every order")).to_be_focused()
+    page.get_by_role("button", name="As it was").press("Enter")
+    expect(page.get_by_role("button", name="As it was")).to_be_disabled()
+    expect(page.get_by_role("group", name="Order")).to_be_focused()
+    page.get_by_role("button", name="Take out GREEN").press("Enter")
+    expect(page.get_by_role("button", name="Take out GREEN")).to_have_count(0)
+    expect(page.get_by_role("list", name="The source as it is given")).to_be_focused()
+    page.get_by_role("button", name="Back to the first source").press("Enter")
+    expect(page.get_by_role("button", name="Take out GREEN")).to_be_visible()
+    expect(page.get_by_role("group", name="Cards")).to_be_focused()

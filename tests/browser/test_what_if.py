@@ -500,3 +500,11 @@ def test_the_focus_stays_where_a_change_was_taken_back(page: Page, go: Go, name:
     page.get_by_role("button", name=name).press("Enter")
     expect(page.get_by_text("Nothing is changed yet")).to_be_visible()
     expect(page.get_by_role("region", name="Changes")).to_be_focused()
+
+
+def test_the_focus_stays_beside_the_second_text_when_a_sample_is_taken(page: Page, go: Go) -> None:
+    go(page, model="induction", view="patch")
+    panel = page.get_by_role("region", name="The second text")
+    panel.get_by_role("button").press("Enter")
+    expect(panel.get_by_role("button")).to_have_count(0)
+    expect(panel).to_be_focused()

@@ -80,7 +80,7 @@ function Shown({ source, store, state, card, run, stack }: ViewProps & { run: Ru
           </section>
         )}
         {(state.shape !== "heads" || !several) && (
-          <section class="panel shape-panel" aria-label="Attention">
+          <section class="panel shape-panel" aria-label="Attention" tabIndex={-1}>
             {(state.shape === "matrix" || state.shape === "heads") && <Matrix {...common} {...{ store, state }} />}
             {(state.shape === "lines" || state.shape === "words") && (
               <Tokens {...common} shape={state.shape} {...{ selection, pinnedKey }} />

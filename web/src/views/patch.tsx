@@ -2,7 +2,7 @@
 import { useId } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
-import { Awaited, Fault, Field, Title, Under, Versus, share } from "../parts";
+import { Awaited, Fault, Field, Title, Under, Versus, focusAround, share } from "../parts";
 import type { Run, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./patch.css";
@@ -37,7 +37,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
   const one = useAskInTurn(source, "whatif", patch ? { ...asked, ask: { ...run.ask, text }, target, other, patch } : null);
   return (
     <div class="what-if patch">
-      <section class="panel" aria-label="The second text">
+      <section class="panel" aria-label="The second text" tabIndex={-1}>
         <Field label="Second text" wide>
           <textarea
             rows={1}
@@ -60,7 +60,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
         {text === run.ask.text && text === card.text && card.second !== "" && (
           <p class="samples">
             <span>Try</span>
-            <button type="button" class="sample" onClick={() => store.set({ second: card.second, spot: null }, true)}>
+            <button type="button" class="sample" onClick={(event) => (focusAround(event), store.set({ second: card.second, spot: null }, true))}>
               {card.second}
             </button>
           </p>

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
-import { Choice, Fault } from "../parts";
+import { Choice, Fault, focusAround } from "../parts";
 import { UNPLACED } from "../state";
 import { Given } from "./scramble/given";
 import { asStored, orderOf, shuffled, straight, suggestion, without } from "./scramble/orders";
@@ -59,14 +59,14 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
         busy={busy}
       />
       {refusal && <Fault refusal={refusal} />}
-      <div class="bar tools" role="group" aria-label="Order">
+      <div class="bar tools" role="group" aria-label="Order" tabIndex={-1}>
         <button type="button" class="main" disabled={!can || units.length < 2} onClick={() => reorder(shuffled(settledOrder))}>
           Shuffle
         </button>
-        <button type="button" disabled={!can || !reordered} onClick={() => reorder(straight(units.length))}>
+        <button type="button" disabled={!can || !reordered} onClick={(event) => (focusAround(event), reorder(straight(units.length)))}>
           As it was
         </button>
-        <button type="button" disabled={trying && every.busy} onClick={() => setTried(JSON.stringify(ask))}>
+        <button type="button" onClick={() => setTried(JSON.stringify(ask))}>
           {trying && every.busy ? "Trying\u2026" : "Try every order"}
         </button>
         {layers > 1 && (
@@ -110,14 +110,14 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
           />
         </div>
         {can && (
-          <div class="bar below">
+          <div class="bar below" role="group" aria-label="Cards" tabIndex={-1}>
             <button type="button" onClick={add}>
               + Add {units.every((unit) => unit.includes("=")) ? "a fact" : "a word"}
             </button>
             <button
               type="button"
               disabled={state.source === null}
-              onClick={() => store.set({ source: null, order: null, ...UNPLACED }, true)}
+              onClick={(event) => (focusAround(event), store.set({ source: null, order: null, ...UNPLACED }, true))}
             >
               Back to the first source
             </button>

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
-import { Awaited, Choice, Fault, Numbered, PositionField, TokenField, Title, Under, Versus, capital, share, visible } from "../parts";
+import { Awaited, Choice, Fault, Numbered, PositionField, TokenField, Title, Under, Versus, capital, focusAround, share, visible } from "../parts";
 import type { Attention, HeadSweep, Refusal, Run, Source, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./what-if.css";
@@ -98,14 +98,12 @@ interface ChangesProps {
 }
 
 function Changes({ store, changes, live, children }: ChangesProps) {
-  const place = useRef<HTMLElement>(null);
-  // The focus stays near the button, which goes.
-  const take = (without: Change["without"]) => {
-    place.current?.focus();
+  const take = (event: { currentTarget: HTMLElement }, without: Change["without"]) => {
+    focusAround(event);
     store.set(without, true);
   };
   return (
-    <section class="changes" aria-label="Changes" tabIndex={-1} ref={place} data-any={changes.length > 0}>
+    <section class="changes" aria-label="Changes" tabIndex={-1} data-any={changes.length > 0}>
       {changes.length === 0 ? (
         <p class="quiet">
           {live
@@ -117,13 +115,13 @@ function Changes({ store, changes, live, children }: ChangesProps) {
           <ul aria-label="What is changed">
             {changes.map(({ text, without }) => (
               <li>
-                <button type="button" class="change" disabled={!live} aria-label={`Take back: ${text}`} onClick={() => take(without)}>
+                <button type="button" class="change" disabled={!live} aria-label={`Take back: ${text}`} onClick={(event) => take(event, without)}>
                   {capital(text)} <span aria-hidden="true">{"\u00D7"}</span>
                 </button>
               </li>
             ))}
           </ul>
-          <button type="button" disabled={!live} onClick={() => take(UNCHANGED)}>
+          <button type="button" disabled={!live} onClick={(event) => take(event, UNCHANGED)}>
             Undo all
           </button>
           {children}

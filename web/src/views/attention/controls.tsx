@@ -1,5 +1,5 @@
 // Controls for stack, layer, head, second head, query, and display.
-import { Choice, Numbered, PositionField, capital, counted } from "../../parts";
+import { Choice, Numbered, PositionField, capital, counted, focusAround } from "../../parts";
 import type { Attention, Run } from "../../source";
 import type { Place, State, Store } from "../../state";
 import contract from "../../contract.json";
@@ -111,10 +111,10 @@ function another(place: Place, stack: Attention): Place {
 /** A field for the pinned query's position, and a button that unpins it. */
 function Query({ words, pin, setPin }: Pick<ControlsProps, "words" | "pin" | "setPin">) {
   return (
-    <span class="query">
+    <span class="query" role="group" aria-label="Query" tabIndex={-1}>
       <PositionField label="Query" last={words.queries.length - 1} value={pin} placeholder="none" change={setPin} />
       {pin !== null && (
-        <button type="button" aria-label={`Unpin ${shown(words.queries[pin] ?? "")}`} onClick={() => setPin(null)}>
+        <button type="button" aria-label={`Unpin ${shown(words.queries[pin] ?? "")}`} onClick={(event) => (focusAround(event), setPin(null))}>
           <span class="word">{shown(words.queries[pin] ?? "", 14)}</span> <span aria-hidden="true">{"\u00D7"}</span>
         </button>
       )}

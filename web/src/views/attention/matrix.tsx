@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { screenDensity, useWidth } from "../../measuring";
-import { Fault, capital } from "../../parts";
+import { Fault, capital, focusAround } from "../../parts";
 import type { Place, State, Store } from "../../state";
 import { marginsFor } from "./axes";
 import { usePaint } from "./colours";
@@ -166,10 +166,10 @@ interface PinnedCaptionProps {
 export function PinnedCaption({ place, choose, unpin }: PinnedCaptionProps) {
   return (
     <figcaption class="pinned">
-      <button type="button" onClick={() => choose(place)}>
+      <button type="button" onClick={(event) => (focusAround(event), choose(place))}>
         {capital(named(place))}
       </button>
-      <button type="button" aria-label={`Unpin ${named(place)}`} onClick={() => unpin(place)}>
+      <button type="button" aria-label={`Unpin ${named(place)}`} onClick={(event) => (focusAround(event), unpin(place))}>
         {"\u00D7"}
       </button>
     </figcaption>

@@ -1,5 +1,6 @@
 // The source in its given order: units can be changed, removed or added.
 import { useId } from "preact/hooks";
+import { focusAround } from "../../parts";
 import { Bar, Shares } from "./card";
 import type { Reading } from "./weights";
 
@@ -18,7 +19,7 @@ export function Given({ units, own, words, reading, readOnly, change, remove }: 
   const known = useId();
   const listed = words !== null && units.some((unit) => words.includes(unit));
   return (
-    <ol class="cards given" aria-label="The source as it is given">
+    <ol class="cards given" aria-label="The source as it is given" tabIndex={-1}>
       {units.map((text, unit) => (
         <li>
           <div class="card" data-edited={text !== own[unit]}>
@@ -42,7 +43,11 @@ export function Given({ units, own, words, reading, readOnly, change, remove }: 
                 disabled={units.length < 2}
                 aria-label={`Take out ${text}`}
                 title={`Take out ${text}`}
-                onClick={() => remove(unit)}
+                onClick={(event) => {
+                  // The last card's button goes, and an only card's is disabled.
+                  if (unit === units.length - 1 || units.length === 2) focusAround(event);
+                  remove(unit);
+                }}
               >
                 {"\u00D7"}
               </button>
