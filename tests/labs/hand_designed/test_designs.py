@@ -48,6 +48,12 @@ def test_a_certificate_that_does_not_hold_is_counted(results: Results, report: C
     assert "All 7 float64 certificates hold" in text
 
 
+@pytest.mark.parametrize(("longest", "said"), [(1, "1 letter."), (3, "3 letters.")])
+def test_letters_are_counted(results: Results, report: Callable[..., str], longest: int, said: str) -> None:
+    text = report(refutation=replace(results.refutation, longest=longest))
+    assert f"with counterexamples of at most {said}" in " ".join(text.split())
+
+
 @pytest.mark.slow
 def test_the_quick_version_leaves_a_report_and_the_submission_log(tmp_path: Path) -> None:
     settings = {"steps": 20, "parity_steps": 5, "num_random": 2, "large_len": 5}
