@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from glassformer import __version__
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.attention import measures, rows, weights
 from glassformer.explorer.answers.detecting import detect
@@ -104,6 +105,7 @@ class Backend:
         self.runs = Runs(self.model, edits=edits_of)
         self._open: dict[str, LoadedModel] = {}
         self._stamps: dict[str, Hashable] = {}
+        self._described = {name: entry.stamp() for name, entry in self.entries.items()}
         self._locks = {name: threading.Lock() for name in names}
 
     def model(self, name: str) -> LoadedModel:
@@ -115,11 +117,21 @@ class Backend:
             known = ", ".join(self.entries)
             raise UnknownName(f"the model {name!r}", f"one of {known}", "List them with the call 'models'.")
         with self._locks[name]:
-            stamp = self.entries[name].stamp()
+            entry = self._entry(name)
+            stamp = entry.stamp()
             if name not in self._open or stamp not in (None, self._stamps[name]):
-                self._open[name] = self.entries[name].open()
+                self._open[name] = entry.open()
                 self._stamps[name] = stamp
             return self._open[name]
+
+    def _entry(self, name: str) -> ModelEntry:
+        """The entry of a model, read again if the stored weights have changed: another run may have taken the place."""
+        stamp = self.entries[name].stamp()
+        if stamp not in (None, self._described[name]):
+            with suppress(InputError):  # half written; what opens it tells
+                self.entries[name] = self.entries[name].afresh() or self.entries[name]
+                self._described[name] = stamp
+        return self.entries[name]
 
     def answer(self, call: str, request: m.Message) -> Any:
         """The answer to a call, of the type that :data:`CALLS` names."""
@@ -135,4 +147,4 @@ class Backend:
 
     def catalogue(self) -> m.Catalogue:
         """Every model, in the order in which they are listed."""
-        return m.Catalogue(models=[entry.card for entry in self.entries.values()], version=__version__)
+        return m.Catalogue(models=[self._entry(name).card for name in self.entries], version=__version__)

@@ -112,8 +112,10 @@ def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(by_name: 
     plain = told()
     with loaded.model.layers[0].register_forward_hook(lambda _, __, out: 0.5 * out):
         hooked = told()
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = told()
     assert plain == told()
-    assert all(one != other for each in (within, hooked) for one, other in zip(each, plain, strict=True))
+    assert all(one != other for each in (within, hooked, coarse) for one, other in zip(each, plain, strict=True))
     name = backend.answer("run", ask).run
     tile = m.AskTile(run=name, part="self", layer=1, head=0)
     weights = backend.answer("weights", tile)

@@ -330,3 +330,25 @@ def test_the_stamp_follows_the_files(tmp_path: Path) -> None:
     assert stored_models.run_weights(run) == run / "best"
     (run / "best").rename(run / ".best.replaced")  # a process died while it replaced them
     assert stored_models.run_weights(run) == run / ".best.replaced"
+
+
+def test_the_card_is_that_of_the_run_that_took_the_place_of_another(tmp_path: Path) -> None:
+    def write(**own: Any) -> None:
+        model = decoder(vocab_size=7, num_layers=1, **own)
+        data = {"kind": "recurrence", **asdict(DATA)}
+        write_run(tmp_path / "run", model, model=asdict(model.config), data=data)
+
+    write()
+    backend = _backend(tmp_path / "run")
+    assert "experts" not in backend.model("it").card.views
+    shutil.rmtree(tmp_path / "run")
+    assert "experts" not in backend.catalogue().models[0].views  # as it was read
+    write(num_experts=2)
+    assert "experts" in backend.catalogue().models[0].views
+    assert "experts" in backend.model("it").card.views
+    # Half of it is there: what is known is listed, and opening it tells.
+    (tmp_path / "run" / "config.json").write_text("{")
+    os.utime(tmp_path / "run" / "best" / "model.safetensors", ns=(1, 1))
+    assert "experts" in backend.catalogue().models[0].views
+    with refused("config.json"):
+        backend.model("it")

@@ -25,6 +25,7 @@ from glassformer.explorer.messages import MOST_TOKENS, ModelCard
 from glassformer.generation.native_step import DecodingStep
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
+from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.layers.attention import editors
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
@@ -187,6 +188,8 @@ class ModelEntry:
     open: Callable[[], LoadedModel]
     stamp: Callable[[], Hashable] = lambda: None
     """Changes when the stored weights do, such as those of a run that is still training: it is loaded again."""
+    afresh: Callable[[], ModelEntry | None] = lambda: None
+    """What is stored there now, perhaps by another run; None: nothing that is known to be another one."""
 
 
 def entry_of(loaded: LoadedModel) -> ModelEntry:
@@ -213,8 +216,10 @@ def require_order(order: Sequence[int], count: int) -> None:
 
 
 def hooks_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:
-    """The interventions and hooks under which a model in memory runs."""
-    return () if isinstance(loaded, LoadedHead) else (editors(), other_hooks(loaded.model))
+    """The interventions, hooks and autocast under which a model in memory runs."""
+    if isinstance(loaded, LoadedHead):
+        return ()
+    return editors(), other_hooks(loaded.model), frozenset(map(autocast_dtype, loaded.model.parameters()))
 
 
 def weights_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:

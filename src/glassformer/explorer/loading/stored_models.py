@@ -65,7 +65,7 @@ def stored_entry(place: Place) -> ModelEntry | None:
             stored_tensors(run_weights(path))
     else:
         entry = _checkpoint(place, config)
-    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path))
+    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path), afresh=lambda: stored_entry(place))
 
 
 def _in_context(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
