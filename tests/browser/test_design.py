@@ -263,6 +263,15 @@ def test_edits_are_in_the_address(page: Page, open_page: Open, show: Go) -> None
     expect(verdict(other)).to_have_text("Fails")
 
 
+def test_a_head_that_is_read_rightly_and_fails_says_what_does_not_hold(page: Page, show: Go) -> None:
+    show(page, model="identity", text="ABC", cells='{"Vm.0.0": "0.9"}')
+    expect(verdict(page)).to_have_text("Fails")
+    certificate = page.locator(".certificate")
+    expect(certificate).to_contain_text("1,092 of 1,092 sequences were run")
+    expect(certificate).to_contain_text("6,015 of 6,015")
+    expect(certificate.locator(".verdict p")).to_contain_text("Not so: every error at most 0.001.")
+
+
 def test_the_downloaded_weights_are_those_that_verify_reads(page: Page, show: Go, tmp_path: Path) -> None:
     show(page)
     cell(page, "Qm", "@0", 5).click()

@@ -492,6 +492,12 @@ def test_a_link_to_a_place_or_token_that_is_not_there_has_a_way_back(page: Page,
     expect(page.locator(".fault")).to_contain_text("= 400")
     page.get_by_role("button", name="Show the likeliest outcome").click()
     expect(page.locator(".patches")).to_contain_text("−1.33 after the second")
+    # Texts that differ too little have no table in which another place could be chosen.
+    go(page, model="recurrence", view="patch", text="1 2 3 5 1", second="1 2 3 5 1 ", spot='{"layer":0,"position":99}')
+    expect(page.locator(".fault")).to_contain_text("position = 99")
+    page.get_by_role("button", name="Choose no place").click()
+    expect(page.locator(".fault")).to_have_count(0)
+    assert "spot" not in page.url
 
 
 @pytest.mark.parametrize("name", [re.compile("^Take back"), "Undo all"])

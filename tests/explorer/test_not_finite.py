@@ -121,4 +121,5 @@ def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
     run = _run(Backend([replace(sound, model=model, max_new_tokens=3, lock=Turn())]), model="lookup", text="4 5")
     assert len(run.said.words) == 1
     assert run.said.headline == f"{run.said.words[0]}, then {NOT_FINITE}"
-    assert len(run.tokens) == 3
+    # What is said of the first is at the last given token, where Scramble looks.
+    assert (len(run.tokens), run.place) == (3, 1)

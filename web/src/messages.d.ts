@@ -514,6 +514,8 @@ export interface components {
             source: string[] | null;
             attentions: components["schemas"]["Attention"][];
             said: components["schemas"]["Said"];
+            /** @default null */
+            place: number | null;
         };
         Said: {
             headline: string;

@@ -241,6 +241,8 @@ class Run(Message):
     source: list[str] | None
     attentions: list[Attention]
     said: Said
+    place: int | None = None
+    """The position whose logits ``said`` reports, the first of several; None for a classifier, a head or a program."""
 
 
 class AskTile(Request):

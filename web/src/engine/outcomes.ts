@@ -21,9 +21,9 @@ export async function outcomesOf(runs: Runs, { ask, place }: { ask: Ask; place: 
   require(!ask.changes, "a run with changes", "one without, to which they are compared", "Name the changes in the request itself.");
   const run = await runs.read(ask, pause);
   const last = run.message.tokens.length - 1;
-  if (run.place === null) require(place === null, `place = ${place} of a classifier`, "none, as it judges the whole text", "Omit it.");
+  if (run.message.place === null) require(place === null, `place = ${place} of a classifier`, "none, as it judges the whole text", "Omit it.");
   else require(place === null || place <= last, `place = ${place}`, `0 to ${last}`, "Name a position of the text.");
-  const own = place ?? run.place;
+  const own = place ?? run.message.place;
   const before = finite(runs.model.logits(run.reading, own));
   return { run, place: own, before, likeliest: ranked(before)[0]! };
 }

@@ -56,7 +56,7 @@ export class CompiledProgram extends KeptRuns<KeptProgram> {
       const words = finite ? this.words(read.numbers) : [];
       const said = { headline: finite ? words.map((word) => (word === "None" ? "\u2013" : word)).join(" ") : "outputs that are not finite", classes: [], words };
       const names = tokens.map((token) => this.data.vocabulary[token]!);
-      return { message: { run, ask, tokens: names, source: null, attentions: [], said }, matrices: new Map(), tokens, ...read };
+      return { message: { run, ask, tokens: names, source: null, attentions: [], said, place: null }, matrices: new Map(), tokens, ...read };
     });
   }
 

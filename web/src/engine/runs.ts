@@ -20,8 +20,6 @@ export interface KeptRun extends Kept {
   inputs: number[][][];
   /** Of the stack that is read out. */
   reading: Reading;
-  /** The position whose logits are reported; null for a classifier. */
-  place: number | null;
 }
 
 const [MOST_BYTES, SHOWN_CLASSES] = [256 * 2 ** 20, 8];
@@ -110,8 +108,8 @@ export class Runs extends KeptRuns<KeptRun> {
 
   /** The tokens of the run without changes, read with them. */
   private async readChanged(name: string, ask: Ask, pause: Pause): Promise<KeptRun> {
-    const { message, inputs, place } = await this.read({ ...ask, changes: null }, pause);
-    return this.keeping(name, ask, message.source, inputs, place, await this.edited(this, ask, pause));
+    const { message, inputs } = await this.read({ ...ask, changes: null }, pause);
+    return this.keeping(name, ask, message.source, inputs, message.place ?? null, await this.edited(this, ask, pause));
   }
 
   /** The tokens are generated first; then all of them are read at once. */
@@ -175,7 +173,7 @@ export class Runs extends KeptRuns<KeptRun> {
       });
     }
     const tokens = inputs.at(-1)!.map(([token]) => this.codec.word(token!));
-    return { message: { run, ask, tokens, source, attentions, said }, inputs, reading: readings.at(-1)!, matrices, place };
+    return { message: { run, ask, tokens, source, attentions, said, place }, inputs, reading: readings.at(-1)!, matrices };
   }
 
   private said(begin: string, logits: Float32Array): Run["said"] {

@@ -48,7 +48,7 @@ export class SingleHead extends KeptRuns<Kept> {
       };
       const tokens = this.names(letters);
       const said = { headline: words.join(" "), classes: [], words };
-      return { message: { run, ask, tokens, source: null, attentions: [stack], said }, matrices: new Map([["self", new Matrices([attended], false, () => sizes)]]) };
+      return { message: { run, ask, tokens, source: null, attentions: [stack], said, place: null }, matrices: new Map([["self", new Matrices([attended], false, () => sizes)]]) };
     });
   }
 

@@ -95,6 +95,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
               )
             )}
             {one.refusal && <Fault refusal={one.refusal} />}
+            {one.refusal && <button type="button" onClick={() => store.set({ spot: null }, true)}>Choose no place</button>}
           </section>
         </div>
       )}

@@ -78,8 +78,7 @@ class KeptRun:
             linear map.
         routed: The output of each router; empty in a model without experts.
         inputs: The arguments of the model; empty for a hand-designed head.
-        place: The position whose logits ``message.said`` reports; None for a classifier or a head.
-        logits: Those at ``place``, or of the classes; None for a model without either.
+        logits: Those at ``message.place``, or of the classes; None for a model without either.
         stamp: Identifies the weights; see :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
     """
 
@@ -88,7 +87,6 @@ class KeptRun:
     sizes: Mapping[m.Part, Sequence[Float[np.ndarray, "head key"] | None]]
     routed: Sequence[Routed] = ()
     inputs: tuple[Tensor, ...] = ()
-    place: int | None = None
     logits: Float[Tensor, " outcome"] | None = None
     stamp: tuple[Hashable, ...] = ()
 
@@ -162,20 +160,21 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
             logits = None if found is None else found[0]
     said = _said("next: " if decodes else "", logits, name_of(loaded))
     words = [loaded.word(token) for token in tokens]
-    kept = _kept(loaded.model, ask, words, None, seen, said, decodes)
-    return replace(kept, inputs=(row,), logits=logits, place=len(tokens) - 1 if decodes else None)
+    kept = _kept(loaded.model, ask, words, None, seen, said, len(tokens) - 1 if decodes else None)
+    return replace(kept, inputs=(row,), logits=logits)
 
 
 @torch.no_grad()
 def read_changed(loaded: LoadedModel, ask: m.Ask, before: KeptRun, edits: Sequence[Edit]) -> KeptRun:
     """Read the tokens of a run again, with edits of the model. Hold ``loaded.lock``."""
     assert not isinstance(loaded, LoadedHead | LoadedProgram)
+    message = before.message
     with evaluating(loaded.model), intervene(loaded.model, *edits), _watched(loaded.model) as seen:
-        found = logits_of(loaded, before.inputs, -1 if before.place is None else before.place)
-    logits, message = None if found is None else found[0], before.message
-    said = _said("" if before.place is None else "next: ", logits, name_of(loaded))
-    kept = _kept(loaded.model, ask, message.tokens, message.source, seen, said, before.place is not None)
-    return replace(kept, inputs=before.inputs, place=before.place, logits=logits)
+        found = logits_of(loaded, before.inputs, -1 if message.place is None else message.place)
+    logits = None if found is None else found[0]
+    said = _said("" if message.place is None else "next: ", logits, name_of(loaded))
+    kept = _kept(loaded.model, ask, message.tokens, message.source, seen, said, message.place)
+    return replace(kept, inputs=before.inputs, logits=logits)
 
 
 def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) -> Float[Tensor, "batch class"] | None:
@@ -236,8 +235,8 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         headline = f"{' '.join(shown) or words[0]}, {share}"
         said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
     tokens = [loaded.word(token) for token in read[0].tolist()]
-    kept = _kept(model, ask, tokens, units, seen, said, True)
-    return replace(kept, inputs=(source, read, source_real), logits=logits, place=place)
+    kept = _kept(model, ask, tokens, units, seen, said, place)
+    return replace(kept, inputs=(source, read, source_real), logits=logits)
 
 
 def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
@@ -253,7 +252,7 @@ def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
     outputs = NumpyHead(weights).trace(cases.inputs[0]).output
     says = [reading(row, task) for row in outputs[cases.counted[0]]]
     words = [space.token_names[token] for token in cases.block.tokens[0]]
-    return _kept(head, ask, words, None, seen, m.Said(headline=" ".join(says), words=says), False)
+    return _kept(head, ask, words, None, seen, m.Said(headline=" ".join(says), words=says), None)
 
 
 def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
@@ -286,7 +285,7 @@ def _kept(
     source: Sequence[str] | None,
     seen: Captured,
     said: m.Said,
-    causal: bool,
+    place: int | None,
 ) -> KeptRun:
     points = {point.name: point for point in find_hook_points(model) if point.role == "attention"}
     values = {record.name: record.values for record in seen.records if record.what == "v"}
@@ -319,14 +318,15 @@ def _kept(
                 queries_are="source" if part == "encoder" else "tokens",
                 keys_are="source" if part in ("encoder", "cross") else "tokens",
                 # Masks of transformers do not show that they are causal; the model does.
-                causal=causal if part == "self" else part == "decoder",
+                causal=place is not None if part == "self" else part == "decoder",
                 windows=[given.pattern.window for given in layers],
                 sinks=any(given.sinks is not None for given in layers),
             )
         )
     words = [visible(word) for word in tokens]
     units = None if source is None else [visible(word) for word in source]
-    message = m.Run(run=run_name(ask), ask=ask, tokens=words, source=units, attentions=attentions, said=said)
+    name = run_name(ask)
+    message = m.Run(run=name, ask=ask, tokens=words, source=units, attentions=attentions, said=said, place=place)
     return KeptRun(message, stacks, sizes, routed)
 
 

@@ -69,7 +69,7 @@ class Outcomes:
         """The logits without changes, in float64."""
         name: Hashable = ("outcomes", self.run.message.run, self.run.stamp, self.place)
         found: Tensor | None = self.cache.get(name)
-        if found is None and self.place == self.run.place and self.run.logits is not None:
+        if found is None and self.place == self.run.message.place and self.run.logits is not None:
             found = _distribution(self.run.logits)
         if found is None:
             found = self.after(())
@@ -192,4 +192,4 @@ def outcomes_of(runs: Runs, ask: m.Ask, place: int | None) -> Outcomes:
     with suppress(InputError):
         readout = readout_of(loaded.model)
     points = find_hook_points(loaded.model)
-    return Outcomes(loaded, run, run.place if place is None else place, points, readout, runs.derived)
+    return Outcomes(loaded, run, run.message.place if place is None else place, points, readout, runs.derived)

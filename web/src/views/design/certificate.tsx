@@ -43,7 +43,7 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
   return (
     <section class="certificate panel" data-verdict={verdict} data-busy={busy} data-stale={stale} aria-label="Certificate">
       <Verdict mark={words.mark} title={words.title}>
-        <p>{ground(certificate)}</p>
+        <p>{verdict === "fails" && `Not so: ${certificate.criterion}. `}{ground(certificate)}</p>
       </Verdict>
       <dl>
         {figures.map(([name, value, hint]) => (

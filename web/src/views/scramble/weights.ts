@@ -12,9 +12,6 @@ export interface Reading {
 
 export const layersOf = (run: Run | null): number => run?.attentions.find((each) => each.part === "cross")?.layers ?? 0;
 
-/** The position of the last given token, which predicts the first word of the answer, also where there is none. */
-const answerAt = (run: Run): number => run.tokens.length - Math.max(1, run.said.words.length);
-
 export function useReading(
   source: Source,
   run: Run | null,
@@ -23,7 +20,7 @@ export function useReading(
 ): { reading: Reading | null; busy: boolean } {
   const stack = run?.attentions.find((each) => each.part === "cross");
   const fits = run !== null && stack !== undefined && stack.keys === order.length;
-  const query = run ? answerAt(run) : 0;
+  const query = run?.place ?? 0;
   const asked = fits ? { run: run.run, part: "cross" as const, query, layer: null, head: null, passed: false } : null;
   const { answer, refusal, busy } = useAsk(source, "rows", asked);
   const known = answer !== null && refusal === null && answer.every(Number.isFinite);
