@@ -230,7 +230,7 @@ def test_what_is_not_waited_for_any_more_is_not_computed(slow: Slow) -> None:
     assert slow.done == OTHERS_AT_ONCE + 1
 
 
-@pytest.mark.parametrize("call", ["measures", "sweep"])
+@pytest.mark.parametrize("call", ["measures", "sweep", "steps"])
 def test_abandoned_answers_end_at_their_next_part(
     call: str, loaded_models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +259,7 @@ def test_abandoned_answers_end_at_their_next_part(
         monkeypatch.setattr(attention, "_pass", partial(part, attention._pass))
         block = backend.model("decoder").model.layers[0]
         monkeypatch.setattr(block, "forward", partial(part, block.forward))
-        body = {"run": run, "part": "self"} if call == "measures" else {"ask": ask}
+        body = {"measures": {"run": run, "part": "self"}, "sweep": {"ask": ask}, "steps": {**ask, "steps": 3}}[call]
         connection = begun_post(port, call, body)
         assert begun.wait(30)
         connection.close()
@@ -305,6 +305,7 @@ def test_no_free_port_is_told(port: int, numbers: list[int], said: str, monkeypa
 
 _ENDS_WHILE_IT_COMPUTES = """
 import http.client, os, signal, threading, time
+from glassformer.explorer.api import abandoned
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.server import listen, serve
 from glassformer.explorer.backend import Backend
@@ -313,7 +314,8 @@ explorer, listener = Backend(bundled()), listen(0)
 
 def slow(call, request):
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    time.sleep(2.5)
+    while not abandoned.get()():  # the server's end stops what computes
+        time.sleep(0.01)
     return explorer.catalogue()
 
 def ask():

@@ -182,7 +182,7 @@ def _endpoint(backend: Backend, name: str, call: Call, limiter: CapacityLimiter)
                 return HTMLResponse(answer, headers={"content-disposition": 'attachment; filename="explorer.html"'})
             return Response(answer.model_dump_json(), media_type="application/json")
 
-        # A page whose text is edited abandons its earlier requests.
+        # A page whose text is edited abandons its earlier requests, and a server that ends the others.
         gone = threading.Event()
 
         async def watch() -> None:
@@ -201,6 +201,7 @@ def _endpoint(backend: Backend, name: str, call: Call, limiter: CapacityLimiter)
         except asyncio.CancelledError:
             return refusal(503, InputError("a server that is ending", "a running one", "Start it again."))
         finally:
+            gone.set()
             watching.cancel()
 
     return endpoint

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
+from glassformer.explorer.api import require_waiting
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, of_kind
 from glassformer.generation.sampling import SamplingRule
 
@@ -90,6 +91,7 @@ def steps(loaded: LoadedModel, ask: m.AskSteps) -> m.Steps:
     text, read = ask.text, 0
     ended: m.Ended = "asked"
     while len(written) < ask.steps:
+        require_waiting()
         if len(tokens) >= loaded.longest:
             ended = "model"
             break
