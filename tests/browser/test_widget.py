@@ -175,6 +175,18 @@ def test_the_colours_of_several_widgets_change_together(notebook: Notebook, back
             expect(each.locator(".glassformer:has(main)")).to_have_attribute("data-shade", shade)
 
 
+def test_the_notebook_does_not_take_the_keys_of_a_widget(notebook: Notebook, backend: Backend) -> None:
+    place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
+    # As JupyterLab's shortcuts: of the element that has the focus, whatever is around it.
+    notebook.page.evaluate("document.addEventListener('keydown', ({ key }) => (window.taken ??= []).push(key))")
+    place.get_by_role("tab", name="Attention").press("d")
+    place.get_by_role("button", name="Compare with another head").press("Enter")
+    expect(place.get_by_role("button", name="End comparison")).to_be_visible()
+    assert notebook.page.evaluate("window.taken ?? []") == []
+    place.get_by_role("button", name="End comparison").press("Control+s")
+    assert notebook.page.evaluate("window.taken") == ["Control", "s"]
+
+
 def test_widgets_share_the_code_of_the_page(notebook: Notebook, backend: Backend) -> None:
     for name in ("one", "other", "third"):
         notebook.show(name, ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))

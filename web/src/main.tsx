@@ -61,8 +61,10 @@ function SavedNote({ saved, computed }: { saved: Saved; computed: Computing | nu
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const source = overMessages(model);
   const store = shared(model);
-  // Otherwise JupyterLab's shortcuts would take the page's keys.
+  // Otherwise JupyterLab's shortcuts would take the page's keys: "d d" would delete the cell, and Enter press no button.
+  // The attribute does not hold back those of the element that has the focus.
   el.dataset.lmSuppressShortcuts = "true";
+  el.addEventListener("keydown", (event) => event.ctrlKey || event.metaKey || event.stopPropagation());
   const page = (
     <>
       <KernelNote silent={source.silent} />
