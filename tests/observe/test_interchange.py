@@ -7,17 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from compiled_programs import compiled
 from glassformer.errors import InputError
 from glassformer.observe.interchange import Place, Tokens, agreement, exchange, exchange_in_program, places
 from glassformer.programs import compile_program, indices, select, selector_width, tokens
 from glassformer.programs.graph import graph
 from glassformer.programs.library import PROGRAMS
 from glassformer.programs.model import CompiledProgram
-
-
-def compiled(name: str) -> CompiledProgram:
-    each = PROGRAMS[name]
-    return compile_program(each.program, each.vocabulary, each.max_len, causal=each.causal)
 
 
 def pairs(model: CompiledProgram, count: int = 128) -> tuple[Tokens, Tokens]:

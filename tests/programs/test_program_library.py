@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from compiled_programs import compiled
 from glassformer.programs import CompiledProgram, compile_program, verify_program
 from glassformer.programs import library as lib
 from glassformer.programs.enumeration import Batch
@@ -17,12 +18,6 @@ from refusals import refused
 
 DTYPES = (torch.float64, torch.float32)
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "programs.md"
-
-
-def compiled(name: str, max_len: int | None = None, dtype: torch.dtype = torch.float64) -> CompiledProgram:
-    example = lib.PROGRAMS[name]
-    length = example.max_len if max_len is None else max_len
-    return compile_program(example.program, example.vocabulary, length, causal=example.causal, dtype=dtype)
 
 
 def holds_everywhere(model: CompiledProgram) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from compiled_programs import compiled
 from glassformer.errors import InputError
 from glassformer.kernels.pattern import Pattern
 from glassformer.programs import (
@@ -28,11 +29,6 @@ from glassformer.programs import (
 from glassformer.programs import library as lib
 from glassformer.programs.saved import FORMAT, is_program_file, load_program, save_program
 from refusals import refused
-
-
-def compiled(name: str, dtype: torch.dtype = torch.float64) -> CompiledProgram:
-    example = lib.PROGRAMS[name]
-    return compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal, dtype=dtype)
 
 
 def check_same(found: CompiledProgram, wanted: CompiledProgram) -> None:

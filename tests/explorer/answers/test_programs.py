@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from compiled_programs import compiled
 from glassformer import explore
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
@@ -23,15 +24,10 @@ from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.state import from_words
 from glassformer.observe.capture import capture
 from glassformer.programs import CompiledProgram, compile_program, tokens
-from glassformer.programs.library import PROGRAMS, count
+from glassformer.programs.library import count
 from glassformer.programs.saved import save_program
 from refusals import refused
 from sorting import sorting
-
-
-def compiled(name: str) -> CompiledProgram:
-    example = PROGRAMS[name]
-    return compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
 
 
 def shown(backend: Backend, model: str, text: str) -> m.Program:
