@@ -88,7 +88,10 @@ def test_claims_about_sampling_follow_what_was_measured(results: Results, report
     text = report(generation=flat)
     assert "does not lower these errors measurably" in text
     assert "does not lower the errors measurably (2.0 % and 2.0 %)" in text
-    assert "removes genuine variety" not in text
+    assert "fewer than of the true ones" not in text
+    keen = replace(quiet, rule=0.97, increment=0.01)
+    few = report(generation=replace(generation, rules={**generation.rules, "top-p 0.9": keen}))
+    assert "Of its steps 1.0 % are plus one, fewer than of the true ones." in few
     assert "A high temperature gives probability" not in text
 
 
