@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from glassformer.errors import InputError
 from glassformer.programs import compile_program
@@ -40,6 +41,19 @@ def test_a_compiled_program_has_nothing_to_learn_and_a_broken_one_has() -> None:
         model.output.bias += 0.6
     assert task.loss(model, batch).item() == pytest.approx(0.36, abs=1e-5)
     assert task.accuracy(model, 4) == 0
+
+
+def test_sequences_are_measured_on_the_device_of_the_model() -> None:
+    class Elsewhere(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(1, device="meta"))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            assert tokens.is_meta
+            return torch.zeros(tokens.shape)
+
+    assert 0 <= ProgramTask(compiled(), 4).accuracy(Elsewhere(), 3) < 1
 
 
 def test_positions_without_a_value_are_left_out() -> None:

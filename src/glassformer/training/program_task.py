@@ -62,7 +62,8 @@ class ProgramTask:
     def accuracy(self, model: nn.Module, length: int) -> float:
         """The share of random sequences of this length whose values are read correctly at every position."""
         batch = self._batch(np.random.default_rng(mix_seed(self.seed, length, purpose="test")), _EVALUATED, length)
-        error = (model(batch["tokens"]) - batch["wanted"]).abs()
+        outputs = model(batch["tokens"].to(next(model.parameters()).device)).cpu()
+        error = (outputs - batch["wanted"]).abs()
         return float(((error < self._allowed) | batch["wanted"].isnan()).all(1).double().mean())
 
     def _batch(self, rng: np.random.Generator, size: int, length: int) -> Batch:
