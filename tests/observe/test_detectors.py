@@ -31,6 +31,19 @@ def test_repeated_tokens() -> None:
             repeated_tokens(20, 6, first=first)
 
 
+def test_texts_go_to_the_device_of_the_model() -> None:
+    model, found = decoder().to("meta"), []  # which stands for a GPU up to the attention
+
+    def stop(module: Any, args: tuple[torch.Tensor, ...]) -> None:
+        found.append(args[0].device.type)
+        raise KeyboardInterrupt
+
+    model.register_forward_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        head_scores(model, repeated_tokens(40, 8, 4))
+    assert found == ["meta"]
+
+
 @torch.no_grad()
 def test_scores_are_means_over_queries() -> None:
     model = decoder(sinks=True).double().eval()

@@ -82,7 +82,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
     Args:
         model: A decoder, of glassformer or of ``transformers``, or a ``LanguageModel``.
         texts: Such as :func:`repeated_tokens` gives, or any texts of equal length; or the arguments of the model by
-            name, whose mask says which tokens are real; or many batches of these, of any lengths.
+            name, whose mask says which tokens are real; or many batches of these, of any lengths. On any device.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895, appendix.
     """
@@ -116,6 +116,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
                 ) -> None:
                     weights = seen.records.pop().values
                     for name, mask in masks.items():
+                        mask = mask.to(weights.device)
                         part = (weights * mask[:, None]).sum(-1)
                         if name == "sink":
                             part = part + (1 - weights.sum(-1)) * mask.any(-1)[:, None]
@@ -125,6 +126,8 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
                         raise Enough
 
                 attached.callback(insert(point.module, "output", reduce, 9, here))
+            device = next(model.parameters(), tokens).device
+            named = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()}
             with suppress(Enough):
                 model(*([named.pop("")] if "" in named else ()), **named)
     require(bool(sums["sink"]), "no texts", "one batch or more", "Pass token ids.")
