@@ -75,6 +75,15 @@ def test_a_classifier_reads_as_much_of_a_text_as_it_does_without_the_page() -> N
     assert [said["no"], said["yes"]] == pytest.approx(classifier.probabilities([text])[0].tolist(), abs=1e-5)
 
 
+def test_an_encoder_decoder_reads_on_the_device_that_it_is_on() -> None:
+    model = encoder_decoder(vocab_size=12)
+    loaded = wrap_model(model, [1, 2], source=[3, 4, 5])
+    model.to("meta")  # which stands for a GPU
+    source, target = loaded.inputs(["3", "4"], "1 2")
+    assert source.is_meta
+    assert target.is_meta
+
+
 def test_an_encoder_decoder_of_tokens_and_of_slots() -> None:
     plain = encoder_decoder(vocab_size=12)
     run = _read(wrap_model(plain, [1], source=torch.tensor([3, 4, 5])))

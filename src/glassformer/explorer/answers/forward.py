@@ -207,7 +207,7 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         require_order(ask.order, len(units))
         units = [units[place] for place in ask.order]
     model = loaded.model
-    source, target = loaded.source_tokens(units), loaded.target(ask.text)
+    source, target = loaded.inputs(units, ask.text)
     source_real = model.real_source(source)
     # The tokens are generated first; then one pass over all of them gives the attention at every step.
     memory = model.encode(source, source_real)
@@ -225,7 +225,7 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         target = torch.cat([target, target.new_tensor([[written[-1]]])], dim=1)
     read = target[:, :-1] if finite else target
     with _watched(model) as seen:
-        logits = model(source, read, source_real)[0, place]
+        logits = model(source, read, source_real)[0, place].cpu()  # as those of other models
     words = [loaded.word(token) for token in written]
     shown = [word for token, word in zip(written, words, strict=True) if token != loaded.end]
     if first is None:

@@ -21,7 +21,7 @@ _PLACES_AT_ONCE = 8192
 def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
     """Read ``ask.source`` in the order ``ask.order``, or in all, and compare the logits with the given order's."""
     loaded = of_kind(LoadedEncoderDecoder, loaded, "scramble", "a model that reads a source")
-    source, target = loaded.source_tokens(ask.source), loaded.target(ask.text)
+    source, target = loaded.inputs(ask.source, ask.text)
     count = source.shape[1]
     if ask.order is not None:
         require_order(ask.order, count)

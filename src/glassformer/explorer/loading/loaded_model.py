@@ -135,6 +135,11 @@ class LoadedEncoderDecoder:
     codec: Mapping[str, Any] | None = None
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
+    def inputs(self, units: Sequence[str], text: str) -> tuple[Tensor, Tensor]:
+        """The encoder's input and the decoder's initial tokens, on the device of the model."""
+        device = next(self.model.parameters()).device
+        return self.source_tokens(units).to(device), self.target(text).to(device)
+
 
 @dataclass(frozen=True, eq=False)
 class LoadedDecoder:
