@@ -175,3 +175,10 @@ def test_it_is_a_task_that_a_model_learns() -> None:
         assert float(task.loss(model, hidden)) != pytest.approx(float(expected))
     result = train(model, task, TrainingConfig(steps=60, batch_size=3, learning_rate=1e-2), progress=False)
     assert result.evaluations[-1][1]["accuracy"] == 1
+
+
+def test_a_model_with_another_padding_than_the_loss_leaves_out_is_refused() -> None:
+    task = TargetTask(EpochBatches(EXAMPLES), EXAMPLES)
+    for measured in (lambda model: task.loss(model, EXAMPLES), task.evaluate):
+        with refused("pad_id = 3", expected="0, which"):
+            measured(encoder_decoder(vocab_size=8, pad_id=3))

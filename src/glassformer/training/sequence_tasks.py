@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive
 from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.layers.experts import balance_loss, collect_routing
+from glassformer.training.checkpoint import plain_model
 from glassformer.training.task import Batch
 
 PAD = 0
@@ -153,4 +154,7 @@ def all_right(
 
 
 def _logits(model: nn.Module, batch: Batch) -> Float[Tensor, "batch target vocab"]:
+    pad = getattr(getattr(plain_model(model), "config", None), "pad_id", PAD)
+    got, fix = f"a model with pad_id = {pad}", f"Make the model with pad_id = {PAD}."
+    require(pad == PAD, got, f"{PAD}, which the loss leaves out of targets", fix)
     return model(batch["source"], batch["inputs"], batch.get("source_real"))
