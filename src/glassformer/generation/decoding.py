@@ -18,7 +18,6 @@ from glassformer.generation.speculative import Drafts
 from glassformer.layers.attention import editors
 from glassformer.layers.blocks import is_hooked, is_watched
 from glassformer.layers.cache import Cache, Snapshot
-from glassformer.layers.options import LongRope
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
 
@@ -121,7 +120,7 @@ def stream(
     expected = f"at most max_seq_len = {model.config.max_seq_len} positions in all"
     fix = "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len."
     require(positions <= model.config.max_seq_len, got, expected, fix)
-    border = _border(model)
+    border = model.config.cache_border
     if border and real is not None:  # padding counts as positions, which decide the factors
         shortest = int(real.sum(1).min())
         both, sides = f"prompts of {shortest} and {length} tokens", f"all up to {border} positions, or all above"
@@ -132,7 +131,7 @@ def stream(
     compile = compile and type(model) is Decoder and not is_watched(model)
     step: Step = _compiled(model, cache, tokens, real) if compile else DecodingStep(model, cache, constant=constant)
     step = _across_border(step, model, cache, tokens)
-    drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens, border) if speculate else None
+    drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
     choose = partial(rule.choose, generator=rule.generator(model.device))
     prompt = partial(read_prompt, model, cache, tokens, real)
     return decode(prompt, step, choose, max_new_tokens, stop, drafts)
@@ -205,7 +204,7 @@ def read_prompt(
     whole = isinstance(model, Decoder) and (is_hooked(model) or type(model).forward is not Decoder.forward)
     read: Callable[..., Tensor] = model if whole else partial(model.hidden, last=1)
     last, length = torch.empty(0), max(tokens.shape[1], 1)  # once for no tokens, which the model refuses
-    most = length if is_watched(model) else max(PREFILL, _border(model) + 1)
+    most = length if is_watched(model) else max(PREFILL, model.config.cache_border + 1)
     with evaluating(model), torch.inference_mode():
         for start in range(0, length, most):
             piece = slice(start, start + most)
@@ -214,15 +213,9 @@ def read_prompt(
         return (last if whole else model.logits(last))[:, -1]
 
 
-def _border(model: Decoder) -> int:
-    """The greatest length with LongRoPE's short factors, beyond which no cache can go on; 0 without LongRoPE."""
-    scaling = model.config.rope_scaling
-    return scaling.original_max_seq_len if isinstance(scaling, LongRope) else 0
-
-
 def _across_border(step: Step, model: Decoder, cache: Cache, tokens: Tensor) -> Step:
     """``step`` after these tokens, which reads the whole text anew where it grows past the border of LongRoPE."""
-    border = _border(model)
+    border = model.config.cache_border
 
     def across(new: Tensor) -> Tensor:
         nonlocal tokens
@@ -375,8 +368,7 @@ class Continuation:
         self._mark = _Mark(prompt, logits, self._cache.snapshot())
         text = torch.tensor([prompt], dtype=torch.int64, device=self._model.device)
         step = _across_border(DecodingStep(self._model, self._cache), self._model, self._cache, text)
-        sizes = self._speculate, most, _border(self._model)
-        drafts = Drafts(self._model, self._cache, prompt, *sizes) if self._speculate else None
+        drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
         choose = partial(self._rule.choose, generator=self._generator)
         for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
             assert token is not None  # the only text
@@ -396,5 +388,5 @@ class Continuation:
         )
         same = same and not self._watched and not is_watched(self._model) and tuple(prompt[: len(known)]) == known
         # A reply that crossed the border was read anew.
-        same = same and not len(known) <= _border(self._model) < max(len(prompt), self._cache.length)
+        same = same and not len(known) <= self._model.config.cache_border < max(len(prompt), self._cache.length)
         return self._mark if same else self._start

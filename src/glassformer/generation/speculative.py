@@ -106,16 +106,15 @@ class Drafts:
 
     The cache will hold ``text``, and has room for the ``most - 1`` tokens that are read after it. At most ``longest``
     tokens are proposed, fewer than any window has positions, so that the cache can forget those that are not accepted,
-    and none across the ``border`` of LongRoPE, where the text is read anew.
+    and none across the border of LongRoPE, where the text is read anew.
     """
 
-    def __init__(
-        self, model: Decoder, cache: Cache, text: Sequence[int], longest: int, most: int, border: int = 0
-    ) -> None:
+    def __init__(self, model: Decoder, cache: Cache, text: Sequence[int], longest: int, most: int) -> None:
         longest = min([longest, most, *(layer.window - 1 for layer in cache.layers if layer.window is not None)])
         longest = 0 if is_watched(model) else longest  # hooks and edits may name the newest position
         self._lookup = Lookup(text, verification_costs(model.config, longest))
-        self._cache, self._length, self._snapshot, self._border = cache, len(text), cache.snapshot(0), border
+        self._cache, self._length, self._snapshot = cache, len(text), cache.snapshot(0)
+        self._border = model.config.cache_border
 
     def add(self, token: int) -> None:
         """The token that was chosen."""
@@ -126,9 +125,9 @@ class Drafts:
         """The tokens that may come next, at most ``most``; the cache holds all but the newest token now."""
         if self._cache.length > self._length - 1:
             self._cache.restore(self._snapshot, self._length - 1)
-        draft = self._lookup.propose(
-            most if self._length > self._border + 1 else min(most, self._border - self._length)
-        )
+        if self._length <= self._border + 1:
+            most = min(most, self._border - self._length)
+        draft = self._lookup.propose(most)
         if draft:
             self._snapshot = self._cache.snapshot(1 + len(draft))
         return draft

@@ -165,6 +165,12 @@ class DecoderConfig(Config):
         found += [] if isinstance(self.rope_scaling, Yarn | None) else ["rope_scaling"]
         return [f"{name} = {getattr(self, name)!r}" for name in found]
 
+    @property
+    def cache_border(self) -> int:
+        """The greatest length with LongRoPE's short factors, past which no cache can grow; 0 without LongRoPE."""
+        scaling = self.rope_scaling
+        return scaling.original_max_seq_len if isinstance(scaling, LongRope) else 0
+
     def layer_window(self, layer: int) -> int | None:
         """The window of this layer; None for full attention."""
         layers = self.windowed_layers

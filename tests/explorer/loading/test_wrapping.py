@@ -20,6 +20,7 @@ from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
+from glassformer.layers.options import LongRope
 from glassformer.models import Decoder, Encoder
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
@@ -73,6 +74,15 @@ def test_a_classifier_reads_as_much_of_a_text_as_it_does_without_the_page() -> N
     text = "good film " * 60 + "bad " * 120
     said = dict(_read(wrap_model(classifier, text)).said.classes)
     assert [said["no"], said["yes"]] == pytest.approx(classifier.probabilities([text])[0].tolist(), abs=1e-5)
+
+
+def test_a_text_that_grows_past_the_border_of_long_factors_is_read_anew() -> None:
+    model = decoder(head_dim=4, rope_scaling=LongRope((1.0,) * 2, (4.0,) * 2, 5)).eval()
+    loaded, text = wrap_model(model, [1, 2]), [3, 1, 4, 1]
+    for token in (5, 9, 2):
+        text.append(token)
+        found = last_logits(loaded, text)
+        torch.testing.assert_close(found, model(torch.tensor([text]))[0, -1], rtol=0, atol=1e-5)
 
 
 def test_an_encoder_decoder_reads_on_the_device_that_it_is_on() -> None:

@@ -258,7 +258,9 @@ def last_logits(
     if known == list(tokens):
         return reading.logits
     has_room = not isinstance(reading.cache, Cache) or len(tokens) <= reading.cache.layers[0].max_seq_len
-    if reading.cache is None or not has_room or not 0 < len(known) < len(tokens) or list(tokens[: len(known)]) != known:
+    border = loaded.model.config.cache_border if isinstance(loaded.model, Decoder) else 0
+    goes_on = 0 < len(known) < len(tokens) and list(tokens[: len(known)]) == known
+    if reading.cache is None or not has_room or not goes_on or len(known) <= border < len(tokens):
         known, reading.cache = [], None
     reading.tokens = []  # in case that reading ends with an error
     row = torch.tensor([list(tokens[len(known) :])], device=next(loaded.model.parameters()).device)
