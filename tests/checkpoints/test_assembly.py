@@ -1,12 +1,21 @@
 import dataclasses
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from glassformer.checkpoints import assembly
-from glassformer.checkpoints.assembly import check_sizes, empty_decoder, fill, machine_memory, require_memory
+from glassformer.checkpoints.assembly import (
+    check_sizes,
+    empty_decoder,
+    fill,
+    machine_memory,
+    require_memory,
+    require_room,
+)
 from glassformer.checkpoints.tensor_files import StoredTensor
 from glassformer.errors import CheckpointError
 from glassformer.layers.options import Yarn
@@ -72,3 +81,11 @@ def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
             monkeypatch.setattr(assembly.os, "sysconf_names", unknown)
         assert machine_memory() is None
         require_memory(decoder, torch.device("cpu"), HERE)  # nobody knows
+
+
+def test_a_full_disk_is_refused_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=60_000_000))
+    with refused("where 60 MB are free", expected="room for 79 MB"):  # the weights, and 64 MiB that stay free
+        require_room(tmp_path / "new", 11_500_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=80_000_000))
+    require_room(tmp_path / "new", 11_500_000)

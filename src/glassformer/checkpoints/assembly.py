@@ -169,10 +169,11 @@ def require_room(directory: Path, size: int) -> None:
     """Raise :class:`InputError` if the disk of a directory, which may be missing, lacks room for so many bytes."""
     places = (directory.absolute(), *directory.absolute().parents)
     free = shutil.disk_usage(next(place for place in places if place.is_dir())).free
+    wanted = size + 2**26
     require(
-        free >= size + 2**26,
-        f"{directory}, where {free / 1e9:.1f} GB are free",
-        f"room for {size / 1e9:.1f} GB",
+        free >= wanted,
+        f"{directory}, where {free / 1e6:,.0f} MB are free",
+        f"room for {wanted / 1e6:,.0f} MB",
         "Free some, or choose a directory on another disk, or smaller sizes.",
     )
 
