@@ -105,7 +105,6 @@ class Backend:
         self.runs = Runs(self.model, edits=edits_of)
         self._open: dict[str, LoadedModel] = {}
         self._stamps: dict[str, Hashable] = {}
-        self._described = {name: entry.stamp() for name, entry in self.entries.items()}
         self._locks = {name: threading.Lock() for name in names}
 
     def model(self, name: str) -> LoadedModel:
@@ -117,20 +116,16 @@ class Backend:
             known = ", ".join(self.entries)
             raise UnknownName(f"the model {name!r}", f"one of {known}", "List them with the call 'models'.")
         with self._locks[name]:
-            entry = self._entry(name)
-            stamp = entry.stamp()
+            stamp = self.entries[name].stamp()
             if name not in self._open or stamp not in (None, self._stamps[name]):
-                self._open[name] = entry.open()
+                self._open[name] = self._entry(name).open()
                 self._stamps[name] = stamp
             return self._open[name]
 
     def _entry(self, name: str) -> ModelEntry:
-        """The entry of a model, read again if the stored weights have changed: another run may have taken the place."""
-        stamp = self.entries[name].stamp()
-        if stamp not in (None, self._described[name]):
-            with suppress(InputError):  # half written; what opens it tells
-                self.entries[name] = self.entries[name].afresh() or self.entries[name]
-                self._described[name] = stamp
+        """The entry of a model, of what is stored there now: another run may have taken the place."""
+        with suppress(InputError):  # half written; what opens it tells
+            self.entries[name] = self.entries[name].afresh() or self.entries[name]
         return self.entries[name]
 
     def answer(self, call: str, request: m.Message) -> Any:

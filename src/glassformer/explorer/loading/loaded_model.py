@@ -194,7 +194,7 @@ class ModelEntry:
     stamp: Callable[[], Hashable] = lambda: None
     """Changes when the stored weights do, such as those of a run that is still training: it is loaded again."""
     afresh: Callable[[], ModelEntry | None] = lambda: None
-    """What is stored there now, perhaps by another run; None: nothing that is known to be another one."""
+    """The entry of what is stored there now, perhaps of another run; None: the same as ever."""
 
 
 def entry_of(loaded: LoadedModel) -> ModelEntry:
