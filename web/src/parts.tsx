@@ -189,7 +189,7 @@ export function Verdict({ mark, title, children, action }: VerdictProps) {
 
 /** Of a control that goes or is disabled: the focus stays in the nearest part around it that takes one. */
 export const focusAround = ({ currentTarget }: { currentTarget: HTMLElement }) =>
-  currentTarget.closest<HTMLElement>('[tabindex="-1"]')?.focus();
+  currentTarget.closest<HTMLElement>('[tabindex="-1"]')?.focus({ preventScroll: true });
 
 /** A share from 0 to 1 as a bar. */
 export function Bar({ share }: { share: number }) {
