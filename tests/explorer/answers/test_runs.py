@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count, cycle
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from glassformer.explorer.answers.attention import weights
 from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, Turn, weights_stamp
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, Turn, weights_stamp
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
@@ -97,6 +98,29 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
     # As an explorer tells that never saw the model before.
     backend = Backend([replace(loaded, lock=Turn())])
     assert told() == after
+
+
+def test_an_answer_is_of_the_same_weights_throughout(by_name: dict[str, LoadedModel]) -> None:
+    both = one, other = _trainable(by_name), _trainable(by_name)
+    _trained(other.model)
+    ask, second = m.Ask(model="decoder", text="1 2 3"), m.Ask(model="decoder", text="1 2 4")
+    removed = [m.RemovedHead(part="self", layer=0, head=1)]
+    patch = m.PatchedPlace(text="1 2 3", layer=0, position=2)
+    changes = m.Changes(removed=removed, patch=patch)
+    calls: list[tuple[str, m.Message]] = [
+        ("whatif", m.AskWhatIf(ask=ask, removed=removed)),
+        ("whatif", m.AskWhatIf(ask=second, patch=patch)),
+        ("run", second.model_copy(update={"changes": changes})),
+        ("patches", m.AskPatches(ask=ask, second="1 2 4", target=1)),
+        ("lens", m.AskLens(ask=ask, target=1)),
+    ]
+    # A training replaces the weights as often as they are looked for.
+    stamps, opened = count(), cycle(both)
+    backend = Backend([ModelEntry(one.card, lambda: next(opened), lambda: next(stamps))])
+    for call, request in calls:
+        allowed = [Backend([each]).answer(call, request) for each in both]
+        assert allowed[0] != allowed[1]
+        assert backend.answer(call, request) in allowed
 
 
 def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(by_name: dict[str, LoadedModel]) -> None:

@@ -268,9 +268,8 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
     else:
         said = m.Said(headline="outputs that are not finite")
     tokens = [visible(str(token)) for token in given]
-    return KeptRun(
-        m.Run(run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said), {}, {}, inputs=(ids,)
-    )
+    message = m.Run(run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said)
+    return KeptRun(message, {}, {}, inputs=(ids,))
 
 
 def _watched(model: nn.Module) -> Any:

@@ -20,6 +20,7 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedEncoder,
     LoadedEncoderDecoder,
     LoadedHead,
+    LoadedModel,
     LoadedProgram,
 )
 from glassformer.modes import evaluating
@@ -140,7 +141,7 @@ class Outcomes:
         """The run of a text with as many tokens."""
         if isinstance(self.loaded, LoadedEncoderDecoder):
             raise InputError("two texts of an encoder-decoder", "a decoder or a classifier", "Choose another model.")
-        found = runs.run(m.Ask(model=self.loaded.card.name, text=text))
+        found = runs.run(m.Ask(model=self.loaded.card.name, text=text), self.loaded)
         one, other = len(self.run.message.tokens), len(found.message.tokens)
         require(one == other, f"texts of {one} and {other} tokens", "as many in both", "Change words one for one.")
         return found
@@ -175,14 +176,14 @@ def _distribution(logits: Tensor) -> Float[Tensor, " outcome"]:
     return found
 
 
-def outcomes_of(runs: Runs, ask: m.Ask, place: int | None) -> Outcomes:
+def outcomes_of(runs: Runs, ask: m.Ask, place: int | None, loaded: LoadedModel | None = None) -> Outcomes:
     """The outcomes of a run at a position; None: of the output that the run reports."""
-    loaded = runs.model(ask.model)
+    loaded = loaded or runs.model(ask.model)
     if isinstance(loaded, LoadedHead | LoadedProgram):
         raise InputError(f"{loaded.card.name!r}, a {loaded.card.kind}", "a model that predicts", "Choose another one.")
     fix = "Name the changes in the request itself."
     require(ask.changes is None, "a run with changes", "one without, to which they are compared", fix)
-    run = runs.run(ask)
+    run = runs.run(ask, loaded)
     if isinstance(loaded, LoadedEncoder):
         require(place is None, f"place = {place} of a classifier", "none, as it judges the whole text", "Omit it.")
     elif place is not None:

@@ -50,23 +50,23 @@ class Runs:
         self,
         model: Callable[[str], LoadedModel],
         most_bytes: int = RUN_BYTES,
-        edits: Callable[["Runs", m.Ask], Sequence[Edit]] | None = None,
+        edits: Callable[["Runs", m.Ask, LoadedModel], Sequence[Edit]] | None = None,
     ) -> None:
         self.model, self._edits = model, edits
         self._runs, self._asks = SizedCache(most_bytes), SizedCache(ASK_BYTES)
         self.derived = SizedCache(most_bytes // 2)
         """A cache for results computed from runs."""
 
-    def run(self, ask: m.Ask) -> KeptRun:
-        """The run of a request; the same request gives the same run, unless the model's weights have changed."""
-        loaded = self.model(ask.model)
+    def run(self, ask: m.Ask, loaded: LoadedModel | None = None) -> KeptRun:
+        """The run of a request, the same one unless weights have changed; an answer that has the model names it."""
+        loaded = loaded or self.model(ask.model)
         name = run_name(ask)
         found = self._current(name, loaded)
         if found is None:
             changed = None
             if ask.changes is not None:
                 assert self._edits is not None
-                changed = self.run(ask.model_copy(update={"changes": None})), self._edits(self, ask)
+                changed = self.run(ask.model_copy(update={"changes": None}), loaded), self._edits(self, ask, loaded)
             with loaded.lock:
                 found = self._current(name, loaded)  # another thread may have asked the same
                 if found is None:

@@ -13,6 +13,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import logits_of
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, Labels, change, patch, zero
@@ -59,10 +60,10 @@ def whatif(runs: Runs, ask: m.AskWhatIf) -> m.WhatIf:
     )
 
 
-def edits_of(runs: Runs, ask: m.Ask) -> list[Edit]:
+def edits_of(runs: Runs, ask: m.Ask, loaded: LoadedModel) -> list[Edit]:
     """The edits of a run's changes."""
     assert ask.changes is not None
-    outcomes = outcomes_of(runs, ask.model_copy(update={"changes": None}), None)
+    outcomes = outcomes_of(runs, ask.model_copy(update={"changes": None}), None, loaded)
     return [edit for edits, _ in _changes(runs, outcomes, ask.changes) for edit in edits]
 
 
