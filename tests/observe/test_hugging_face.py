@@ -265,6 +265,13 @@ def test_an_attention_that_bypasses_the_table_is_refused() -> None:
         model(batch()[0])
 
 
+def test_an_older_router_whose_scores_are_probabilities_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mixtral()  # which may load transformers anew
+    monkeypatch.setattr("transformers.__version__", "5.5.4")
+    with refused("transformers 5.5.4", expected="transformers 5.6 or later"), capture(model, what="router"):
+        pass
+
+
 def test_transformers_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     monkeypatch.setitem(sys.modules, "transformers.modeling_utils", None)

@@ -112,6 +112,10 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), down_proj=down)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
             if type(block).__name__ in _ROUTED and getattr(gate, "norm_topk_prob", gate is not None):
+                version = sys.modules["transformers"].__version__
+                got = f"a router of transformers {version}, which may give probabilities as its scores"
+                recent = tuple(map(int, version.split(".")[:2])) >= (5, 6)
+                require(recent, got, "transformers 5.6 or later", "pip install -U transformers")
                 routes: dict[str, Any] = {
                     "route": partial(_route, gate),
                     "expert_outputs": partial(_expert_outputs, mixture),
