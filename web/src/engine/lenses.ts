@@ -64,7 +64,7 @@ export async function contributions(runs: Runs, ask: AskContributions, pause: Pa
   const kind = { decoder: "Decoder", encoder: "Encoder", encoder_decoder: "EncoderDecoder" }[config.kind];
   const fits = config.norm_place === "before" && config.logit_cap === null;
   const got = `${kind} with norms after its parts, or with capped logits`;
-  require(fits, got, "logits that are a sum over the parts", "Use logit_lens().");
+  require(fits, got, "logits that are a sum over the parts", "Use logit_lens() (on the command line: --what lens).");
   const { inputs, reading } = outcomes.run;
   const width = config.hidden_dim;
   const alone = inputs.at(-1)!.map((_, at) => Number(at === outcomes.place));
