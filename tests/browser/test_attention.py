@@ -22,13 +22,19 @@ def reading(backend: Any) -> Reading:
 
 
 def colours(page: Page, places: list[Position], which: int = 0) -> list[list[int]]:
-    """The colours at some places of a map, near the upper left corner of their cells, beside the number in them."""
+    """The colours at some places of a map, near the upper left corner of their cells, beside the number in them.
+
+    Weights arrive after the page: up to 300 frames are waited until not all the colours are the same.
+    """
     found: list[list[int]] = page.evaluate(
-        """([which, places]) => {
+        """async ([which, places]) => {
           const canvas = document.querySelectorAll(".cell-map")[which].querySelector("canvas");
           const scale = canvas.width / canvas.getBoundingClientRect().width;
           const context = canvas.getContext("2d");
-          return places.map(({ x, y }) => [...context.getImageData(x * scale, y * scale, 1, 1).data]);
+          const read = () => places.map(({ x, y }) => [...context.getImageData(x * scale, y * scale, 1, 1).data]);
+          const alike = () => new Set(read().map(String)).size === 1;
+          for (let i = 0; i < 300 && alike(); ++i) await new Promise(requestAnimationFrame);
+          return read();
         }""",
         [which, [{"x": each["x"] - 12, "y": each["y"] - 9} for each in places]],
     )
