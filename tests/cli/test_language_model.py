@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -18,7 +19,7 @@ from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli.conversation import Conversation
 from glassformer.cli.terminal import Stopwatch, write
 from glassformer.data.chat_template import ChatTemplate
-from glassformer.data.harmony import Setting
+from glassformer.data.harmony import FINAL, Message, Setting, render
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.generation import language_model as module
@@ -107,10 +108,18 @@ def test_a_reply_begins_without_the_space_of_sentence_piece(
     assert [lm.generate(asked) for asked in ([{"role": "user", "content": "2 + 2"}], "2 + 2 =")] == ["4", " 4"]
 
 
+def test_a_directory_is_described_before_it_is_loaded(tiny_gpt_oss: Path) -> None:
+    found = module.find_model(str(tiny_gpt_oss))
+    assert re.fullmatch(rf"{re.escape(found.name)}: [0-9.,]+ MiB", found.about)
+
+
 def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
     lm = glassformer.load(tiny_gpt_oss, device="cpu")
     messages = [{"role": "user", "content": "a"}]
-    assert lm.prompt(messages)[0] == lm.tokenizer.special("<|start|>")
+    system, reply = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "b"}
+    asked = Message("user", "a")
+    said = [*Setting(instructions="Be brief.").messages(), asked, Message("assistant", "b", FINAL), asked]
+    assert lm.prompt([system, *messages, reply, *messages]) == render(said, lm.tokenizer)
     for other in (["a", "b"], [*messages, "a"], [], torch.tensor([[1, 2]])):
         with refused("other things than messages", expected="a text, or messages"):
             lm.prompt(other)
