@@ -265,11 +265,15 @@ def test_an_attention_that_bypasses_the_table_is_refused() -> None:
         model(batch()[0])
 
 
-def test_an_older_router_whose_scores_are_probabilities_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["router", "experts"])
+def test_older_routers_whose_scores_are_probabilities_are_no_places(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = mixtral()  # which may load transformers anew
     monkeypatch.setattr("transformers.__version__", "5.5.4")
-    with refused("transformers 5.5.4", expected="transformers 5.6 or later"), capture(model, what="router"):
+    with refused(f"what = '{what}' and a model without any hook point for it"), capture(model, what=what):
         pass
+    with torch.no_grad(), capture(model) as seen:
+        model(batch()[0])
+    assert len(seen.records) == 2
 
 
 def test_transformers_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

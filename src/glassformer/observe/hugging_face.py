@@ -111,11 +111,9 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             down = next((each for each in last if isinstance(each, nn.Module)), None)
             yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), down_proj=down)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
-            if type(block).__name__ in _ROUTED and getattr(gate, "norm_topk_prob", gate is not None):
-                version = sys.modules["transformers"].__version__
-                got = f"a router of transformers {version}, which may give probabilities as its scores"
-                recent = tuple(map(int, version.split(".")[:2])) >= (5, 6)
-                require(recent, got, "transformers 5.6 or later", "pip install -U transformers")
+            # Before 5.6 a router may give probabilities as its scores.
+            recent = tuple(map(int, sys.modules["transformers"].__version__.split(".")[:2])) >= (5, 6)
+            if recent and type(block).__name__ in _ROUTED and getattr(gate, "norm_topk_prob", gate is not None):
                 routes: dict[str, Any] = {
                     "route": partial(_route, gate),
                     "expert_outputs": partial(_expert_outputs, mixture),

@@ -210,12 +210,9 @@ def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
     """What the compiler says that the weights are for."""
     if model.claims is not None:
         return model.claims
-    domains = model.domains
+    program, domains = model.require_program(), model.domains
     try:
-        return (
-            compile_program(model.require_program(), domains.vocabulary, domains.max_len, causal=domains.causal).claims
-            or ()
-        )
+        return compile_program(program, domains.vocabulary, domains.max_len, causal=domains.causal).claims or ()
     except InputError:
         return ()
 
