@@ -175,6 +175,17 @@ def test_without_a_tolerance_only_the_reading_counts() -> None:
     assert verify(weak, unique(), tolerance=1e-3).verdict == "fails"
 
 
+@pytest.mark.parametrize("text", ["AB" * 7, "A" * 14, "B" * 29 + "A", "A" * 30])
+def test_a_task_that_differs_for_one_regular_sequence_alone_fails_there(text: str) -> None:
+    alone = ["AB".index(letter) for letter in text]
+
+    def target(x: np.ndarray) -> np.ndarray:
+        return identity("AB", 30).target(x) + np.array([row.tolist() == alone for row in x])[:, None, None]
+
+    certificate = verify(design(identity("AB", 30)).weights, replace(identity("AB", 30), target=target))
+    assert (certificate.verdict, certificate.counterexample.sequence) == ("fails", text)
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_parity_is_refuted_for_every_head(seed: int) -> None:

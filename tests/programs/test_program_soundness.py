@@ -430,6 +430,13 @@ def test_what_cannot_be_told_apart_is_refused_by_two_values_and_the_dtype(
         compile_program(program, vocabulary, 300 if program is indices else 2, dtype=dtype)
 
 
+def test_numbers_one_step_of_the_largest_apart_are_too_near() -> None:
+    with refused("16777214 and 16777216"):
+        compile_program(aggregate(everything, tokens), (0, 2**24 - 2, 2**24), 1, dtype=torch.float32)
+    model = compile_program(aggregate(everything, tokens), (0, 2**24 - 3, 2**24), 1, dtype=torch.float32)
+    assert verify_program(model).verdict == "holds"
+
+
 # ---- any size: exact values, and an end ------------------------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ def test_blocks_survive_what_users_do_with_layers() -> None:
     assert list(layer.state_dict()) == ["blocks"]
     assert not list(layer.parameters())
     assert "kind=Q8_0" in repr(layer)
+    assert "5, 64, kind=Q8_0" in repr(BlockEmbedding(5, 64, "Q8_0"))
 
 
 def test_widths_that_blocks_do_not_fill_are_refused() -> None:
