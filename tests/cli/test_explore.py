@@ -128,7 +128,7 @@ def test_all_bundled_models_are_written_to_one_directory(
     output: Output, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = [entry for entry in bundled() if entry.card.name in ("identity", "unique")]
-    monkeypatch.setattr("glassformer.cli.commands.explore.list_models", lambda runs: few)
+    monkeypatch.setattr("glassformer.cli.commands.explore.list_models", lambda: few)
     said = output(["explore", "--save", "site", "--all"]).out.splitlines()
     assert said == ["page of identity ...", "page of unique ...", "pages: site/index.html"]
     names = {"index.html", "identity.html", "unique.html"}

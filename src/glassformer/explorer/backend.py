@@ -93,15 +93,21 @@ class Backend:
 
     Args:
         models: The models in the order in which they are listed: loaded ones, or entries to be opened on demand.
+        look_again: Lists the runs there are now. The call ``models`` adds those with new names.
     """
 
-    def __init__(self, models: Sequence[LoadedModel | ModelEntry]) -> None:
+    def __init__(
+        self,
+        models: Sequence[LoadedModel | ModelEntry],
+        look_again: Callable[[], Sequence[ModelEntry]] = list,
+    ) -> None:
         entries = [each if isinstance(each, ModelEntry) else entry_of(each) for each in models]
         require(len(entries) > 0, "no models", "at least one", "Pass a model.")
         names = [entry.card.name for entry in entries]
         twice = sorted({name for name in names if names.count(name) > 1})
         require(not twice, f"two models named {twice}", "unique names", "Rename one.")
         self.entries = dict(zip(names, entries, strict=True))
+        self._look_again = look_again
         self.runs = Runs(self.model, edits=edits_of)
         self._open: dict[str, LoadedModel] = {}
         self._stamps: dict[str, Hashable] = {}
@@ -136,10 +142,13 @@ class Backend:
         if isinstance(request, m.AskPage):
             return page(self, from_words(request.state))
         if call == "models":
+            for entry in self._look_again():
+                self._locks.setdefault(entry.card.name, threading.Lock())
+                self.entries.setdefault(entry.card.name, entry)
             return self.catalogue()
         answered: m.Message | np.ndarray = CALLS[call].answer(self.runs, request)
         return answered.astype("<f4").tobytes() if isinstance(answered, np.ndarray) else answered
 
     def catalogue(self) -> m.Catalogue:
         """Every model, in the order in which they are listed."""
-        return m.Catalogue(models=[self._entry(name).card for name in self.entries], version=__version__)
+        return m.Catalogue(models=[self._entry(name).card for name in list(self.entries)], version=__version__)

@@ -141,7 +141,7 @@ def open_page(
         return ModelPage(Backend([wrap_model(model, text, tokenizer, source)]), state)
     named = model is not None
     require(model != "", "a model without a name", "a name, a directory or a model", "Omit it to explore all models.")
-    found = [model] if isinstance(model, ModelEntry | LoadedModel) else list_models(model, runs=None)
+    found = [model] if isinstance(model, ModelEntry | LoadedModel) else list_models(model)
     card, expected = found[0].card, "none, since it is stored with the model"
     require(tokenizer is None, f"a tokenizer for {card.name}", expected, "Omit it, or pass the model itself.")
     names = ", ".join(entry.card.name for entry in found)

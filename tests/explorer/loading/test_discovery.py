@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glassformer.cli.commands.explore import backend_of
+from glassformer.cli.flags import ExploreFlags
 from glassformer.explorer import messages as m
-from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, list_models
 from glassformer.explorer.loading.loaded_model import LoadedHead
 from glassformer.handcraft.designs import design
@@ -22,6 +23,10 @@ from small_models import decoder, write_run
 def _train_run(directory: Path) -> Path:
     model = decoder(vocab_size=256, num_layers=1)
     return write_run(directory, model, model=asdict(model.config), data={"kind": "text", "path": "x.txt"})
+
+
+def _listed(run: str | None = None, *, runs: Path) -> list[str]:
+    return list(backend_of(ExploreFlags(run, runs=runs)).entries)
 
 
 def test_runs_are_found_under_names_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,22 +96,37 @@ def test_a_named_head_gets_the_task_beside_it(tmp_path: Path) -> None:
 
 def test_what_is_named_is_offered_first(tmp_path: Path) -> None:
     _train_run(tmp_path / "runs" / "one")
-    names = [entry.card.name for entry in list_models(None, tmp_path / "runs")]
+    names = _listed(runs=tmp_path / "runs")
     assert names[0] == "identity"
     assert names[-1] == "one"
-    assert list_models("sentiment", None)[0].card.name == "sentiment"
-    assert sorted(each.card.name for each in list_models("sentiment", None)) == sorted(names[:-1])
-    named = [entry.card.name for entry in list_models(tmp_path / "runs" / "one", tmp_path / "nowhere")]
+    assert list_models("sentiment")[0].card.name == "sentiment"
+    assert sorted(each.card.name for each in list_models("sentiment")) == sorted(names[:-1])
+    named = _listed(str(tmp_path / "runs" / "one"), runs=tmp_path / "nowhere")
     assert named[0] == "one"
     assert named[1:] == names[:-1]
-    everything = Backend(list_models(tmp_path / "runs", tmp_path / "runs"))
+    everything = backend_of(ExploreFlags(str(tmp_path / "runs"), runs=tmp_path / "runs"))
     assert [card.name for card in everything.catalogue().models] == ["one", *names[:-1]]  # once, though found twice
     run = everything.answer("run", m.Ask(model="one", text="ab"))
     assert run.tokens == ["a", "b"]
 
 
+def test_a_run_that_begins_later_is_listed_when_the_page_asks_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (_train_run(tmp_path / "bad") / "config.json").write_text("{\n")
+    _train_run(tmp_path / "later")
+    backend = backend_of(ExploreFlags(str(tmp_path / "later"), runs=tmp_path))
+    _train_run(tmp_path / "earlier")
+    for _ in range(2):
+        names = [card.name for card in backend.answer("models", m.Nothing()).models]
+        assert (names[0], names[-1]) == ("later", "earlier")
+        assert len(names) == len(list_models()) + 2
+    assert backend.answer("run", m.Ask(model="earlier", text="ab")).tokens == ["a", "b"]
+    assert len(capsys.readouterr().err.splitlines()) == 1  # what is broken, once
+
+
 def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path) -> None:
-    names = [entry.card.name for entry in list_models(_train_run(tmp_path / "sentiment"), tmp_path)]
+    names = _listed(str(_train_run(tmp_path / "sentiment")), runs=tmp_path)
     assert names[0] == "sentiment-2"
     assert "sentiment" in names
     assert len(set(names)) == len(names)

@@ -3,6 +3,8 @@
 import gc
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from urllib.parse import urlencode
 
 from glassformer.cli.flags import ExploreFlags
@@ -12,7 +14,7 @@ from glassformer.explorer import import_extra
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.codecs import halves
-from glassformer.explorer.loading.discovery import list_models
+from glassformer.explorer.loading.discovery import find_models, list_models
 from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import from_words
 from glassformer.files import require_absent
@@ -32,7 +34,7 @@ def main(flags: ExploreFlags) -> int:
         require_absent(flags.save, flags.overwrite)
     else:
         server = import_extra("server")
-    backend = Backend(list_models(flags.run, flags.runs))
+    backend = backend_of(flags)
     words = _words(flags, backend)
     if flags.save is not None:
         say(f"page: {shown(save(backend, from_words(words), flags.save))}")
@@ -48,12 +50,20 @@ def main(flags: ExploreFlags) -> int:
     return 0
 
 
+def backend_of(flags: ExploreFlags) -> Backend:
+    """Of the named model, those that come along, and the runs there are whenever the page asks for the models."""
+    first = list_models(flags.run)
+    named = None if flags.run is None else Path(flags.run)
+    runs = partial(find_models, flags.runs, {entry.card.name for entry in first}, named)
+    return Backend([*first, *runs()], runs)
+
+
 def _save_all(flags: ExploreFlags) -> None:
     alone = flags.run is flags.text is flags.view is None and not flags.overwrite
     require(alone, "--all with a model, a text, a view or --overwrite", "--save DIR --all alone", "Leave them out.")
     if flags.save is None:
         raise InputError("--all without --save", "--save DIR --all", "Name the directory.")
-    for name in save_all(Backend(list_models(runs=None)), flags.save):
+    for name in save_all(Backend(list_models()), flags.save):
         say(f"page of {name} ...")
     say(f"pages: {shown(flags.save / 'index.html')}")
 

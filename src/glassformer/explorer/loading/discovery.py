@@ -1,5 +1,6 @@
 """Discovery of models on disk: training runs, checkpoints, and the weights of hand-designed heads."""
 
+import functools
 import os
 import re
 import sys
@@ -31,12 +32,11 @@ _GGUF = re.compile(r"(?i)\.gguf(\.part\d+)?$")
 _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:.+)?")
 
 
-def list_models(named: Path | str | None = None, runs: Path | str | None = "runs") -> list[ModelEntry]:
-    """The named model, the bundled models, language models from installed packages, and those in a directory of runs.
+def list_models(named: Path | str | None = None) -> list[ModelEntry]:
+    """The named model, the bundled models, and language models from installed packages.
 
     Args:
         named: The name of a bundled model, which is then listed first; or what :func:`entries_at` takes.
-        runs: The directory of runs, which need not exist. None: no directory.
     """
     listed = bundled()
     taken = {entry.card.name for entry in listed}
@@ -45,10 +45,7 @@ def list_models(named: Path | str | None = None, runs: Path | str | None = "runs
         named = None
     first = [] if named is None else entries_at(Path(named), taken)
     taken |= {entry.card.name for entry in first}
-    listed += [entry for entry in installed_models() if entry.card.name not in taken]
-    taken |= {entry.card.name for entry in listed}
-    found = [] if runs is None else find_models(Path(runs), taken, None if named is None else Path(named))
-    return [*first, *listed, *found]
+    return [*first, *listed, *(entry for entry in installed_models() if entry.card.name not in taken)]
 
 
 def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
@@ -128,6 +125,7 @@ def find_models(directory: Path, taken: Set[str] = frozenset(), apart: Path | No
     return found
 
 
+@functools.cache  # each time that models are listed, the same would be said
 def _warn(line: str) -> None:
     print(f"glassformer: warning: {line}", file=sys.stderr)
 
