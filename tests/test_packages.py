@@ -133,7 +133,7 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
     assert {name for name in lacking if ".cli." in name} <= {
         f"glassformer.cli.commands.{name}" for name in ("train", "explore")
     }
-    drives = ("loop", "stepper", "loaders", "in_context_lookup", "programs")
+    drives = ("loop", "stepper", "in_context_lookup", "programs")
     assert {name for name in lacking if ".training." in name} <= {f"glassformer.training.{name}" for name in drives}
 
 

@@ -14,7 +14,7 @@ from glassformer.errors import require
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.modes import seeded
 from glassformer.training import Batch, TargetTask, TrainingConfig, TrainingResult
-from glassformer.training.loaders import train_in
+from glassformer.training.loop import train_in
 
 LONGEST = 1024
 """Most facts of a context that is measured."""

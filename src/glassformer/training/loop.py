@@ -1,5 +1,6 @@
 """The training loop: one for every model, on one process or on many under ``accelerate launch``."""
 
+import json
 import math
 import os
 import time
@@ -126,6 +127,23 @@ def train(
         seconds=loop.state.seconds,
         directory=None if run is None else run.path,
     )
+
+
+def train_in(
+    directory: Path | None, model: nn.Module, task: Task, config: TrainingConfig, description: Description
+) -> TrainingResult:
+    """:func:`train` in a run directory, going on with what is there; None keeps nothing.
+
+    The model ends on the CPU, in evaluation mode, with the weights of the last step. ``description`` is compared with
+    that of a run that is continued. Ctrl-C saves what was done and goes on as a ``KeyboardInterrupt``.
+    """
+    begun = directory is not None and (directory / "config.json").exists()
+    description = json.loads(json.dumps(description))  # as a file gives it back: lists for tuples
+    result = train(model, task, config, directory, resume=begun, description=description, progress=False)
+    if result.ending == "interrupted":
+        raise KeyboardInterrupt
+    model.cpu().eval()
+    return result
 
 
 class _Loop:

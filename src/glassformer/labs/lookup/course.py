@@ -16,9 +16,9 @@ from glassformer.data.lookup import EOS, FACTS, PAD, SOS
 from glassformer.errors import require_positive
 from glassformer.figures.attention_maps import cross_attention
 from glassformer.generation import greedy_decode as decode
+from glassformer.labs.loaders import History, Loader, train_epochs
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
 from glassformer.training import Batch
-from glassformer.training.loaders import History, Loader, train_epochs
 from glassformer.training.sequence_tasks import all_right, target_loss
 
 D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF = 64, 4, 1, 128
@@ -80,7 +80,7 @@ def train_model(
 ) -> History:
     """Train with Adam, and end with the weights of the epoch with the lowest validation loss.
 
-    Arguments, result and errors as for :func:`~glassformer.training.loaders.train_epochs`; an example is right if all
+    Arguments, result and errors as for :func:`~glassformer.labs.loaders.train_epochs`; an example is right if all
     its tokens are.
     """
     return train_epochs(

@@ -15,10 +15,10 @@ from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer, req
 from glassformer.errors import InputError, require, require_heads, require_positive
 from glassformer.figures.attention_maps import attention_grid
 from glassformer.figures.coloured_words import shown
+from glassformer.labs.loaders import History, Loader, train_epochs
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.text import one_line
 from glassformer.training import Batch
-from glassformer.training.loaders import History, Loader, train_epochs
 
 
 class SimpleTokenizer:
@@ -95,7 +95,7 @@ def train_transformer(
     alone or first in a tuple. The loaders are those of a :class:`SentimentDataset`.
 
     Returns:
-        As :func:`~glassformer.training.loaders.train_epochs`, accuracies in percent.
+        As :func:`~glassformer.labs.loaders.train_epochs`, accuracies in percent.
     """
     history = train_epochs(
         model.encoder if isinstance(model, MiniTransformer) else model,  # without computing the attention weights

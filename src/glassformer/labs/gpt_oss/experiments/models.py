@@ -22,7 +22,7 @@ from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.modes import seeded
 from glassformer.training import Batch, EpochBatches, NextTokenTask, TrainingConfig, TrainingResult
-from glassformer.training.loaders import train_in
+from glassformer.training.loop import train_in
 
 COURSE_MODEL: dict[str, Any] = {
     "vocab_size": 7, "n_layers": 4, "hidden_dim": 64, "ff_dim": 128, "num_heads": 4, "head_dim": 16,

@@ -29,7 +29,7 @@ from glassformer.modes import seeded
 from glassformer.observe.capture import capture
 from glassformer.observe.scrambling import Scrambling, scrambling_test
 from glassformer.training import EpochBatches, TargetTask, TrainingConfig, TrainingResult, load_weights
-from glassformer.training.loaders import train_in
+from glassformer.training.loop import train_in
 
 if TYPE_CHECKING:
     from glassformer.labs.lookup.experiments import Results

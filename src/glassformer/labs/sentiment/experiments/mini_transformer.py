@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 from glassformer.data.examples import CLASSES, Example, split_by_text
 from glassformer.data.sentiment import reviews
 from glassformer.figures.attention_maps import attention_grid
+from glassformer.labs.loaders import History
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
 from glassformer.labs.wording import percent
 from glassformer.models.encoder import EncoderConfig
 from glassformer.modes import seeded
-from glassformer.training.loaders import History
 
 COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
 COURSE_LENGTH, COURSE_VOCABULARY = 32, 500

@@ -19,7 +19,7 @@ from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.modes import seeded
 from glassformer.training.classification import ClassificationTask
 from glassformer.training.config import TrainingConfig
-from glassformer.training.loaders import train_in
+from glassformer.training.loop import train_in
 
 _EVALUATIONS = 12
 """At most about as many in one training, however small the data set is."""

@@ -1,6 +1,5 @@
-"""Training as labs do it: in a run directory that is continued, and over DataLoaders as the courses have them."""
+"""Training over DataLoaders, as the courses have it."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.training import Batch, Task, TrainingConfig, TrainingResult, load_weights, train
+from glassformer.training import Batch, TrainingConfig, load_weights, train
 
 Loader: TypeAlias = DataLoader | Sequence[Any]
 """Batches, gone through once an epoch; it knows how many they are."""
@@ -21,23 +20,6 @@ History: TypeAlias = dict[str, list[float]]
 
 Measure: TypeAlias = Callable[[nn.Module, Batch], tuple[Float[Tensor, ""], Bool[Tensor, " example"]]]
 """The mean loss of a batch, and which of its examples are answered right."""
-
-
-def train_in(
-    directory: Path | None, model: nn.Module, task: Task, config: TrainingConfig, description: dict[str, Any]
-) -> TrainingResult:
-    """:func:`glassformer.training.train` in a run directory, going on with what is there; None keeps nothing.
-
-    The model ends on the CPU, in evaluation mode, with the weights of the last step. ``description`` is compared with
-    that of a run that is continued. Ctrl-C saves what was done and goes on as a ``KeyboardInterrupt``.
-    """
-    begun = directory is not None and (directory / "config.json").exists()
-    description = json.loads(json.dumps(description))  # as a file gives it back: lists for tuples
-    result = train(model, task, config, directory, resume=begun, description=description, progress=False)
-    if result.ending == "interrupted":
-        raise KeyboardInterrupt
-    model.cpu().eval()
-    return result
 
 
 def train_epochs(

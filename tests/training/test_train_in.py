@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from glassformer.training import EpochBatches, TargetTask, TrainingConfig
-from glassformer.training.loaders import train_in
+from glassformer.training.loop import train_in
 from refusals import refused
 
 BATCH = {"source": torch.tensor([[3, 4]]), "inputs": torch.tensor([[1]]), "targets": torch.tensor([[2]])}
