@@ -1,8 +1,11 @@
+import contextlib
 from contextlib import suppress
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from glassformer.modes import evaluating, keeping_modes
+from interrupts import interrupted
 
 
 def frozen_inside() -> nn.Module:
@@ -30,3 +33,15 @@ def test_modes_come_back_whatever_happens_in_between() -> None:
         model.train()
         raise KeyError
     assert modes(model) == before
+
+
+def test_modes_come_back_wherever_ctrl_c_comes() -> None:
+    model = frozen_inside()
+    before = modes(model)
+
+    def act() -> None:
+        with evaluating(model):
+            pass
+
+    for _ in interrupted(act, {contextlib.__file__, torch_module.__file__}):
+        assert modes(model) == before

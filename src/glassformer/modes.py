@@ -1,7 +1,9 @@
 """What ends with a block: training and evaluation mode of modules, and a seed of torch's generator."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import starmap
 
 import torch
 from torch import nn
@@ -14,12 +16,11 @@ def keeping_modes(model: nn.Module) -> Iterator[None]:
     A block that was in evaluation mode inside a model in training mode (a frozen block, for example) is in evaluation
     mode again.
     """
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(vars(module), {"training": module.training}) for module in model.modules()]
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        deque(starmap(dict.update, modes), maxlen=0)  # all of them, as no Ctrl-C comes between
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What belongs to a block of ``intervene`` or ``capture`` stays in it: copies, tasks, files, other threads."""
 
 import asyncio
+import contextlib
 import copy
 import io
 import threading
@@ -13,6 +14,7 @@ from glassformer.generation.decoding import Continuation, generate, stream
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, scale, zero
 from glassformer.observe.intervene import intervene
+from interrupts import interrupted
 from refusals import refused
 from small_models import decoder
 from transformers_models import FAMILIES, logits_of
@@ -136,3 +138,16 @@ def test_a_stream_goes_on_under_the_edits_that_it_began_with(speculate: int) -> 
     with intervene(model, *EDITS):
         begun = stream(model, [[3, 4, 5, 6]], 6, speculate=speculate)
         assert [[token for (token,) in begun]] == generate(model, [[3, 4, 5, 6]], 6)
+
+
+@torch.no_grad()
+def test_ctrl_c_while_a_block_begins_or_ends_leaves_no_edit() -> None:
+    model, tokens = decoder(num_layers=2).eval(), torch.tensor([[3, 1, 4]])
+    plain = model(tokens)
+
+    def act() -> None:
+        with intervene(model, *EDITS):
+            model(tokens)
+
+    for _ in interrupted(act, {contextlib.__file__}):
+        assert torch.equal(model(tokens), plain)

@@ -25,7 +25,7 @@ from glassformer.observe.hook_points import (
     place_of,
     whole_numbers,
 )
-from glassformer.observe.module_hooks import Change, insert, scope
+from glassformer.observe.module_hooks import Change, Scope, insert, scope
 from glassformer.observe.recorder import OF_CALLS, Frame, Recorder
 
 
@@ -132,11 +132,11 @@ def capture(
     seen = Captured([], model=weakref.ref(model))
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
     recorder.foreign = foreign
-    with ExitStack() as attached:
+    with ExitStack() as attached, attached, scope() as here:  # in this order as in intervene()
         attached.enter_context(uncompiled())
         if foreign:
             attached.enter_context(hugging_face.proving(points, asked))
-        _attach(attached, recorder, points)
+        _attach(attached, here, recorder, points)
         yield seen
     got, fix = f"queries = {queries!r}, which no call had", "Choose positions that the model computes."
     require(recorder.calls == 0 or recorder.made or not kinds, got, "positions of the text", fix)
@@ -155,9 +155,9 @@ def network_of(model: Any) -> nn.Module:
     return network
 
 
-def _attach(attached: ExitStack, recorder: Recorder, points: Sequence[HookPoint]) -> None:
+def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequence[HookPoint]) -> None:
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` is closed."""
-    frames, here = recorder.frames, attached.enter_context(scope())
+    frames = recorder.frames
 
     def listen(module: nn.Module, where: str, note: Change, order: int = 5) -> None:
         attached.callback(insert(module, where, note, order, here))

@@ -17,7 +17,7 @@ from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels, infinite
 from glassformer.observe.hook_points import HookPoint, choose_points, place_of, select, whole_numbers
-from glassformer.observe.module_hooks import Change, Given, insert, scope
+from glassformer.observe.module_hooks import Change, Given, Scope, insert, scope
 from glassformer.observe.positions import cache_of, is_cross, kept_logits, key_order, rows_of, start_of
 
 
@@ -69,16 +69,17 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
     plans = [_Plan(edit, _points_of(edit, points), copies=_copies.get()) for edit in edits]
-    with ExitStack() as attached:
+    # The scope ends first, and what a Ctrl-C leaves in the stack, which is closed twice, its other end undoes.
+    with ExitStack() as attached, attached, scope() as here:
         if plans:
             attached.enter_context(uncompiled())
             if foreign:
                 attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
-            attachment = _Attachment(attached, points, foreign, plans)
+            _Attachment(attached, here, points, foreign, plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
     got, fix = f"edits that no call reached: {missed}", "Check queries, keys."
-    if missed and attachment.scope.elsewhere:
+    if missed and here.elsewhere:
         got, fix = f"{got}, while another thread ran the model", "Open the block in the thread that runs the model."
     require(not missed, got, "positions that the model computes", fix)
 
@@ -195,9 +196,11 @@ def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple
 class _Attachment:
     """The hooks of one intervention, and the state of the forward pass that is running."""
 
-    def __init__(self, attached: ExitStack, points: Sequence[HookPoint], foreign: bool, plans: Sequence[_Plan]) -> None:
+    def __init__(
+        self, attached: ExitStack, here: Scope, points: Sequence[HookPoint], foreign: bool, plans: Sequence[_Plan]
+    ) -> None:
         self._attached, self._points = attached, points
-        self.scope = attached.enter_context(scope())
+        self.scope = here
         self._start = 0
         """The position of the first query of this call."""
         self._shape = torch.Size()
