@@ -494,3 +494,16 @@ def test_a_cross_attention_by_position() -> None:
     assert not weights[:, :, 2, 6].any()
     assert weights[:, :, 2, :6].all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 5).double())
+
+
+def test_a_factor_is_broadcast_or_refused() -> None:
+    model, tokens = decoder(num_layers=1).eval(), texts()
+    with capture(model, what="ffn") as seen:
+        model(tokens)
+    factor = torch.randn(8)
+    with intervene(model, scale("ffn", factor, layers=0)), capture(model, what="ffn") as scaled:
+        model(tokens)
+    torch.testing.assert_close(scaled[0, "ffn"], seen[0, "ffn"] * factor)
+    for wrong in (torch.ones(3), torch.ones(1, 1, 1, 8), torch.ones(8) + 1j):
+        with refused("a factor of .* for ffn at", expected="broadcast"), intervene(model, scale("ffn", wrong)):
+            model(tokens)

@@ -288,6 +288,24 @@ def test_the_callers_model_and_random_numbers_are_left_as_they_were() -> None:
     assert "forward" not in vars(model), "a decorated one would be left without its decorators"
 
 
+def test_gradients_that_were_there_before_do_not_count() -> None:
+    model, clean, task = ToyModel(), ToyModel(), ToyTask()
+    (100 * task.loss(model, task.batch(0, 8))).backward()
+    for each in (model, clean):
+        train(each, task, CONFIG, progress=False)
+    assert same_weights(model, clean)
+
+
+@pytest.mark.parametrize("switched_off", [torch.no_grad, torch.inference_mode])
+def test_training_without_gradients_is_refused(switched_off: type) -> None:
+    with switched_off(), refused("no_grad"):
+        train(ToyModel(), ToyTask(), CONFIG, progress=False)
+    with torch.inference_mode():
+        model = ToyModel()
+    with refused("weights that were made"):
+        train(model, ToyTask(), CONFIG, progress=False)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_each_block_keeps_its_mode(compiled: bool) -> None:
     model = ToyModel()

@@ -85,10 +85,14 @@ def zero(site: str, **where: Any) -> Edit:
     return _edit(site, lambda values, point, labels: torch.zeros_like(values), where)
 
 
-def scale(site: str, factor: float | int, **where: Any) -> Edit:
-    """Multiply by ``factor``."""
+def scale(site: str, factor: Float[Tensor, "..."] | float, **where: Any) -> Edit:
+    """Multiply by a number, or by anything that can be broadcast."""
     _require_numbers(f"a factor for {site}", factor)
-    return _edit(site, lambda values, point, labels: values * factor, where)
+
+    def scaled(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+        return values * _broadcast("a factor", factor, values, f"{site} at {point.name}")
+
+    return _edit(site, scaled, where)
 
 
 def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
@@ -96,16 +100,21 @@ def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
     _require_numbers(f"a vector for {site}", vector)
 
     def added(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
-        if not isinstance(vector, Tensor):
-            return values + vector
-        ends = zip(reversed(vector.shape), reversed(values.shape), strict=False)
-        fits = vector.dim() <= values.dim() and all(size in (1, whole) for size, whole in ends)
-        got = f"a vector of {vector.dtype} and shape {list(vector.shape)} for {site} at {point.name}"
-        fix = "Pass a real vector of the site's width."
-        require(fits and not vector.is_complex(), got, f"what can be broadcast to {list(values.shape)}", fix)
-        return values + vector.to(values)
+        return values + _broadcast("a vector", vector, values, f"{site} at {point.name}")
 
     return _edit(site, added, where)
+
+
+def _broadcast(name: str, value: Tensor | float, values: Tensor, where: str) -> Tensor | float:
+    """``value`` in the type of ``values``, to which it can be broadcast."""
+    if not isinstance(value, Tensor):
+        return value
+    ends = zip(reversed(value.shape), reversed(values.shape), strict=False)
+    fits = value.dim() <= values.dim() and all(size in (1, whole) for size, whole in ends)
+    got = f"{name} of {value.dtype} and shape {list(value.shape)} for {where}"
+    fix = "Pass a real tensor of the site's width."
+    require(fits and not value.is_complex(), got, f"what can be broadcast to {list(values.shape)}", fix)
+    return value.to(values)
 
 
 def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:

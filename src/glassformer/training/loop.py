@@ -70,7 +70,7 @@ def train(
     With a ``directory`` the run can be continued after Ctrl-C, a crash or a power cut, and gives the losses and weights
     that it would have given without: bit for bit on the same machine, to rounding on another number of processes.
     Random numbers of a step (dropout) are drawn from (``config.seed``, step, process); the caller's generators are left
-    alone.
+    alone. Gradients that the weights hold before are dropped.
 
     Args:
         model: The network, plain or compiled. It ends with the weights of the last step, on the device of training; the
@@ -83,7 +83,8 @@ def train(
 
     Raises:
         InputError: If the directory holds a run and ``resume`` is false, or holds none and it is true; if a checkpoint
-            is damaged or belongs to another configuration; if the device lacks ``config.precision``.
+            is damaged or belongs to another configuration; if the device lacks ``config.precision``; where gradients
+            are switched off.
         DivergedError: If loss or gradient become NaN or infinite. Checkpoints stay as they were.
 
     Example:

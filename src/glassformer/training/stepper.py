@@ -111,6 +111,7 @@ class Stepper:
     def __init__(self, accelerator: Accelerator, model: nn.Module, task: Task, config: TrainingConfig) -> None:
         self._accelerator, self._task, self._config = accelerator, task, config
         optimizers = build_optimizers(plain_model(model), config)
+        model.zero_grad()  # what the caller, or an update that was interrupted, has left there
         self.model, *self.optimizers = accelerator.prepare(model, *optimizers)
         self._weights = list(self.model.parameters())
 
