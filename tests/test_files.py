@@ -16,6 +16,7 @@ from glassformer.files import (
     standing,
     write_text,
 )
+from processes import printed
 from refusals import refused
 
 
@@ -210,3 +211,40 @@ def test_what_lies_inside(tmp_path: Path) -> None:
         (inside / name).symlink_to(target)
     names = ("own", "near", "blob", "1_Pooling/blob", "far")
     assert [name for name in names if lies_inside(inside / name)] == ["own", "near", "blob", "1_Pooling/blob"]
+
+
+WRITER = """
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from glassformer.files import new_directory, write_text
+
+def write(letter):
+    for _ in range(100):
+        write_text(Path("file"), letter * 100_000)
+        with new_directory(Path("directory"), replace=True) as draft:
+            for name in "xyz":
+                (draft / name).write_text(letter)
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(3) as pool:
+        done = [pool.submit(write, letter) for letter in "abc"]
+        while not all(each.done() for each in done):
+            text = Path("file").read_text() if Path("file").exists() else ""
+            assert len(set(text)) <= 1 and len(text) in (0, 100_000), len(text)
+        [each.result() for each in done]
+    assert len({each.read_text() for each in Path("directory").iterdir()}) == 1
+    print(sorted(each.name for each in Path().iterdir()))
+"""
+
+
+def test_processes_that_write_one_place_wait_for_their_turn(tmp_path: Path) -> None:
+    assert printed(WRITER, cwd=tmp_path).strip() == "['directory', 'file']"
+
+
+def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("mine")
+    (tmp_path / ".target.partial").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="partial"):
+        fill(tmp_path / "target", "new")
+    assert (tmp_path / "precious" / "file").read_text() == "mine"

@@ -2,18 +2,24 @@
 
 What is new is written beside its place under a hidden name, flushed to the disk, and then renamed: a rename is atomic,
 so a reader sees the old state or the new one. A directory that replaces another needs two renames: readers find it by
-:func:`standing`, and :func:`recover` finishes the pair if the process died between them.
+:func:`standing`, and :func:`recover` finishes the pair if the process died between them. Of several processes that
+write one place each waits for its turn.
 """
 
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from glassformer.errors import require
 from glassformer.text import shown
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
@@ -36,25 +42,42 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
         InputError: If ``path`` exists and ``replace`` is false, or it is a file or holds the working directory.
     """
     path, fix = path.resolve(), "Choose another path, or remove the old one."
-    free = not path.exists() or (replace and path.is_dir() and not Path.cwd().is_relative_to(path))
-    require(free, f"{path}, which exists already", "a directory that is not there yet", fix)
-    recover(path)
     draft = _beside(path, _PARTIAL)
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
-        yield draft
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    for entry in (*draft.rglob("*"), draft):
-        _share(entry, draft.stat().st_mode)
-        _flush(entry)
-    if path.exists():
-        os.replace(path, _beside(path, _REPLACED))
-    os.replace(draft, path)
-    _flush(path.parent)
-    shutil.rmtree(_beside(path, _REPLACED), ignore_errors=True)
+    with _turn(draft, directory=True):
+        try:
+            free = not path.exists() or (replace and path.is_dir() and not Path.cwd().is_relative_to(path))
+            require(free, f"{path}, which exists already", "a directory that is not there yet", fix)
+            recover(path)
+            for left in draft.iterdir():
+                _remove(left)
+            yield draft
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        for entry in (*draft.rglob("*"), draft):
+            _share(entry, draft.stat().st_mode)
+            _flush(entry)
+        if path.exists():
+            os.replace(path, _beside(path, _REPLACED))
+        os.replace(draft, path)
+        _flush(path.parent)
+        shutil.rmtree(_beside(path, _REPLACED), ignore_errors=True)
+
+
+def _turn(draft: Path, *, directory: bool) -> ExitStack:
+    """Make ``draft``, or take what a killed process left; until what is returned is closed, no other process does."""
+    while True:
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            draft.mkdir() if directory else draft.touch()
+        with suppress(FileNotFoundError), ExitStack() as opened:  # renamed meanwhile
+            handle = os.open(draft, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            opened.callback(os.close, handle)
+            if fcntl is not None:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.path.samestat(draft.stat(), os.fstat(handle)):
+                return opened.pop_all()
 
 
 def remove_directory(path: Path) -> None:
@@ -71,7 +94,7 @@ def recover(path: Path) -> None:
     replaced = _beside(path, _REPLACED)
     if replaced.exists():
         if path.exists():
-            shutil.rmtree(replaced)
+            shutil.rmtree(replaced, ignore_errors=True)  # which the process that replaced it may be doing too
         else:
             os.replace(replaced, path)
 
@@ -92,7 +115,12 @@ def standing(path: Path) -> Path:
 def remove_leftovers(parent: Path) -> None:
     """Remove the drafts that killed processes left in ``parent``. Call it only while no process writes there."""
     for draft in parent.glob(f".*{_PARTIAL}"):
-        shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
+        _remove(draft)
+
+
+def _remove(path: Path) -> None:
+    folder = path.is_dir() and not path.is_symlink()
+    shutil.rmtree(path, ignore_errors=True) if folder else path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -105,18 +133,17 @@ def new_file(path: Path) -> Iterator[Path]:
     Args:
         path: The file to make or to replace. Its parents are made where missing.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = _beside(path, _PARTIAL)
-    draft.touch()
-    mode = draft.stat().st_mode
-    try:
-        yield draft
-        _share(draft, mode)
-        _flush(draft)
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with _turn(draft, directory=False):
+        mode = draft.stat().st_mode
+        try:
+            yield draft
+            _share(draft, mode)
+            _flush(draft)
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
     _flush(path.parent)
 
 
