@@ -248,3 +248,18 @@ def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="partial"):
         fill(tmp_path / "target", "new")
     assert (tmp_path / "precious" / "file").read_text() == "mine"
+
+
+def test_where_files_cannot_be_locked_and_not_be_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+
+    def refuse(handle: int) -> None:
+        raise OSError(handle)
+
+    monkeypatch.setattr(module, "fcntl", None)
+    monkeypatch.setattr(module.os, "fsync", refuse)
+    for text in ("old", "new"):
+        write_text(tmp_path / "file", text)
+        fill(tmp_path / "directory", text, replace=True)
+        assert (tmp_path / "file").read_text() == content(tmp_path / "directory") == text
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["directory", "file"]

@@ -3,7 +3,7 @@
 What is new is written beside its place under a hidden name, flushed to the disk, and then renamed: a rename is atomic,
 so a reader sees the old state or the new one. A directory that replaces another needs two renames: readers find it by
 :func:`standing`, and :func:`recover` finishes the pair if the process died between them. Of several processes that
-write one place each waits for its turn.
+write one place each waits for its turn, but not on Windows.
 """
 
 import os
@@ -70,12 +70,13 @@ def _turn(draft: Path, *, directory: bool) -> ExitStack:
         draft.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             draft.mkdir() if directory else draft.touch()
+        if fcntl is None:
+            return ExitStack()
         with suppress(FileNotFoundError), ExitStack() as opened:  # renamed meanwhile
-            handle = os.open(draft, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
             opened.callback(os.close, handle)
-            if fcntl is not None:
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(handle, fcntl.LOCK_EX)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
             if os.path.samestat(draft.stat(), os.fstat(handle)):
                 return opened.pop_all()
 
@@ -166,6 +167,8 @@ def _beside(path: Path, suffix: str) -> Path:
 
 def _flush(path: Path) -> None:
     """Wait until the file or the directory listing ``path`` is on the disk, not only in the system's memory."""
+    if fcntl is None:  # Windows opens no directory, and flushes no file that is open for reading
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
