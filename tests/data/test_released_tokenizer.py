@@ -1,8 +1,10 @@
 """Tokens of released decoders: beside the engines themselves, and beside one another."""
 
+import copy
 import hashlib
 import json
 import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -307,3 +309,17 @@ def test_users_name_a_model_by_its_short_name_or_its_gguf_file(
         assert named_tokenizer(name, 256).encode("hé") == [*"hé".encode()]
     with refused("'smolm2', which is no tokenizer", expected="a short name", fix="'smollm2'"):
         named_tokenizer("smolm2", 256)
+
+
+@pytest.mark.parametrize("kind", ["tokenizer.json", "GGUF", "numbers"])
+def test_other_processes_get_one(kind: str, tokenizer: ReleasedTokenizer) -> None:
+    """Pickled, as for workers that read texts; what it was copied from is a copy of it again."""
+    given = tokenizer if kind == "tokenizer.json" else named_tokenizer("bytes" if kind == "GGUF" else "numbers", 300)
+    text = "1 2" if kind == "numbers" else "Grüße, 🦊 <|end|>\r\n \0"
+    for copied in (pickle.loads(pickle.dumps(given)), copy.deepcopy(pickle.loads(pickle.dumps(given)))):
+        assert copied.encode(text) == given.encode(text)
+        assert copied.encode_prompt(text) == given.encode_prompt(text)
+        assert [*map(copied.piece, range(given.vocab_size + 1))] == [*map(given.piece, range(given.vocab_size + 1))]
+        fields = ("source", "vocab_size", "specials", "begin", "ends")
+        assert all(getattr(copied, field) == getattr(given, field) for field in fields)
+    assert copy.deepcopy(replace(given, json=None)).encode(text) == given.encode(text)
