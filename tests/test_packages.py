@@ -149,6 +149,7 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
         ("datasets", "hub", "from glassformer.data import sentiment; sentiment.from_hub('stanfordnlp/sst2')"),
         ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
         ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
+        ("matplotlib", "labs", "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))"),
     ],
 )
 def test_a_missing_extra_is_named(package: str, extra: str, code: str) -> None:

@@ -39,15 +39,18 @@ class InputError(ValueError):
 
 
 @contextmanager
-def naming_extras() -> Iterator[None]:
-    """Raise :class:`InputError` for an import in the block that fails, naming the extra that brings the package."""
+def naming_extras(extra: str | None = None) -> Iterator[None]:
+    """Raise :class:`InputError` for an import in the block that fails, naming the extra that brings the package.
+
+    ``extra`` is one that brings all that the block needs.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
-        extra = _EXTRAS.get(package)
-        if extra is None:
+        if package not in _EXTRAS:
             raise
+        extra = extra or _EXTRAS[package]
         fix = f"Run: pip install 'glassformer[{extra}]'."
         raise InputError(f"no module {package}", f"the packages of the extra {extra}", fix) from error
 

@@ -96,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     # other programs interrupt one of them. In training, whose products are short, waking threads would cost more.
     if first not in ("train", "lab") and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    with naming_extras():
+    with naming_extras("labs" if first == "lab" else None):  # which needs several
         status: int = importlib.import_module(COMMANDS[first].module).main(flags)
     return status
 
