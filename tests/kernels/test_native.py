@@ -226,6 +226,18 @@ def test_compiling_says_so_in_one_line(quick: Path, capsys: pytest.CaptureFixtur
     assert len(list(quick.iterdir())) == 1
 
 
+def test_compiling_removes_what_former_versions_left(quick: Path) -> None:
+    quick.mkdir(mode=0o700)
+    (quick / "build-killed").mkdir()
+    for name in ("native-1-2.so", "native-1-3.so", "mine.so", "build-killed/library.so"):
+        (quick / name).write_bytes(b"")
+    for name in ("native-1-2.so", "mine.so", "build-killed"):
+        os.utime(quick / name, (0, 0))
+    assert works(native.library())
+    kept = {each.name for each in quick.iterdir()} - {native._cached(quick, native._stem()).name}
+    assert kept == {"native-1-3.so", "mine.so"}
+
+
 def cut_short(folder: Path, size: int) -> Path:
     """Leave ``size`` bytes of the library; where that is -1, change a byte of it."""
     native.library()

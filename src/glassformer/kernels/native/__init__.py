@@ -84,6 +84,7 @@ FUNCTIONS: dict[str, Function] = {}
 _DTYPES = {"f": torch.float32, "h": torch.bfloat16, "l": torch.int64, "i": torch.int32, "c": torch.int8}
 _DTYPES |= {"b": torch.uint8, "?": torch.bool}
 _OUT_OF_MEMORY = 1  # a result in native.h
+_KEPT = 90 * 86400  # seconds
 
 
 def declare(name: str, letters: str, sizes: Callable[..., Sequence[int | tuple[int, ...]]]) -> None:
@@ -273,6 +274,10 @@ def _cached(folder: Path, stem: str) -> Path | None:
 
 def _compile(folder: Path, stem: str) -> Path:
     """Compile in a folder of its own and rename, so that no process sees half a library; one line tells of it."""
+    for old in (*folder.glob("native-*.so"), *folder.glob("build-*")):  # of former versions, and of killed processes
+        with suppress(OSError):
+            if time.time() - old.lstat().st_mtime > _KEPT:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
     begun = time.monotonic()
     told = "glassformer: compiling its C++ library, once for this user; this takes up to a minute ..."
     print(told, end="", file=sys.stderr, flush=True)
