@@ -1,4 +1,6 @@
+import gc
 import hashlib
+import weakref
 from typing import Any
 
 import pytest
@@ -116,3 +118,12 @@ def test_widgets_do_not_share_their_state(small_backend: Backend) -> None:
     one.state = {"model": "identity"}
     assert other.state == {"model": "decoder"}
     assert one.model_id != other.model_id
+
+
+def test_a_widget_that_is_closed_leaves_nothing(small_backend: Backend) -> None:
+    widget = ExplorerWidget(small_backend, {})
+    left = weakref.ref(widget)
+    widget.close()
+    del widget
+    gc.collect()
+    assert left() is None

@@ -18,8 +18,8 @@ class ExplorerWidget(anywidget.AnyWidget):
     """A widget that shows the page. A notebook may show several, and one in several places."""
 
     # A notebook's file stores this for every widget; the page's long code comes in a message, once for all widgets.
-    _esm = PAGE / "widget.js"
-    _css = PAGE / "explorer.css"
+    _esm = (PAGE / "widget.js").read_text(encoding="utf-8")  # anywidget would hold a widget whose code is a Path
+    _css = (PAGE / "explorer.css").read_text(encoding="utf-8")
     state = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(sync=True)
     """What is shown, as the words of the page's address; synchronised with the page in both directions."""
     _page = traitlets.Unicode().tag(sync=True)
