@@ -16,6 +16,7 @@ from glassformer.cli.main import main
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.generation import SamplingRule, generate
 from glassformer.generation.language_model import FoundModel as Released
+from glassformer.kernels import native
 from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments.models import train_model
 from glassformer.labs.run import Run
@@ -54,6 +55,15 @@ def recurrence_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_text_goes_on_as_it_was_learned(text_run: Path, stream: str, output: Output) -> None:
     arguments = [str(text_run), "naïve", "--max-new-tokens", "20", "--temperature", "0", stream]
     assert output(["generate", *arguments]).out == "naïve café! naïve café\n"
+
+
+def test_what_is_said_of_compiling_does_not_cut_the_text(
+    text_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = native.library
+    monkeypatch.setattr(native, "library", lambda: print("compiling ...") or real())
+    assert main(["generate", str(text_run), "naïve", "--max-new-tokens", "1", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out.startswith("compiling ...\n")
 
 
 def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: Output) -> None:

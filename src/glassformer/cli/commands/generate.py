@@ -10,6 +10,7 @@ from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.errors import require
 from glassformer.generation import SamplingRule, stream
 from glassformer.generation.language_model import find_model, require_tokenizer
+from glassformer.kernels import native
 
 
 def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[str]:
@@ -21,8 +22,11 @@ def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[st
     require(len(prompt) > 0, "an empty prompt", "at least one character", "Begin the text.")
     stop = {*found.stop_tokens, *(_token(each, tokenizer, found.config.vocab_size) for each in flags.stop)}
     dense = "stored" if flags.compile and flags.dense is None else flags.dense  # compiled steps call no C++
+    decoder = found.load(flags.device, dense)
+    if decoder.device.type == "cpu" and not flags.compile:
+        native.library()  # what it says of compiling is printed before the prompt, not within
     steps = stream(
-        found.load(flags.device, dense),
+        decoder,
         [prompt],
         flags.max_new_tokens,
         rule=rule,
