@@ -151,7 +151,7 @@ def test_compiled_steps_take_weights_as_stored(
     compile: bool, dense: Any, expected: str | None, tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str | None] = []
-    monkeypatch.setattr(Released, "load", lambda _, device, dense: asked.append(dense))
+    monkeypatch.setattr(Released, "load", lambda _, device, dense: asked.append(dense) or decoder())
     monkeypatch.setattr(command, "stream", lambda *_, **options: iter([]))
     command.run(command.GenerateFlags(str(tiny_gpt_oss), "a", compile=compile, dense=dense))
     assert asked == [expected]
