@@ -25,7 +25,7 @@ from glassformer.observe.hook_points import (
     place_of,
     whole_numbers,
 )
-from glassformer.observe.module_hooks import Change, Scope, insert, scope
+from glassformer.observe.module_hooks import Change, Scope, scope
 from glassformer.observe.recorder import OF_CALLS, Frame, Recorder
 
 
@@ -160,7 +160,7 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
     frames = recorder.frames
 
     def listen(module: nn.Module, where: str, note: Change, order: int = 5) -> None:
-        attached.callback(insert(module, where, note, order, here))
+        here.insert(module, where, note, order)
 
     def enclose(module: nn.Module, layer: int, point: HookPoint | None) -> None:
         def enter(values: Tensor, given: tuple[Any, ...]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,7 +17,7 @@ from glassformer.observe.captured import Record
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.module_hooks import Enough, insert, scope
+from glassformer.observe.module_hooks import Enough, scope
 from glassformer.observe.partial_runs import require_every_layer, require_one_place
 from glassformer.observe.sweep import Metric, Runner
 
@@ -108,7 +108,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
         for name, mask in masks.items():
             counts[name] += int(mask.any(-1).sum())
         missing = set(points)
-        with evaluating(model), scope() as here, capture(model) as seen, ExitStack() as attached:
+        with evaluating(model), scope() as here, capture(model) as seen:
             for point in points:
 
                 def reduce(
@@ -125,7 +125,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
                     if not missing:  # what follows the last attention is not needed
                         raise Enough
 
-                attached.callback(insert(point.module, "output", reduce, 9, here))
+                here.insert(point.module, "output", reduce, 9)
             device = next(model.parameters(), tokens).device
             named = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()}
             with suppress(Enough):

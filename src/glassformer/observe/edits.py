@@ -85,7 +85,7 @@ def zero(site: str, **where: Any) -> Edit:
     return _edit(site, lambda values, point, labels: torch.zeros_like(values), where)
 
 
-def scale(site: str, factor: Float[Tensor, "..."] | float, **where: Any) -> Edit:
+def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
     """Multiply by a number, or by anything that can be broadcast."""
     _require_numbers(f"a factor for {site}", factor)
 
@@ -95,7 +95,7 @@ def scale(site: str, factor: Float[Tensor, "..."] | float, **where: Any) -> Edit
     return _edit(site, scaled, where)
 
 
-def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
+def add(site: str, vector: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
     """Add a vector, or anything that can be broadcast: steering."""
     _require_numbers(f"a vector for {site}", vector)
 
@@ -105,7 +105,7 @@ def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
     return _edit(site, added, where)
 
 
-def _broadcast(name: str, value: Tensor | float, values: Tensor, where: str) -> Tensor | float:
+def _broadcast(name: str, value: Tensor | float | int, values: Tensor, where: str) -> Tensor | float | int:
     """``value`` in the type of ``values``, to which it can be broadcast."""
     if not isinstance(value, Tensor):
         return value

@@ -4,7 +4,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
-from glassformer.observe.module_hooks import insert, scope, without_other_hooks
+from glassformer.observe.module_hooks import scope, without_other_hooks
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -227,9 +227,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
         if point.block is None:
             prove(module)
 
-    with ExitStack() as attached:
-        attached.enter_context(watching(note))
-        own = attached.enter_context(scope())
+    with watching(note), scope() as own:
 
         def listen(
             owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
@@ -239,7 +237,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
                     do(values)
 
             if module is not None:
-                attached.callback(insert(module, where, here, order, own))
+                own.insert(module, where, here, order)
 
         for block in (point for point in given if point.role == "block"):
             mine = [point for point in given if point.block is block.module]

@@ -17,7 +17,7 @@ from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels, infinite
 from glassformer.observe.hook_points import HookPoint, choose_points, place_of, select, whole_numbers
-from glassformer.observe.module_hooks import Change, Given, Scope, insert, scope
+from glassformer.observe.module_hooks import Change, Given, Scope, scope
 from glassformer.observe.positions import cache_of, is_cross, kept_logits, key_order, rows_of, start_of
 
 
@@ -69,7 +69,7 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
     plans = [_Plan(edit, _points_of(edit, points), copies=_copies.get()) for edit in edits]
-    # The scope ends first, and what a Ctrl-C leaves in the stack, which is closed twice, its other end undoes.
+    # The scope, which makes the changes, ends first. What a Ctrl-C leaves in the stack, its second end undoes.
     with ExitStack() as attached, attached, scope() as here:
         if plans:
             attached.enter_context(uncompiled())
@@ -239,7 +239,7 @@ class _Attachment:
             self._insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
 
     def _insert(self, module: nn.Module, where: str, change: Change, order: int = 3) -> None:
-        self._attached.callback(insert(module, where, change, order, self.scope))
+        self.scope.insert(module, where, change, order)
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
         self._attention = None  # one that has raised has not left

@@ -36,6 +36,7 @@ class Scope:
         self.open = True
         self.elsewhere = False
         """Whether a module was run in another thread meanwhile."""
+        self._places: list[tuple[int, str]] = []
 
     def here(self) -> bool:
         """Whether the code that runs now belongs to the block."""
@@ -43,6 +44,37 @@ class Scope:
             self.elsewhere = True
             return False
         return self.open and self in _scopes.get()
+
+    def insert(self, module: nn.Module, where: str, change: Change, order: int) -> None:
+        """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
+
+        One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
+        which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1
+        edits of experts, 2 captures of them, 3 other edits, 4 bookkeeping, 5 captures.
+        """
+        key = id(module), where
+        with _lock:
+            if key not in _inserted:
+                _leave_copy(module, where)
+                register = module.register_forward_pre_hook if "input" in where else module.register_forward_hook
+                _inserted[key] = register(_HOOKS[where], with_kwargs=True, prepend="first" in where), []
+            changes = _inserted[key][1]
+            self._places.append(key)
+            # Of a scope whose end was interrupted, changes are there still.
+            live = [each for each in changes if each[2].open]
+            changes[:] = sorted([*live, (order, change, self)], key=lambda each: each[0])
+
+    def end(self) -> None:
+        """Make no more changes, and take the hooks off that make no other's."""
+        self.open = False
+        _scopes.set(tuple(each for each in _scopes.get() if each is not self))
+        with _lock:
+            for key in {*self._places} & _inserted.keys():
+                handle, changes = _inserted[key]
+                changes[:] = [each for each in changes if each[2] is not self]
+                if not changes:
+                    del _inserted[key]
+                    handle.remove()
 
 
 @contextmanager
@@ -53,8 +85,7 @@ def scope() -> Iterator[Scope]:
     try:
         yield made
     finally:
-        made.open = False
-        _scopes.set(tuple(each for each in _scopes.get() if each is not made))
+        made.end()
 
 
 class Enough(Exception):
@@ -75,34 +106,6 @@ _lock = threading.Lock()
 _Entry = tuple[int, Change, Scope]
 """The order of a change, the change, and whose it is."""
 _inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
-
-
-def insert(module: nn.Module, where: str, change: Change, order: int, scope: Scope) -> Callable[[], None]:
-    """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
-
-    One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
-    which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1
-    edits of experts, 2 captures of them, 3 other edits, 4 bookkeeping, 5 captures.
-    """
-    key = id(module), where
-    entry = order, change, scope
-    with _lock:
-        if key not in _inserted:
-            _leave_copy(module, where)
-            register = module.register_forward_pre_hook if "input" in where else module.register_forward_hook
-            _inserted[key] = register(_HOOKS[where], with_kwargs=True, prepend="first" in where), []
-        changes = _inserted[key][1]
-        changes[:] = sorted([*changes, entry], key=lambda each: each[0])
-
-    def remove() -> None:
-        with _lock:
-            handle, changes = _inserted[key]
-            changes[:] = [each for each in changes if each is not entry]
-            if not changes:
-                handle.remove()
-                del _inserted[key]
-
-    return remove
 
 
 def is_changed(module: nn.Module | None, where: str) -> bool:

@@ -23,7 +23,7 @@ from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.module_hooks import Enough, insert, is_changed, other_hooks, scope, standing_in
+from glassformer.observe.module_hooks import Enough, is_changed, other_hooks, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -228,7 +228,7 @@ class Runner:
             if added is not None:
                 module, more = added
                 here = attached.enter_context(scope())
-                attached.callback(insert(module, "output", lambda values, _: (values + more).to(values.dtype), 1, here))
+                here.insert(module, "output", lambda values, _: (values + more).to(values.dtype), 1)
             if changes:
                 attached.enter_context(intervene(self.model, *changes))
             options: dict[str, Any] = {}
@@ -306,12 +306,10 @@ def logits_at(
         if ends:
             raise Enough
 
-    with ExitStack() as attached:
-        here = attached.enter_context(scope())
+    with scope() as here, suppress(Enough):
         if not whole:
-            attached.callback(insert(head, "input", shorten, 9, here))
-        attached.callback(insert(head, "output", note, 9, here))
-        attached.enter_context(suppress(Enough))
+            here.insert(head, "input", shorten, 9)
+        here.insert(head, "output", note, 9)
         output = run()
         found.append(output if isinstance(output, Tensor) else output.logits)  # with factors and caps
     return shorten(found[-1]) if whole else found[-1]

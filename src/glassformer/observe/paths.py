@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from glassformer.observe.capture import capture, network_of
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
-from glassformer.observe.module_hooks import insert, scope
+from glassformer.observe.module_hooks import scope
 from glassformer.observe.partial_runs import Metric, Runner
 from glassformer.observe.sweep import Sweep, prepared
 
@@ -225,8 +225,8 @@ class _Paths:
         def done(values: Tensor, _: Any) -> None:
             raise _Read
 
-        with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen, ExitStack() as own:
-            own.callback(insert(point.module, "output", done, 9, here))
+        with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
+            here.insert(point.module, "output", done, 9)
             options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
             runner.resumed(self._texts, layer, "residual_before", stream, **options)
         return seen.last(reads)[point.name][:, list(heads)]

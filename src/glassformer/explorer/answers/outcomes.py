@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from glassformer.observe.edits import Edit
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import Readout, readout_of
-from glassformer.observe.module_hooks import insert, scope
+from glassformer.observe.module_hooks import scope
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +110,10 @@ class Outcomes:
             if stream.requires_grad:
                 stream.register_hook(pause)
 
-        with ExitStack() as hooks, lock.at_leisure(), evaluating(self.model), scope() as here:
+        with lock.at_leisure(), evaluating(self.model), scope() as here:
             for point in self.points:
                 if point.role == "block":
-                    hooks.callback(insert(point.module, "output", after, 0, here))
+                    here.insert(point.module, "output", after, 0)
             pause()
             yield
 
