@@ -65,8 +65,7 @@ class Scope:
             changes[:] = sorted([*live, (order, change, self)], key=lambda each: each[0])
 
     def end(self) -> None:
-        """Make no more changes, and take the hooks off that make no other's."""
-        self.open = False
+        """Take the hooks off that make no other scope's changes."""
         _scopes.set(tuple(each for each in _scopes.get() if each is not self))
         with _lock:
             for key in {*self._places} & _inserted.keys():
@@ -85,6 +84,7 @@ def scope() -> Iterator[Scope]:
     try:
         yield made
     finally:
+        made.open = False  # here already, as a Ctrl-C may come before a call does anything
         made.end()
 
 
