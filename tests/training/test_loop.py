@@ -297,13 +297,16 @@ def test_gradients_that_were_there_before_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("switched_off", [torch.no_grad, torch.inference_mode])
-def test_training_without_gradients_is_refused(switched_off: type) -> None:
+def test_training_without_gradients_is_refused(switched_off: type, tmp_path: Path) -> None:
     with switched_off(), refused("no_grad"):
         train(ToyModel(), ToyTask(), CONFIG, progress=False)
     with torch.inference_mode():
         model = ToyModel()
     with refused("weights that were made"):
         train(model, ToyTask(), CONFIG, progress=False)
+    train(ToyModel(), ToyTask(), CONFIG, tmp_path, progress=False)
+    with switched_off():  # what is finished is read there
+        assert train(ToyModel(), ToyTask(), CONFIG, tmp_path, resume=True, progress=False).step == CONFIG.steps
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -184,6 +184,10 @@ class _Loop:
                 got = f"{run.metrics_file} without the evaluation after step {best.step}"
                 fix = "Restore the file from a copy. To go on without earlier records, remove it."
                 require(best.step in evaluated, got, "the records of the whole run", fix)
+        got = "training under torch.no_grad() or inference_mode(), or of weights that were made under the latter"
+        usable = torch.is_grad_enabled() and not any(weight.is_inference() for weight in model.parameters())
+        done = self.state.step == config.steps  # what is finished is only read
+        require(usable or done, got, "gradients", "Build the model and train it outside of such blocks.")
         if latest is not None:
             load_weights(model, latest)
         model.train()

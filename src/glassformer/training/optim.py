@@ -75,9 +75,6 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
     """
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     require(bool(trainable), "a model without trainable weights", "at least one", "Set requires_grad on its weights.")
-    got = "training under torch.no_grad() or inference_mode(), or of weights that were made under the latter"
-    usable = torch.is_grad_enabled() and not any(weight.is_inference() for weight in trainable.values())
-    require(usable, got, "gradients", "Build the model and train it outside of such blocks.")
     packed = sum(isinstance(each, BlockLinear | Int8Linear | LosslessLinear) for each in model.modules())
     if packed:
         fix = 'to train them, load the model with hold="dense" (a GGUF file), or without dense= (a directory)'

@@ -265,13 +265,12 @@ class FirstTokens:
     change: dict[str, float]  # largest change of a probability from one to three times, over all tokens
 
 
-@torch.no_grad()
 def measure_first_tokens(run: Run) -> FirstTokens:
     """Predictions of the optimum and of the models that the settings compare."""
     runs = torch.arange(DATA.vocab_size)[:, None].expand(-1, 3)
     found = {"optimal": optimal_predictions(runs, DATA)}
     for name in run.settings.compared:
-        found[name] = train_model(run, name)[0](runs).double().softmax(dim=-1)
+        found[name] = train_model(run, name)[0](runs).detach().double().softmax(dim=-1)
     changes = {name: (each[:, 2] - each[:, 0]).abs().amax(dim=-1) for name, each in found.items()}
     token = int(changes["optimal"].argmax())
     return FirstTokens(
