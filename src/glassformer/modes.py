@@ -20,7 +20,7 @@ def keeping_modes(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        deque(starmap(dict.update, modes), maxlen=0)  # all of them, as no Ctrl-C comes between
+        deque(starmap(dict.update, modes), maxlen=0)  # one call in C, which Ctrl-C cannot interrupt
 
 
 @contextmanager

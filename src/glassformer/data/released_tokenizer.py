@@ -84,14 +84,14 @@ class ReleasedTokenizer:
     json: Callable[[], str] | None = field(default=None, repr=False)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Its content, for other processes: what it calls has an engine and a lock, which stay in this one."""
+        """For other processes, which make a tokenizer from this one's content: its functions hold a lock."""
         if self.source == "numbers":
             return number_tokenizer, (self.vocab_size,)
         if self.json is None:
             return super().__reduce_ex__(protocol)
         pieces = [self.piece(token) for token in range(self.vocab_size)]
         content = self.json(), self.vocab_size, {**self.specials}, pieces, self.begin, self.ends
-        return _unpickled, (self.source, *content)
+        return _rebuilt, (self.source, *content)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of ``text``, without ``begin``. A special token's name in it is ordinary text.
@@ -356,7 +356,7 @@ def released(
     return ReleasedTokenizer(source, vocab_size, specials, encode, piece, begin, ends, engine.to_str)
 
 
-def _unpickled(source: str, text: str, size: int, specials: Mapping[str, int], pieces: list[Any], *more: Any) -> Any:
+def _rebuilt(source: str, text: str, size: int, specials: Mapping[str, int], pieces: list[Any], *more: Any) -> Any:
     def piece(token: int) -> bytes | None:
         return pieces[token] if token < len(pieces) else None
 

@@ -132,7 +132,7 @@ def capture(
     seen = Captured([], model=weakref.ref(model))
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
     recorder.foreign = foreign
-    with ExitStack() as attached, attached, scope() as here:  # in this order as in intervene()
+    with ExitStack() as attached, attached, scope() as here:  # twice, as in intervene()
         attached.enter_context(uncompiled())
         if foreign:
             attached.enter_context(hugging_face.proving(points, asked))
@@ -156,7 +156,7 @@ def network_of(model: Any) -> nn.Module:
 
 
 def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequence[HookPoint]) -> None:
-    """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` is closed."""
+    """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` and ``here`` end."""
     frames = recorder.frames
 
     def listen(module: nn.Module, where: str, note: Change, order: int = 5) -> None:

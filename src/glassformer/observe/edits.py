@@ -86,7 +86,7 @@ def zero(site: str, **where: Any) -> Edit:
 
 
 def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
-    """Multiply by a number, or by anything that can be broadcast."""
+    """Multiply by a number, or by a tensor that can be broadcast to the values."""
     _require_numbers(f"a factor for {site}", factor)
 
     def scaled(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:

@@ -69,7 +69,8 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
     plans = [_Plan(edit, _points_of(edit, points), copies=_copies.get()) for edit in edits]
-    # The scope, which makes the changes, ends first. What a Ctrl-C leaves in the stack, its second end undoes.
+    # The scope ends first, and with it all changes. The stack is entered twice: if Ctrl-C comes while it is closed, its
+    # second closing does the rest.
     with ExitStack() as attached, attached, scope() as here:
         if plans:
             attached.enter_context(uncompiled())

@@ -169,6 +169,7 @@ class _Loop:
             latest = next(reversed(run.checkpoints()), None)
         elif run is not None:
             run.require_new()
+        self._interrupted = False
         self.state = RunState(0) if latest is None else RunState.read(latest / "state.json")
         self.history: list[Record] = []
         if run is not None and resume:
@@ -186,7 +187,7 @@ class _Loop:
                 require(best.step in evaluated, got, "the records of the whole run", fix)
         got = "training under torch.no_grad() or inference_mode(), or of weights that were made under the latter"
         usable = torch.is_grad_enabled() and not any(weight.is_inference() for weight in model.parameters())
-        done = self.state.step == config.steps  # what is finished is only read
+        done = self._ending() is not None  # a run that has ended is only read
         require(usable or done, got, "gradients", "Build the model and train it outside of such blocks.")
         if latest is not None:
             load_weights(model, latest)
@@ -200,7 +201,6 @@ class _Loop:
         # The best model may be of a step after the checkpoint: it is evaluated again there, however often others are.
         found = [] if run is None or not resume else [*run.best.glob("state.json")]
         self._evaluated = {config.steps, *(RunState.read(path).step for path in found)}
-        self._interrupted = False
         self._count_since_log, self._seconds_since_log = 0, 0.0
         # Every process must have read the directory before one writes there.
         accelerator.wait_for_everyone()

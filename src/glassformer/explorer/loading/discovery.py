@@ -125,7 +125,7 @@ def find_models(directory: Path, taken: Set[str] = frozenset(), apart: Path | No
     return found
 
 
-@functools.cache  # each time that models are listed, the same would be said
+@functools.cache  # once for each line, however often models are listed
 def _warn(line: str) -> None:
     print(f"glassformer: warning: {line}", file=sys.stderr)
 

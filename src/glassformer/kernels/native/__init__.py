@@ -84,7 +84,7 @@ FUNCTIONS: dict[str, Function] = {}
 _DTYPES = {"f": torch.float32, "h": torch.bfloat16, "l": torch.int64, "i": torch.int32, "c": torch.int8}
 _DTYPES |= {"b": torch.uint8, "?": torch.bool}
 _OUT_OF_MEMORY = 1  # a result in native.h
-_KEPT = 90 * 86400  # seconds
+_KEPT = 90 * 86400  # seconds for which libraries of former versions stay
 
 
 def declare(name: str, letters: str, sizes: Callable[..., Sequence[int | tuple[int, ...]]]) -> None:
