@@ -1,6 +1,7 @@
 """Fixtures for every test."""
 
 import functools
+import gc
 import os
 import random
 import re
@@ -160,6 +161,12 @@ def output(capsys: pytest.CaptureFixture[str]) -> Callable[..., object]:
 
 # Tests compare all instruction sets of this processor.
 native.COMPILED = tuple(range(native.best_level() + 1))
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay, out of every collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -169,7 +169,7 @@ def test_a_name_in_a_message_is_read_as_if_it_were_none(kind: str, strip: dict[s
     template = ChatTemplate("{% for m in messages %}<s>\n{{ m.content }} </s>{% endfor %}")
     for content in ("ab<x> ab", "<x>ab", "a b <x>", "a<x<x><x", "a<x>b", "bbb bb"):
         messages = [{"role": "user", "content": content}, {"role": "user", "content": "ab"}]
-        expected = other.encode(template.render(messages), add_special_tokens=False).ids
+        expected = other.encode(f"<s>\n{content} </s><s>\nab </s>", add_special_tokens=False).ids
         assert template.tokens(messages, tokenizer) == expected
 
 
