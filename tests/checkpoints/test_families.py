@@ -308,16 +308,34 @@ def test_tied_weights_that_differ_are_refused(tmp_path: Path) -> None:
         load_decoder(tmp_path)
 
 
-def test_masks_and_short_names_of_old_files(tmp_path: Path) -> None:
-    stored_model("gpt2", 0, tmp_path)
+def test_the_second_name_of_a_window_counts_for_nothing_as_in_transformers(tmp_path: Path) -> None:
+    """The released Gemma 2 of 9 billion weights has both."""
+    model, file, tokens = stored_model("gemma2", 3, tmp_path), tmp_path / "config.json", some_tokens()
+    content = json.loads(file.read_text()) | {"sliding_window": 5, "sliding_window_size": 9}
+    file.write_text(json.dumps(content))
+    theirs = type(model).from_pretrained(tmp_path, attn_implementation="eager")
+    with torch.no_grad():
+        assert largest(load_decoder(tmp_path).eval()(tokens) - theirs(tokens).logits) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "base"), [("gpt2", "transformer."), ("gpt_neox", "gpt_neox."), ("qwen3", "model."), ("mixtral", "model.")]
+)
+def test_masks_and_short_names(family: str, base: str, tmp_path: Path) -> None:
+    """Of old files, and of models that were saved without their output, such as Qwen3's embeddings."""
+    model, tokens = stored_model(family, 0, tmp_path), some_tokens()
     tensors = load_file(tmp_path / "model.safetensors")
     whole = load_decoder(tmp_path).state_dict()
-    short = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-    save_file(short | {"h.0.attn.bias": torch.ones(4, 4)}, tmp_path / "model.safetensors")
-    for name, tensor in load_decoder(tmp_path).state_dict().items():
+    short = {name.removeprefix(base): tensor for name, tensor in tensors.items()}
+    save_file(short | {"h.0.attn.bias": torch.ones(4, 4)}, tmp_path / "model.safetensors", {"format": "pt"})
+    decoder = load_decoder(tmp_path).eval()
+    for name, tensor in decoder.state_dict().items():
         assert torch.equal(tensor, whole[name])
-    save_file(short | {"transformer.wte.weight": short["wte.weight"].clone()}, tmp_path / "model.safetensors")
-    with refused("wte.weight twice", error=CheckpointError):
+    with torch.no_grad():
+        assert largest(decoder(tokens) - type(model).from_pretrained(tmp_path)(tokens).logits) < 1e-4
+    twice = next(name for name in tensors if name.startswith(base))
+    save_file(short | {twice: tensors[twice].clone()}, tmp_path / "model.safetensors")
+    with refused(f"{twice.removeprefix(base)} twice", error=CheckpointError):
         load_decoder(tmp_path)
 
 

@@ -56,6 +56,7 @@ GEMMA2 = Family(
     defaults={"num_key_value_heads": 4, "head_dim": 256, "rms_norm_eps": 1e-6, "max_position_embeddings": 8192},
     tied=True,
     fixed={"hidden_activation": "gelu_pytorch_tanh"},
+    ignored=("sliding_window_size",),  # of the released 9B, beside sliding_window
     parts=_PARTS,
     windows="types",
     window=4096,

@@ -97,6 +97,7 @@ GPT_NEOX = Family(
         **{"final_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
     },
     prefix="gpt_neox.layers.{}.",
+    base="gpt_neox.",
     forms={_PACKED: HEAD_BY_HEAD},
     gguf="gptneox",
 )

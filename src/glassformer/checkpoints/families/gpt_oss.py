@@ -234,6 +234,7 @@ OPENAI = replace(
     write_as=_to_openai,
     names=_OPENAIS,
     prefix="block.{}.",
+    base="",
     forms={"mlp.mlp1_weight": IN_TURNS, "mlp.mlp1_bias": IN_TURNS},
     gguf=None,
 )

@@ -119,8 +119,8 @@ class Family:
     """Our modules and theirs; see :mod:`~glassformer.checkpoints.families.tensor_names`."""
     prefix: str = "model.layers.{}."
     """Of their names in a layer."""
-    base: str = ""
-    """Prefix of all names but the output's, which some files leave out."""
+    base: str = "model."
+    """Prefix of all names but the output's, which files of a model without an output leave out."""
     forms: Mapping[str, Form] = field(default_factory=dict)
     """What is not stored as we hold it, by our name or, for a packed tensor as a whole, theirs."""
     gguf: str | None = None
