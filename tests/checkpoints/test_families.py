@@ -319,7 +319,7 @@ def test_the_second_name_of_a_window_counts_for_nothing_as_in_transformers(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("family", "base"), [("gpt2", "transformer."), ("gpt_neox", "gpt_neox."), ("qwen3", "model."), ("mixtral", "model.")]
+    ("family", "base"), [("gpt2", "transformer."), ("gpt_neox", "gpt_neox."), ("qwen3", "model."), ("gemma2", "model.")]
 )
 def test_masks_and_short_names(family: str, base: str, tmp_path: Path) -> None:
     """Of old files, and of models that were saved without their output, such as Qwen3's embeddings."""

@@ -83,6 +83,16 @@ def test_reasoning_has_the_names_that_templates_read(name: str) -> None:
     assert ChatTemplate(text).render(messages, False) == by_transformers(text, messages, False)
 
 
+def test_a_key_that_holds_none_is_absent_as_in_transformers() -> None:
+    """An answer of other programs that calls a tool has ``"content": None``."""
+    transformers = pytest.importorskip("transformers")
+    text = "{% for m in messages %}{{ m.role }}:{{ m.content }}{% if m.name is defined %}{{ m.name }}{% endif %}{% endfor %}"
+    messages = [USER, {"role": "assistant", "content": None, "name": None, "reasoning": None}]
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+    theirs = tokenizer.apply_chat_template(messages, chat_template=text, tokenize=False)
+    assert ChatTemplate(text).render(messages, False) == theirs == f"user:{USER['content']}assistant:"
+
+
 def test_the_process_gives_what_it_renders() -> None:
     template = ChatTemplate(TEMPLATES["generation"], "<s>", "</s>")
     for messages in CONVERSATIONS:
@@ -228,6 +238,7 @@ def test_templates_of_gguf_metadata() -> None:
         (None, "in file", ("in file", None)),
         ({"chat_template": [{"name": name, "template": name[0]} for name in ("rag", "default")]}, None, ("d", None)),
         ({"chat_template": [{"name": "rag", "template": "r"}]}, None, None),
+        ({"chat_template": {"rag": "r", "default": "d"}}, None, ("d", None)),
     ],
 )
 def test_templates_of_directories(

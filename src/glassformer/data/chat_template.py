@@ -58,13 +58,13 @@ class ChatTemplate:
         """The text of a conversation.
 
         Args:
-            messages: Each with ``"role"`` and usually ``"content"``.
+            messages: Each with ``"role"`` and usually ``"content"``; a key that holds None is left out.
             add_generation_prompt: Whether the beginning of the assistant's next message follows.
             variables: Others that the template reads, such as ``tools`` or ``enable_thinking``.
         """
         named = {"bos_token": self.bos, "eos_token": self.eos}
         given = {name: value for name, value in named.items() if value is not None} | {
-            "messages": list(map(_with_reasoning, messages)),
+            "messages": list(map(_as_read, messages)),
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -152,6 +152,8 @@ def template_from_directory(directory: Path) -> ChatTemplate | None:
         if isinstance(text, list):
             named = (each for each in text if isinstance(each, dict) and each.get("name") == "default")
             text = next(named, {}).get("template")
+        elif isinstance(text, dict):
+            text = text.get("default")
         if file.is_file():
             text = read_bytes(file, LARGEST_TEMPLATE, inside=True).decode("utf-8", errors="replace")
         if text is not None:
@@ -167,11 +169,14 @@ def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatT
     return ChatTemplate(text, bos, eos, f"the chat template of {source}")
 
 
-def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message with its reasoning under the names that templates read, as in transformers."""
-    names = _REASONING if isinstance(message, Mapping) else ()
-    said = next((message[name] for name in names if message.get(name) is not None), None)
-    return message if said is None else {"thinking": said, **message, "reasoning_content": said}
+def _as_read(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message without keys that hold None, and its reasoning under the names that templates read, as in
+    transformers."""
+    if not isinstance(message, Mapping):
+        return message
+    given = {name: value for name, value in message.items() if value is not None}
+    said = next((given[name] for name in _REASONING if name in given), None)
+    return given if said is None else {"thinking": said, **given, "reasoning_content": said}
 
 
 def _marked(value: Any, pattern: str, mark: str) -> Any:
