@@ -86,11 +86,11 @@ def test_reasoning_has_the_names_that_templates_read(name: str) -> None:
 def test_a_key_that_holds_none_is_absent_as_in_transformers() -> None:
     """An answer of other programs that calls a tool has ``"content": None``."""
     transformers = pytest.importorskip("transformers")
-    text = "{% for m in messages %}{{ m.role }}:{{ m.content }}{% if m.name is defined %}{{ m.name }}{% endif %}{% endfor %}"
+    text = "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.name is defined }}{% endfor %}"
     messages = [USER, {"role": "assistant", "content": None, "name": None, "reasoning": None}]
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     theirs = tokenizer.apply_chat_template(messages, chat_template=text, tokenize=False)
-    assert ChatTemplate(text).render(messages, False) == theirs == f"user:{USER['content']}assistant:"
+    assert ChatTemplate(text).render(messages, False) == theirs == f"user:{USER['content']}Falseassistant:False"
 
 
 def test_the_process_gives_what_it_renders() -> None:
