@@ -24,6 +24,7 @@ MAX_NUMBERS = 1 << 20
 MAX_BYTES = 1 << 25
 """Largest file that is read: it holds 2^20 numbers of 26 characters."""
 _LONGEST_GOT = 300
+_POINTER = b"version https://git-lfs."
 
 
 @contextmanager
@@ -46,8 +47,8 @@ def read_bytes(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) ->
         inside: Whether it belongs to the directory that it is in, which a link must then not leave.
 
     Raises:
-        InputError: No such file, a directory, a pipe or a device, no permission, an empty or a larger file; with
-            ``inside``, a link to elsewhere.
+        InputError: No such file, a directory, a pipe or a device, no permission, an empty or a larger file, a pointer
+            that Git LFS left in its place; with ``inside``, a link to elsewhere.
     """
     status = require_regular(path, inside=inside)
     size = status.st_size
@@ -73,6 +74,10 @@ def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
         "files in the directory itself",
         "Copy the file into it.",
     )
+    if 0 < status.st_size < 1024:
+        with in_file(path), path.open("rb") as file:
+            got, fix = f"{shown(path)}, a pointer of Git LFS to the file", "Run 'git lfs pull' there, or download it."
+            require(not file.read(30).startswith(_POINTER), got, "the file itself", fix)
     return status
 
 

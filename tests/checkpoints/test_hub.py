@@ -74,8 +74,9 @@ def on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "here").mkdir()
 
     def give(name: str, allow_patterns: list[str]) -> str:
-        assert (name, allow_patterns) == ("someone/tiny", ["config.json", "model.safetensors.index.json"])
-        for file in allow_patterns:
+        files = ["config.json", "model.safetensors.index.json"]
+        assert (name, allow_patterns) == ("someone/tiny", [*files, "adapter_config.json"])
+        for file in files:
             shutil.copy(tmp_path / "there" / file, tmp_path / "here")
         return str(tmp_path / "here")
 

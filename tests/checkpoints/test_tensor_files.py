@@ -1,5 +1,6 @@
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 from torch import Tensor
 
+from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.description import describe
+from glassformer.checkpoints.gguf_file import read_gguf
 from glassformer.checkpoints.tensor_files import (
     DTYPES,
     FLOATS,
@@ -23,7 +27,10 @@ from glassformer.checkpoints.tensor_files import (
     read_tensors,
     stored_tensors,
 )
+from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.errors import CheckpointError, InputError
+from glassformer.explorer.loading.discovery import entries_at
+from glassformer.generation.language_model import find_model
 from refusals import refused
 
 TENSORS = {"a": torch.randn(2, 3), "b.weight": torch.randn(4), "c": torch.arange(5)}
@@ -283,6 +290,32 @@ def test_the_advice_for_a_broken_file_fits_ones_own_training_too(tmp_path: Path)
     (tmp_path / "config.json").write_text("{")
     with refused(fix="Put a whole copy in its place, or download or train it again"):
         read_json(tmp_path / "config.json")
+
+
+def test_a_pointer_of_git_lfs_is_told_as_such(tmp_path: Path) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 548105171\n"
+    for name, read in (
+        ("model.safetensors", lambda file: stored_tensors(file.parent)),
+        ("model.gguf", read_gguf),
+        ("tokenizer.json", read_tokenizer),
+    ):
+        (tmp_path / name).write_text(pointer)
+        with refused("a pointer of Git LFS to the file"):
+            read(tmp_path / name)
+
+
+def test_an_adapter_and_a_directory_of_gguf_files_are_told_as_such(tmp_path: Path) -> None:
+    for name in ("mmproj-n.gguf", "n.gguf"):
+        (tmp_path / name).touch()
+    with refused("no file .*config.json", fix=re.escape(f"a GGUF file itself: {tmp_path / 'n.gguf'}")):
+        find_model(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    for config in (None, tmp_path / "config.json"):
+        if config is not None:
+            config.write_text('{"model_type": "llama"}')
+        for read in (find_model, load_decoder, describe, entries_at):
+            with refused("adapter_config.json, an adapter to another model", fix="merge_and_unload"):
+                read(tmp_path)
 
 
 def test_a_link_that_leads_nowhere_is_no_missing_file(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from glassformer.checkpoints.tensor_files import FLOATS, StoredTensor, cut, read
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS, finite
 from glassformer.kernels.huge_pages import SharedPages
+from glassformer.untrusted import require_regular
 
 # By their number in a file: the kinds that are read, and names of others for messages.
 _KINDS = {0: "F32", 1: "F16", 30: "BF16", 28: "F64", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0"}
@@ -102,6 +103,7 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
         for piece in pieces:
             if not piece.is_file():
                 raise CheckpointError(f"no file {piece}", f"all parts of {first.name}", "Download it too.")
+            require_regular(piece)
         try:
             with _Pieces(pieces) as file:
                 found, own = _header(file, pieces[0])

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from glassformer.checkpoints.tensor_files import (
+    ADAPTER_FILE,
     CONFIG_FILE,
     INDEX_FILE,
     WEIGHTS_FILE,
@@ -33,7 +34,7 @@ def minilm() -> str:
 def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     """``source`` itself if it is a directory; otherwise a copy of that model of the hub, with its tokenizer's files.
 
-    Without ``weights``, only ``config.json`` and the index of the weights are downloaded.
+    Without ``weights``, only ``config.json``, that of an adapter, and the index of the weights are downloaded.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -44,7 +45,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     )
     from huggingface_hub import snapshot_download  # takes a third of a second to import, and is rarely needed
 
-    files = [CONFIG_FILE, INDEX_FILE]
+    files = [CONFIG_FILE, INDEX_FILE, ADAPTER_FILE]
     if weights:
         files += [WEIGHTS_FILE, "model-*.safetensors", "modules.json", "1_Pooling/config.json"]
         files += ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"]

@@ -44,7 +44,7 @@ _BITS |= {"U16": 16, "U32": 32, "U64": 64, "C64": 64, "F6_E2M3": 6, "F6_E3M2": 6
 _BITS |= dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), 8)
 _DAMAGED = "Put a whole copy in its place, or download or train it again."
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE, ADAPTER_FILE = "config.json", "model.safetensors", "adapter_config.json"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
 # Headers of the largest models' files have less than a tenth of this; parsing it takes a second and 200 MiB at most.
@@ -257,9 +257,18 @@ def read_tensors(
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in the file ``path``."""
+    """The JSON object in the file ``path``; that of a model's directory not beside an adapter."""
+    directory, fix = path.parent, "Pass the directory that holds it."
+    if path.name == CONFIG_FILE and (directory / ADAPTER_FILE).is_file():
+        merged = "Merge it with PEFT: merge_and_unload(), then save_pretrained()"
+        fix = f"{merged}. To read weights beside it alone, remove {ADAPTER_FILE}."
+        raise CheckpointError(f"{directory} with {ADAPTER_FILE}, an adapter to another model", "a whole model", fix)
     if not path.is_file():
-        raise CheckpointError(f"no file {path}", "a JSON object", "Pass the directory that holds it.")
+        if path.name == CONFIG_FILE:
+            files = sorted(each for each in directory.glob("*.gguf") if not each.name.startswith("mmproj"))
+            named = files[0] if files else "on the hub owner/name:file.gguf"
+            fix = f"Pass the directory that holds it, or a GGUF file itself: {named}."
+        raise CheckpointError(f"no file {path}", "a JSON object", fix)
     try:
         content = json_value(read_text(path, _LONGEST_JSON, inside=True))
     except InputError as error:

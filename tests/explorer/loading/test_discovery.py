@@ -138,6 +138,7 @@ def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path
         ("nothing", "it, which does not exist"),
         ("empty", "it, which holds no model"),
         ("broken", r"model\.safetensors"),
+        ("unknown", "model_type 'granite'"),
         ("text", r"\.json file or an \.npz file"),
     ],
 )
@@ -147,6 +148,9 @@ def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, messag
         path.mkdir()
     elif make == "broken":
         (_train_run(path) / "best" / "model.safetensors").unlink()
+    elif make == "unknown":
+        path.mkdir()
+        (path / "config.json").write_text('{"model_type": "granite"}')
     elif make == "text":
         path.write_text("hello")
     with refused(anywhere=message):

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
 
+from glassformer.checkpoints.decoders import require_kind
+from glassformer.checkpoints.tensor_files import ADAPTER_FILE, CONFIG_FILE, read_json
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
@@ -71,6 +73,10 @@ def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
     if entry is not None:
         return [entry]
     inside = find_models(path, taken)
+    if not inside and any((path / file).is_file() for file in (CONFIG_FILE, ADAPTER_FILE)):
+        config = read_json(path / CONFIG_FILE)
+        if "model_type" in config:
+            require_kind(config, path)
     require(
         len(inside) > 0,
         f"{shown(path)}, which holds no model",
