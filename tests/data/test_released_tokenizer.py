@@ -202,6 +202,13 @@ def test_a_config_with_other_tokens_is_refused(token: str, name: str, tmp_path: 
     config.write_text(json.dumps({"added_tokens_decoder": tokens | {token: {"content": name}}}))
     with refused(f"without the token '{name}' = '{token}' of tokenizer_config.json"):
         named_tokenizer(str(tmp_path), 410)
+    config.write_text("{}")
+    older = {described["content"]: int(index) for index, described in tokens.items()}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(older))
+    named_tokenizer(str(tmp_path), 410)
+    (tmp_path / "added_tokens.json").write_text(json.dumps(older | {name: token}))
+    with refused(f"without the token '{name}' = '{token}' of .* or added_tokens.json"):
+        named_tokenizer(str(tmp_path), 410)
 
 
 def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:

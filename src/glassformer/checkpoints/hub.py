@@ -49,7 +49,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     if weights:
         files += [WEIGHTS_FILE, "model-*.safetensors", "modules.json", "1_Pooling/config.json"]
         files += ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"]
-        files += ["chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
+        files += ["added_tokens.json", "chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError) as error:  # the hub's errors are subclasses of these

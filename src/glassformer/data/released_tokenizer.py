@@ -254,13 +254,18 @@ def tokenizer_places(directory: Path) -> list[Path]:
 
 
 def read_tokenizer_config(directory: Path) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` in a directory, with the ``special_tokens_map.json`` beside an older one."""
+    """The ``tokenizer_config.json`` in a directory, and beside an older one ``special_tokens_map.json`` and
+    ``added_tokens.json``."""
     found: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         path = directory / name
         if path.is_file() and "added_tokens_decoder" not in found:
             text = read_bytes(path, LARGEST_FILE, inside=True).decode("utf-8", errors="replace")
             found |= read_json(text, str(path))
+    path = directory / "added_tokens.json"
+    if path.is_file() and "added_tokens_decoder" not in found:
+        tokens = read_json(read_text(path, LARGEST_FILE, inside=True), str(path))
+        found["added_tokens_decoder"] = {str(token): name for name, token in tokens.items()}
     return found
 
 
@@ -275,12 +280,12 @@ def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> Rele
 
     Its ``add_bos_token`` counts for nothing beside a ``tokenizer.json``, as in transformers.
     """
-    declared = config.get("added_tokens_decoder")
+    declared, files = config.get("added_tokens_decoder"), "tokenizer_config.json or added_tokens.json"
     for token, described in declared.items() if isinstance(declared, dict) else ():
         name = named_token(described) or ""
         require(
             name == "" or list(map(str, tokenizer.prompt(name)[-1:])) == [token],
-            f"{tokenizer.source} without the token {short(name)} = {short(token)} of tokenizer_config.json",
+            f"{tokenizer.source} without the token {short(name)} = {short(token)} of {files}",
             "the same tokens in both",
             "Write both again with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR).",
         )

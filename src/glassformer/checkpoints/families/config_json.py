@@ -23,6 +23,8 @@ tokenizer_class top_k top_p torch_dtype transformers.js_config transformers_vers
 unsloth_version use_cache
 """
 """Fields that change no logits of a decoder in evaluation mode; those that begin with an underscore change none."""
+_PACKED = ("quantization_config", "quantization", "compression_config")
+"""Fields that say how weights are packed, such as GPTQ's."""
 _OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [], {})
 
 
@@ -110,15 +112,14 @@ class Fields:
         """Refuse a field that nothing asked for, unless it is switched off (null, false, 0, empty)."""
         for name, value in self.content.items():
             known = name in self._known or str(name).startswith("_") or value in _OFF
-            require(
-                known,
-                self._got(name, value),
-                "fields known to leave the computation as it is, or to change it as implemented",
-                "Remove the field if the model was trained without what it stands for.",
-            )
+            expected = "fields known to leave the computation as it is, or to change it as implemented"
+            fix = "Remove the field if the model was trained without what it stands for."
+            if name in _PACKED:
+                expected, fix = "weights as numbers", "Take the model that was packed, or a GGUF file of it."
+            require(known, self._got(name, value), expected, fix)
 
     def _got(self, name: str, value: Any) -> str:
-        return f"{self.place}{name} = {value!r}" if name in self.content else f"no {self.place}{name}"
+        return f"{self.place}{name} = {value!r:.300}" if name in self.content else f"no {self.place}{name}"
 
 
 def alike(fields: Mapping[str, Any], default: float | None = None) -> float:
