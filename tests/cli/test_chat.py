@@ -20,7 +20,7 @@ from glassformer.cli.main import main
 from glassformer.data.harmony import Message, Piece, ReplyReader, Setting, render
 from glassformer.data.released_tokenizer import from_json, read_tokenizer
 from glassformer.generation import SamplingRule, generate
-from glassformer.generation.language_model import find_model
+from glassformer.generation.language_model import find_model, named_tokenizer
 from glassformer.layers.blocks import Block
 from refusals import Output, Refuses, refused
 from scripted import Script
@@ -373,3 +373,5 @@ def test_only_gpt_osss_tokenizer_can_chat(tiny_gpt_oss: Path, bare_gpt_oss: Path
     with refused(rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
         require_chat(replace(found, declared_ends=(7, 8)))
     require_chat(replace(found, declared_ends=(7, end)))
+    with refused("which has no chat template", fix="glassformer generate"):
+        require_chat(replace(found, tokenizer=named_tokenizer("bytes", 256)))

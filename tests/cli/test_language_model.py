@@ -176,6 +176,13 @@ def test_for_the_released_vocabulary_the_way_to_its_tokenizer_is_told(directory:
         module.require_tokenizer(module.find_model(str(directory)))
 
 
+@pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", "tekken.json"])
+def test_another_form_of_a_tokenizer_is_named_and_how_it_becomes_one(name: str, directory: Path) -> None:
+    (directory / "tokenizer.json").rename(directory / name)
+    with refused(f"with {name} as its tokenizer", expected="tokenizer.json", fix="AutoTokenizer"):
+        module.require_tokenizer(module.find_model(str(directory)))
+
+
 def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
     with refused("without a tokenizer", fix=r"--tokenizer.*'numbers'"):
         module.require_tokenizer(module.find_model(str(bare_gpt_oss)))

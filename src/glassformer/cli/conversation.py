@@ -146,6 +146,8 @@ class _TextReader:
 def require_chat(released: FoundModel) -> ReleasedTokenizer:
     """The model's tokenizer, if it can chat in harmony's format."""
     tokenizer = require_tokenizer(released)
+    got, fix = f"{released.name}, which has no chat template", "'glassformer generate' continues a plain text."
+    require("<|channel|>" in tokenizer.specials, got, "a model that was trained to chat", fix)
     require_harmony(tokenizer)
     end, ends = tokenizer.special(RETURN), released.declared_ends
     theirs = ", ".join(map(str, ends))

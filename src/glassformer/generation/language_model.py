@@ -54,6 +54,8 @@ Messages = Sequence[Mapping[str, Any]]
 """A conversation: ``[{"role": "user", "content": "Hello"}]``."""
 # The tokens of a run, by its data.
 _TOKENS_OF = {"text": "bytes", "recurrence": "numbers"}
+# Other forms of a tokenizer, which are not read.
+_OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "tekken.json")
 # Of released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
 
@@ -439,6 +441,10 @@ def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
 def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
     """The model's tokenizer; an error that says how to get one if none was found."""
     if found.tokenizer is None:
+        others = [each for each in _OTHER_TOKENIZERS if found.path.is_dir() and (found.path / each).is_file()]
+        if others:
+            fix = "Write it with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)."
+            raise InputError(f"{found.path} with {' and '.join(others)} as its tokenizer", TOKENIZER_FILE, fix)
         its = "openai/gpt-oss-20b" if found.config.vocab_size == _HARMONY_VOCAB else "its file, its name on the hub"
         fix = f"Pass tokenizer=, or --tokenizer: {its}, or 'numbers' for token ids."
         raise InputError(f"{found.path} without a tokenizer", "one with the weights", fix)
