@@ -296,6 +296,16 @@ def test_faulty_configurations_name_the_field(family: str, change: dict[str, Any
         load_decoder(tmp_path)
 
 
+def test_fields_of_released_models_that_change_nothing(tmp_path: Path) -> None:
+    """GPT-2 medium has the first, and configurations written in full the others."""
+    model, tokens, file = stored_model("gpt2", 0, tmp_path), some_tokens(), tmp_path / "config.json"
+    inert = {"predict_special_tokens": True, "n_special": 0, "num_beam_groups": 1, "early_stopping": True}
+    file.write_text(json.dumps(json.loads(file.read_text()) | inert))
+    with torch.no_grad():
+        logits = type(model).from_pretrained(tmp_path)(tokens).logits
+        assert largest(load_decoder(tmp_path).eval()(tokens) - logits) < 1e-4
+
+
 def test_tied_weights_that_differ_are_refused(tmp_path: Path) -> None:
     seed = next(seed for seed in range(20) if random_model("llama", seed).config.tie_word_embeddings)
     stored_model("llama", seed, tmp_path)
