@@ -296,10 +296,27 @@ def test_faulty_configurations_name_the_field(family: str, change: dict[str, Any
         load_decoder(tmp_path)
 
 
+@pytest.mark.parametrize("given", [0.5, 0.25])
+def test_pythias_rotation_is_said_twice_as_transformers_4_wrote_it(given: float, tmp_path: Path) -> None:
+    seed = next(n for n in range(20) if random_model("gpt_neox", n).config.rope_parameters["rope_type"] == "default")
+    model, tokens, file = stored_model("gpt_neox", seed, tmp_path), some_tokens(), tmp_path / "config.json"
+    content = json.loads(file.read_text())
+    del content["rope_parameters"]
+    content |= {"rotary_pct": 0.5, "rotary_emb_base": 100, "rope_theta": 100.0, "rope_scaling": None}
+    file.write_text(json.dumps(content | {"partial_rotary_factor": given}))
+    if given != content["rotary_pct"]:
+        with refused("partial_rotary_factor = 0.25 and rotary_pct = 0.5", error=CheckpointError):
+            load_decoder(tmp_path)
+        return
+    with torch.no_grad():
+        logits = type(model).from_pretrained(tmp_path)(tokens).logits
+        assert largest(load_decoder(tmp_path).eval()(tokens) - logits) < 1e-4
+
+
 def test_fields_of_released_models_that_change_nothing(tmp_path: Path) -> None:
-    """GPT-2 medium has the first, and configurations written in full the others."""
+    """GPT-2 medium has the first, and configurations written in full or by hand the others."""
     model, tokens, file = stored_model("gpt2", 0, tmp_path), some_tokens(), tmp_path / "config.json"
-    inert = {"predict_special_tokens": True, "n_special": 0, "num_beam_groups": 1, "early_stopping": True}
+    inert = {"predict_special_tokens": True, "n_special": 0, "num_beam_groups": 1, "author": "A"}
     file.write_text(json.dumps(json.loads(file.read_text()) | inert))
     with torch.no_grad():
         logits = type(model).from_pretrained(tmp_path)(tokens).logits

@@ -12,15 +12,16 @@ from glassformer.errors import require
 _FIX = "Download the file again, or take a model whose configuration transformers reads in the same way."
 
 _INERT = """
-architectures attn_implementation auto_map bos_token_id cache_implementation classifier_dropout custom_pipelines
-decoder_start_token_id do_sample dtype early_stopping embd_pdrop embed_dropout eos_token_id finetuning_task
-gradient_checkpointing hidden_dropout id2label initializer_range is_decoder is_llama_config label2id language
-length_penalty max_length max_sequence_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams
-num_labels num_return_sequences output_attentions output_hidden_states output_past output_router_logits pad_token_id
-predict_special_tokens prefix pretraining_tp problem_type repetition_penalty resid_dropout resid_pdrop return_dict
-router_aux_loss_coef router_jitter_noise sep_token_id summary_activation summary_first_dropout summary_proj_to_labels
-summary_type summary_use_proj task_specific_params temperature tokenizer_class top_k top_p torch_dtype
-transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed unsloth_version use_cache
+architectures attn_implementation author auto_map bad_words_ids badwordsids bos_token_id cache_implementation
+classifier_dropout created_date custom_pipelines decoder_start_token_id do_sample dtype early_stopping embd_pdrop
+embed_dropout eos_token_id finetuning_task gradient_checkpointing hidden_dropout id2label initializer_range is_decoder
+is_llama_config label2id language length_penalty license max_length max_sequence_length min_length model_type n_ctx
+no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
+output_past output_router_logits pad_token_id predict_special_tokens prefix pretraining_tp problem_type
+repetition_penalty resid_dropout resid_pdrop return_dict router_aux_loss_coef router_jitter_noise sep_token_id
+summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params
+temperature tokenizer_class top_k top_p torch_dtype transformers.js_config transformers_version typical_p unk_token_id
+unsloth_fixed unsloth_version use_cache
 """
 """Fields that change no logits of a decoder in evaluation mode; those that begin with an underscore change none."""
 _PACKED = ("quantization_config", "quantization", "compression_config")

@@ -82,6 +82,7 @@ GPT_NEOX = Family(
     architecture="GPTNeoXForCausalLM",
     keys={k: v for k, v in KEYS.items() if k not in ("num_kv_heads", "head_dim")} | {"norm_eps": "layer_norm_eps"},
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 2048},
+    aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},  # of transformers 4.46 to 4.57
     fixed={"hidden_act": "gelu"},
     parts={"norm": "layer", "ff_bias": True, "activation": "gelu", "gated": False},
     rope=Rope(base_key="rotary_emb_base", fraction=0.25, fraction_key="rotary_pct"),
