@@ -76,8 +76,9 @@ def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
     )
     if 0 < status.st_size < 1024:
         with in_file(path), path.open("rb") as file:
-            got, fix = f"{shown(path)}, a pointer of Git LFS to the file", "Run 'git lfs pull' there, or download it."
-            require(not file.read(30).startswith(_POINTER), got, "the file itself", fix)
+            pointer = file.read(len(_POINTER)) == _POINTER
+        got, fix = f"{shown(path)}, a pointer of Git LFS to the file", "Run 'git lfs pull' there, or download it."
+        require(not pointer, got, "the file itself", fix)
     return status
 
 

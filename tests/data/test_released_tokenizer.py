@@ -170,6 +170,21 @@ def test_files_of_other_families_give_their_engines_tokens(engine: Tokenizer) ->
     assert tokenizer.encode_prompt(prompt) == engine.encode(prompt, add_special_tokens=False).ids
 
 
+def test_names_that_count_as_normalised_are_found_after_a_word_too(tmp_path: Path) -> None:
+    """Llama's older files mark them so. In transformers 5 it makes no difference."""
+    engine = fallback_engine()
+    engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    content = json.loads(engine.to_str())
+    for each in content["added_tokens"]:
+        each["normalized"] = each["special"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert module.read_tokenizer(tmp_path / "tokenizer.json").encode_prompt("<s>a</s>") == [1, 261, 2]
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs("a</s>").input_ids == [1, 261, 2]
+
+
 @pytest.mark.parametrize(
     ("config", "begin", "ends"),
     [
@@ -250,6 +265,8 @@ def test_other_kinds_of_tokens_are_refused() -> None:
     engine = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with refused("of the kind WordPiece", expected="byte-pair"):
         from_json(engine.to_str())
+    with refused("that merges characters and has no bytes", expected="byte-pair"):
+        from_json(Tokenizer(models.BPE({"a": 0}, [])).to_str())
 
 
 # Where they are found.

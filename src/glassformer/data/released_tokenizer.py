@@ -195,8 +195,9 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     try:
         # The names of marked tokens are ordinary text in a text. Some files do not mark all special tokens.
         marked = [each | {"special": each["special"] or is_special_name(each["content"])} for each in added]
-        if content.get("normalizer") is None:
-            marked = [each | {"normalized": False} for each in marked]
+        # Of Llama's older files names count as normalised: they would be found after a space only, not after a word.
+        bare = content.get("normalizer") is None
+        marked = [each | {"normalized": False} if bare or each["special"] else each for each in marked]
         engine = tokenizers.Tokenizer.from_str(
             text if marked == added else json.dumps(content | {"added_tokens": marked})
         )
@@ -206,8 +207,9 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
     if read is None:
+        kind = (content.get("model") or {}).get("type")
         raise InputError(
-            f"{source} of the kind {(content.get('model') or {}).get('type')}",
+            f"{source} that merges characters and has no bytes" if kind == "BPE" else f"{source} of the kind {kind}",
             "byte-pair encoding, of bytes or with byte fallback",
             "Pass the file of a decoder such as gpt-oss or Mixtral.",
         )
