@@ -170,6 +170,17 @@ def test_files_of_other_families_give_their_engines_tokens(engine: Tokenizer) ->
     assert tokenizer.encode_prompt(prompt) == engine.encode(prompt, add_special_tokens=False).ids
 
 
+def test_files_that_do_not_say_their_kind_are_read() -> None:
+    """GPT-2's is of 2020, when the library did not write it."""
+    content = json.loads(bytes_engine(None).to_str())
+    expected = from_json(json.dumps(content))
+    for name in ("type", "byte_fallback", "ignore_merges"):
+        del content["model"][name]
+    tokenizer = from_json(json.dumps(content))
+    assert tokenizer.encode("a aa  é!") == expected.encode("a aa  é!")
+    assert tokenizer.decode(tokenizer.encode("a aa  é!")) == "a aa  é!"
+
+
 def test_names_that_count_as_normalised_are_found_after_a_word_too(tmp_path: Path) -> None:
     """Llama's older files mark them so. In transformers 5 it makes no difference."""
     engine = fallback_engine()

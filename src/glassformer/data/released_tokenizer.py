@@ -307,7 +307,7 @@ def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
 def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
     """A function from a token's spelling in the file to its bytes; None for an unsupported kind of tokenizer."""
     model = content.get("model") or {}
-    if model.get("type") != "BPE":
+    if model.get("type", "BPE" if "merges" in model else None) != "BPE":  # files of 2020, as GPT-2's, do not say it
         return None
     decoder = content.get("decoder") or {}
     decoders = {each.get("type") for each in (decoder, *decoder.get("decoders", []))}
