@@ -230,7 +230,7 @@ def test_a_config_with_other_tokens_is_refused(token: str, name: str, tmp_path: 
         named_tokenizer(str(tmp_path), 410)
     config.write_text("{}")
     older = {described["content"]: int(index) for index, described in tokens.items()}
-    (tmp_path / "added_tokens.json").write_text(json.dumps(older))
+    (tmp_path / "added_tokens.json").write_text(json.dumps(older | {"<pad>": 264}))
     named_tokenizer(str(tmp_path), 410)
     (tmp_path / "added_tokens.json").write_text(json.dumps(older | {name: token}))
     with refused(f"without the token '{name}' = '{token}' of .* or added_tokens.json"):
@@ -240,6 +240,11 @@ def test_a_config_with_other_tokens_is_refused(token: str, name: str, tmp_path: 
 def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:
     tokenizer.require_fits(tokenizer.vocab_size)
     tokenizer.require_fits(201088)
+    engine = fallback_engine()
+    engine.add_tokens(["<pad>"])  # as tokenizers of Llama 2 have, beyond the model's vocabulary
+    padded = from_json(engine.to_str())
+    padded.require_fits(padded.vocab_size - 1)
+    assert max(padded.encode("a <pad>")) < padded.vocab_size - 1
     with refused(r"without <\|nonsense\|>"):
         tokenizer.special("<|nonsense|>")
     with refused("the token -1"):

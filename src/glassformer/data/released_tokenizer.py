@@ -267,7 +267,8 @@ def read_tokenizer_config(directory: Path) -> dict[str, Any]:
     path = directory / "added_tokens.json"
     if path.is_file() and "added_tokens_decoder" not in found:
         tokens = read_json(read_text(path, LARGEST_FILE, inside=True), str(path))
-        found["added_tokens_decoder"] = {str(token): name for name, token in tokens.items()}
+        # No prompt has a token for padding, which was often added for training alone.
+        found["added_tokens_decoder"] = {str(token): n for n, token in tokens.items() if "pad" not in n.lower()}
     return found
 
 
@@ -371,8 +372,9 @@ def _rebuilt(source: str, text: str, size: int, specials: Mapping[str, int], pie
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:
-    """Whether a token is special by its name: one of :data:`END_NAMES`, or ``<|NAME|>`` among the ``listed`` tokens."""
-    return name in END_NAMES or (listed and _NAME.fullmatch(name) is not None)
+    """Whether a token is special by its name: one of :data:`END_NAMES`, or ``<|NAME|>`` or ``<pad>`` among the ``listed``
+    tokens. Many tokenizers of Llama 2 have a ``<pad>`` that the model lacks."""
+    return name in END_NAMES or (listed and (name == "<pad>" or _NAME.fullmatch(name) is not None))
 
 
 def end_tokens(specials: Mapping[str, int], declared: Iterable[int] = ()) -> tuple[int, ...]:
