@@ -183,12 +183,12 @@ def test_a_name_in_a_message_is_read_as_if_it_were_none(kind: str, strip: dict[s
         assert template.tokens(messages, tokenizer) == expected
 
 
-def test_a_name_that_would_be_found_late_is_refused() -> None:
-    names = [AddedToken(name, special=True, normalized=True) for name in ("<s>", "<x>")]
+def test_a_name_that_is_found_in_some_places_only_is_refused() -> None:
+    names = [AddedToken("<s>", special=True, single_word=True), AddedToken("<x>", special=True)]
     tokenizer = from_json(engine_with(names, "prepend").to_str())
-    template = ChatTemplate("<s>{{ messages[0].content }}")
-    assert template.tokens([{"role": "user", "content": "ab"}], tokenizer) == tokenizer.encode_prompt("<s>ab")
-    with refused("before it looks for special tokens"):
+    template = ChatTemplate("a<s>{{ messages[0].content }}")
+    assert template.tokens([{"role": "user", "content": "ab"}], tokenizer) == tokenizer.encode_prompt("a<s>ab")
+    with refused("for special tokens"):
         template.tokens([{"role": "user", "content": "a <x>"}], tokenizer)
 
 

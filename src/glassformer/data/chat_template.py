@@ -92,7 +92,8 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning.
+        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning, as with llama.cpp; transformers has it
+        where the template writes it only.
 
         What the template writes is read with the names of special tokens. In messages of others than the assistant
         these names stay text: writing ``<|im_end|>`` does not end a message.
@@ -108,7 +109,7 @@ class ChatTemplate:
         escaped, fix = f"\\u{ord(mark):04x}" in text, "Pass no special token's name."
         require(not escaped, "a template that writes letters as numbers", "text as it is", fix)
         right = mark not in text or found == list(map(tokenizer.special, names))
-        require(right, "a tokenizer that changes a text before it looks for special tokens", "one that does not", fix)
+        require(right, "a tokenizer that looks for special tokens in some places only", "one that finds all", fix)
         return tokenizer.begun(tokens)
 
     def _answer(self, request: str) -> dict[str, Any]:

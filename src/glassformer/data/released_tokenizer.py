@@ -372,8 +372,8 @@ def _rebuilt(source: str, text: str, size: int, specials: Mapping[str, int], pie
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:
-    """Whether a token is special by its name: one of :data:`END_NAMES`, or ``<|NAME|>`` or ``<pad>`` among the ``listed``
-    tokens. Many tokenizers of Llama 2 have a ``<pad>`` that the model lacks."""
+    """Whether a token is special by its name: one of :data:`END_NAMES`, or of the ``listed`` tokens ``<|NAME|>`` or
+    ``<pad>``, which many tokenizers of Llama 2 have and the model lacks."""
     return name in END_NAMES or (listed and (name == "<pad>" or _NAME.fullmatch(name) is not None))
 
 
