@@ -118,7 +118,9 @@ def test_a_compiler_is_enough(library: Library, unbuilt: Path, tmp_path: Path, m
     assert works(native.library())
 
 
-def test_without_a_compiler_it_warns_once(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_warns_once(
+    unbuilt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     no_compiler(monkeypatch)
     (message,) = warned(native.library)
     assert "cannot be compiled" in message
@@ -127,6 +129,7 @@ def test_without_a_compiler_it_warns_once(unbuilt: Path, monkeypatch: pytest.Mon
     assert warned(native.library) == []
     assert native.look() == (None, message)
     assert list(unbuilt.iterdir()) == []
+    assert capsys.readouterr().err == "", "it does not say that it compiles"
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(unbuilt))
     native.look.cache_clear()

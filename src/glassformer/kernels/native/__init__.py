@@ -222,7 +222,7 @@ def look() -> tuple[Library | None, str]:
         try:
             library = library or _compile(folder, stem)
         except Exception as error:
-            fix = "Install a C++ compiler, or set CXX to yours."
+            fix = "Install a C++ compiler, set CXX to yours, or make room on the disk."
             return None, _slow(f"it cannot be compiled ({first_line(error)})", fix)
         try:
             return _load(library), problem
@@ -278,7 +278,7 @@ def _compile(folder: Path, stem: str) -> Path:
         with suppress(OSError):
             if time.time() - old.lstat().st_mtime > _KEPT:
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
-    begun = time.monotonic()
+    begun, compiler = time.monotonic(), _compiler()
     told = "glassformer: compiling its C++ library, once for this user; this takes up to a minute ..."
     print(told, end="", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-", ignore_cleanup_errors=True) as build:
@@ -286,7 +286,7 @@ def _compile(folder: Path, stem: str) -> Path:
         try:
             for threading in _THREADING:
                 try:
-                    _run_compiler(draft, COMPILED, threading, threading)
+                    _run_compiler(compiler, draft, COMPILED, threading, threading)
                     break
                 except RuntimeError:
                     if threading == _THREADING[-1]:
@@ -298,12 +298,20 @@ def _compile(folder: Path, stem: str) -> Path:
 
 def prebuild(library: Path) -> None:
     """Compile what a wheel brings along: every level of this platform, with OpenMP left to torch."""
-    _run_compiler(library, range(len(_LEVEL_FLAGS)), _THREADING[0], ())
+    _run_compiler(_compiler(), library, range(len(_LEVEL_FLAGS)), _THREADING[0], ())
 
 
-def _run_compiler(library: Path, levels: Iterable[int], threading: Sequence[str], linking: Sequence[str]) -> None:
+def _compiler() -> list[str]:
+    command = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, _COMPILERS), _COMPILERS[0])]
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(f"there is no command {command[0]}")
+    return command
+
+
+def _run_compiler(
+    compiler: Sequence[str], library: Path, levels: Iterable[int], threading: Sequence[str], linking: Sequence[str]
+) -> None:
     """Every source at its levels, as many at a time as there are processors; then the library of all."""
-    compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, _COMPILERS), _COMPILERS[0])]
     commands = []
     for source in sorted(FOLDER.glob("*.cpp")):
         for level in levels:
@@ -316,9 +324,7 @@ def _run_compiler(library: Path, levels: Iterable[int], threading: Sequence[str]
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=300
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         lines = [*(done.stdout + done.stderr).strip().splitlines(), f"exit code {done.returncode}"]
         raise RuntimeError(f"{command[0]}: {next((line for line in lines if 'error' in line), lines[0])}")
