@@ -290,6 +290,9 @@ def test_the_advice_for_a_broken_file_fits_ones_own_training_too(tmp_path: Path)
     (tmp_path / "config.json").write_text("{")
     with refused(fix="Put a whole copy in its place, or download or train it again"):
         read_json(tmp_path / "config.json")
+    (tmp_path / "config.json").write_bytes(b'{"a": "\xe9"}')
+    with refused("byte 0xe9", fix="UTF-8"):
+        read_json(tmp_path / "config.json")
 
 
 def test_a_pointer_of_git_lfs_is_told_as_such(tmp_path: Path) -> None:

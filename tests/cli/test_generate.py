@@ -79,6 +79,9 @@ def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: 
         assert output(["generate", tmp_path / place, *arguments, "--tokenizer", "numbers"]).out == shown
     read = output(["capture", tmp_path / "run.gguf", "1 2 3", "--tokenizer", "numbers"]).out
     assert read == output(["capture", recurrence_run, "1 2 3"]).out
+    alone = output(["capture", recurrence_run, "1"]).out.splitlines()
+    assert alone[2].split()[2:] == ["0", "'1'"], "the first token reads itself"
+    assert "without the first token" not in alone[-1]
 
 
 def test_a_run_takes_a_device_and_any_length_of_drafts(recurrence_run: Path) -> None:

@@ -37,7 +37,7 @@ _NUMBERS = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "bool", "text", "ar
 # Bounds of a header: the largest vocabularies have 262,144 tokens and twice as many merges, in less than 16 MiB.
 _HEADER, _ITEMS, _TENSORS, _KEYS, _NAME, _ALIGNMENT, _CHUNK = 2**26, 2**20, 2**16, 2**12, 64, 2**16, 2**20
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_FIX = "Download the file again, or convert the model again."
+_FIX = "Download the file again, convert the model again, or make it readable."
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()}
 _BITS |= {"U16": 16, "U32": 32, "U64": 64, "C64": 64, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 _BITS |= dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), 8)
-_DAMAGED = "Put a whole copy in its place, or download or train it again."
+_DAMAGED = "Put a whole copy in its place, or download or train it again, or make it readable."
 
 CONFIG_FILE, WEIGHTS_FILE, ADAPTER_FILE = "config.json", "model.safetensors", "adapter_config.json"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
@@ -272,7 +272,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json_value(read_text(path, _LONGEST_JSON, inside=True))
     except InputError as error:
-        raise CheckpointError(f"{path}, which cannot be read ({error.got})", "a JSON object", _DAMAGED) from error
+        fix = error.fix if isinstance(error.__cause__, OSError | UnicodeError) else _DAMAGED
+        raise CheckpointError(f"{path}, which cannot be read ({error.got})", "a JSON object", fix) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} with a {type(content).__name__}", "a JSON object", _DAMAGED)
     return content

@@ -40,7 +40,7 @@ def main(flags: CaptureFlags) -> int:
 
 
 def _weights(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
-    """The largest attention weights of the position; those on the first token only where one head is asked for."""
+    """The largest attention weights of the position; of several heads those on the first token only if it is the position."""
     whole = None if flags.save is not None else query
     with capture(lm.model, layers=flags.layer, heads=flags.head, queries=whole) as seen:
         lm.model(tokens)
@@ -54,7 +54,7 @@ def _weights(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: Capture
             for head, weights in zip(heads, row.tolist(), strict=True)
             for key, weight in enumerate(weights)
         ]
-    one = flags.layer is not None and flags.head is not None
+    one = query == 0 or (flags.layer is not None and flags.head is not None)
     ranked = sorted((each for each in found if one or each[2] > 0), reverse=True)[: flags.top]
     lines = [f"{strings[query]!r}, token {query}, reads", f"  {'head':>6}  {'weight':>7}  token"]
     lines += [f"  {head:>6}  {weight:>7.4f}  {key} {strings[key]!r}" for weight, head, key in ranked]
