@@ -1,3 +1,4 @@
+import fcntl
 import os
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_an_error_in_the_block_leaves_everything_as_it_was(tmp_path: Path) -> No
     assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
 
 
-def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "target"
     fill(target, "old")
     with refused("exists already"):
@@ -63,6 +64,9 @@ def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path) -> No
     for path in (tmp_path / "file", Path()):
         with refused("exists already"):
             fill(path, "new", replace=True)
+    with monkeypatch.context() as patch, refused("exists already"):
+        patch.setattr(module, "_turn", lambda *_, **__: pytest.fail("a read-only parent would be the first complaint"))
+        fill(target, "new")
     (tmp_path / "link").symlink_to(target)
     for name in ("target", "link", "link"):
         fill(tmp_path / name, name, replace=True)
@@ -239,6 +243,27 @@ if __name__ == "__main__":
 
 def test_processes_that_write_one_place_wait_for_their_turn(tmp_path: Path) -> None:
     assert printed(WRITER, cwd=tmp_path).strip() == "['directory', 'file']"
+
+
+def test_a_long_wait_for_another_process_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_SILENT", 3)
+    draft = tmp_path / ".file.partial"
+    draft.touch()
+    handle = os.open(draft, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            os.close(handle)
+
+    monkeypatch.setattr(module.time, "sleep", pause)
+    write_text(tmp_path / "file", "text")
+    assert len(pauses) == 5
+    assert capsys.readouterr().err == f"glassformer: waiting for another process, which writes {draft}\n"
 
 
 def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ write one place each waits for its turn, but not on Windows.
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from glassformer.errors import require
@@ -25,6 +27,8 @@ _PARTIAL = ".partial"
 _REPLACED = ".replaced"
 _TRIES, _PAUSE = 20, 0.01
 """How often, and how many seconds apart, it is looked whether a directory that is being replaced is there."""
+_SILENT = 500
+"""How often, as far apart, it is looked whether another process has written, before a line says so."""
 
 
 @contextmanager
@@ -41,12 +45,12 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     Raises:
         InputError: If ``path`` exists and ``replace`` is false, or it is a file or holds the working directory.
     """
-    path, fix = path.resolve(), "Choose another path, or remove the old one."
+    path = path.resolve()
+    _require_free(path, replace)
     draft = _beside(path, _PARTIAL)
     with _turn(draft, directory=True):
         try:
-            free = not path.exists() or (replace and path.is_dir() and not Path.cwd().is_relative_to(path))
-            require(free, f"{path}, which exists already", "a directory that is not there yet", fix)
+            _require_free(path, replace)  # another process may have written it meanwhile
             recover(path)
             for left in draft.iterdir():
                 _remove(left)
@@ -64,6 +68,12 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(_beside(path, _REPLACED), ignore_errors=True)
 
 
+def _require_free(path: Path, replace: bool) -> None:
+    free = not path.exists() or (replace and path.is_dir() and not Path.cwd().is_relative_to(path))
+    fix = "Choose another path, or remove the old one."
+    require(free, f"{path}, which exists already", "a directory that is not there yet", fix)
+
+
 def _turn(draft: Path, *, directory: bool) -> ExitStack:
     """Make ``draft``, or take what a killed process left; until what is returned is closed, no other process does."""
     while True:
@@ -76,9 +86,20 @@ def _turn(draft: Path, *, directory: bool) -> ExitStack:
             handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
             opened.callback(os.close, handle)
             with suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                _lock(handle, draft)
             if os.path.samestat(draft.stat(), os.fstat(handle)):
                 return opened.pop_all()
+
+
+def _lock(handle: int, draft: Path) -> None:
+    for waited in count():
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if waited == _SILENT:
+                print(f"glassformer: waiting for another process, which writes {shown(draft)}", file=sys.stderr)
+            time.sleep(_PAUSE)
 
 
 def remove_directory(path: Path) -> None:

@@ -40,7 +40,7 @@ def main(flags: CaptureFlags) -> int:
 
 
 def _weights(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
-    """The largest attention weights of the position; of several heads those on the first token only if it is the position."""
+    """The largest attention weights of the position; of several heads, none on the first token but its own."""
     whole = None if flags.save is not None else query
     with capture(lm.model, layers=flags.layer, heads=flags.head, queries=whole) as seen:
         lm.model(tokens)
