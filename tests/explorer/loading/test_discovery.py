@@ -125,6 +125,14 @@ def test_a_run_that_begins_later_is_listed_when_the_page_asks_again(
     assert len(capsys.readouterr().err.splitlines()) == 1  # what is broken, once
 
 
+def test_a_run_that_begins_later_takes_no_name_away(tmp_path: Path) -> None:
+    _train_run(tmp_path / "b c")
+    backend = backend_of(ExploreFlags(runs=tmp_path))
+    _train_run(tmp_path / "B-C")
+    found = {card.name: card.title for card in backend.answer("models", m.Nothing()).models}
+    assert (found["b-c"], found["b-c-2"]) == ("b c", "B-C")
+
+
 def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path) -> None:
     names = _listed(str(_train_run(tmp_path / "sentiment")), runs=tmp_path)
     assert names[0] == "sentiment-2"

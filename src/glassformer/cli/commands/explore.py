@@ -54,7 +54,7 @@ def backend_of(flags: ExploreFlags) -> Backend:
     """Of the named model, the bundled and installed ones, and the runs there are whenever the page asks for models."""
     first = list_models(flags.run)
     named = None if flags.run is None else Path(flags.run)
-    runs = partial(find_models, flags.runs, {entry.card.name for entry in first}, named)
+    runs = partial(find_models, flags.runs, {entry.card.name for entry in first}, named, {})
     return Backend([*first, *runs()], runs)
 
 

@@ -86,7 +86,9 @@ def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
     return inside
 
 
-def find_models(directory: Path, taken: Set[str] = frozenset(), apart: Path | None = None) -> list[ModelEntry]:
+def find_models(
+    directory: Path, taken: Set[str] = frozenset(), apart: Path | None = None, known: dict[Path, str] | None = None
+) -> list[ModelEntry]:
     """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
     Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in task, such as
@@ -98,29 +100,32 @@ def find_models(directory: Path, taken: Set[str] = frozenset(), apart: Path | No
     Args:
         directory: Where to look, a few levels deep; links are not followed.
         apart: A directory or file to leave out, with all that it contains.
+        known: The names of models by their paths, which they keep; what is found is added.
     """
     left_out = None if apart is None else apart.resolve()
-    names, found = set(taken), []
+    names, found = {} if known is None else known, []
     for path in _directories(directory):
         if left_out is not None and path.resolve().is_relative_to(left_out):
             continue
         relative = path.relative_to(directory)
         short = Path(*(part for part in relative.parts if part not in ("trainings", "encoder"))) or relative
         title = str(short) if short.parts else directory.name
-        place = Place(path, _free(_slug(title), names), title)
+        place = Place(path, names.get(path) or _free(_slug(title), {*taken, *names.values()}), title)
         try:
             entry = stored_entry(place)
         except InputError as error:
             _warn(f"skipped {shown(path)}: {one_line(str(error))}")
             continue
         if entry is not None:
-            names.add(place.name)
+            names[path] = place.name
             found.append(entry)
         for file in (file for file in _head_files(path) if file.resolve() != left_out):
-            place = Place(file, _free(_slug(str(Path(title) / file.stem)), names), str(Path(title) / file.name))
+            slug = _slug(str(Path(title) / file.stem))
+            name = names.get(file) or _free(slug, {*taken, *names.values()})
+            place = Place(file, name, str(Path(title) / file.name))
             try:
                 found.append(_head(place))
-                names.add(place.name)
+                names[file] = place.name
             except InputError as error:
                 # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
                 if file.stem == "head" or file.stem in TASKS or is_program_file(file):
