@@ -178,6 +178,8 @@ def test_training_curves_are_those_that_were_logged(results: Results) -> None:
     lowest, highest = panels[0].get_ylim()
     assert lowest < min(row[-1] for row in logged)
     assert max(map(max, logged)) < highest
+    (alone,) = models.draw_training(results.optimum, {"base": results.models["base"]}).axes
+    assert alone.get_ylim()[0] < min(value for line in alone.get_lines() for value in line.get_ydata())
 
 
 def test_noise_exceeds_the_bound_of_single_trainings_in_a_twentieth_of_cases() -> None:

@@ -235,5 +235,6 @@ def draw_training(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
         axes.set(title=f"{steps:,} steps", xlabel="step")
         axes.legend(loc="lower right", fontsize=9)
     ends = [found.evaluations[-1][1] for seeds in shown.values() for found in seeds]
-    panels[0].set(ylabel="accuracy on the test sequences", ylim=(min(ends) - 0.15, optimum.test + 0.02))
+    lowest = min(ends) - 0.15 if len(lengths) > 1 else None  # a single curve is shown whole
+    panels[0].set(ylabel="accuracy on the test sequences", ylim=(lowest, optimum.test + 0.02))
     return figure
