@@ -30,7 +30,7 @@ def tiny(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-@pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "a/b/c", "name with spaces", "-rf"])
+@pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "~nouser/a", "a/b/c", "name with spaces", "-rf"])
 def test_what_is_no_directory_and_no_name_is_refused(source: str) -> None:
     with refused("which is no directory$", expected=r"a directory with config\.json"):
         load_encoder(source)

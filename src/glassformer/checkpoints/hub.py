@@ -36,7 +36,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
 
     Without ``weights``, only ``config.json``, that of an adapter, and the index of the weights are downloaded.
     """
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if path.is_dir():
         return path
     name = str(source)
@@ -77,7 +77,7 @@ def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] 
 
     ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two are the same.
     """
-    if Path(source).expanduser().is_dir():
+    if Path(os.path.expanduser(source)).is_dir():
         return None
     files, places = weight_files(directory)
     if all(os.path.lexists(directory / file) for file in files):

@@ -7,6 +7,7 @@ read.
 import functools
 import hashlib
 import math
+import os
 import re
 import sys
 from collections import Counter
@@ -374,7 +375,8 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
         names = ", ".join(sorted(each.name for each in (place / "trainings").iterdir() if each.is_dir()))
         fix = f"Use {place / 'trainings'}/NAME: {names}."
         raise InputError(f"{source}, a lab of several runs", "one of its runs", fix)
-    name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
+    here, name = os.path.isdir(os.path.expanduser(source)), str(source)
+    name = place.resolve().name if here else name.partition("/")[2] or name
     content = read_json(place / CONFIG_FILE)
     place, config = within_run(place, content)
     decoder = read_decoder_config(place, config)
@@ -393,7 +395,7 @@ def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
 
 def find_place(source: str | Path) -> Path | GgufFile:
     """The directory or the GGUF file of a model, which is downloaded if it is on the hub only."""
-    path, name = Path(source).expanduser(), str(source)
+    path, name = Path(os.path.expanduser(source)), str(source)
     if path.is_file():
         return read_gguf(path)
     if path.is_dir():
@@ -418,7 +420,7 @@ def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
         return tokenizer_from_gguf(byte_vocabulary(), "bytes")
     if name == "numbers":
         return number_tokenizer(vocab_size)
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         found = tokenizer_beside(path)
         if found is None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -104,7 +105,7 @@ def _described(source: str) -> tuple[Path, Description]:
     if known is not None and known.file is None:
         source = known.hub or source
     # Only for a directory on the hub the place is asked for without weights.
-    if Path(source).expanduser().is_file() or ":" in source or "/" not in source:
+    if Path(os.path.expanduser(source)).is_file() or ":" in source or "/" not in source:
         place = find_place(source)
         if isinstance(place, GgufFile):
             return place.path, describe_gguf(place)
