@@ -99,6 +99,12 @@ def test_answers_go_to_standard_output_alone_and_the_rest_beside_it(
     assert "tokens read in" in capsys.readouterr().err
 
 
+def test_a_message_that_is_not_utf_8_is_refused(conversation: Talk, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"h\xe9\n"), "utf-8"))
+    with refused("a message with the byte 0xe9", expected="text in utf-8"):
+        command.talk(conversation(), command.Screen())
+
+
 def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abcd"))
     typed(

@@ -13,7 +13,7 @@ from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_
 from glassformer.cli.flags import ChatFlags
 from glassformer.cli.terminal import write
 from glassformer.data.harmony import Effort, Piece, Setting
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.generation.decoding import Continuation
 from glassformer.generation.language_model import find_model, require_tokenizer
 from glassformer.generation.sampling import SamplingRule
@@ -188,13 +188,16 @@ def _ask() -> tuple[str, bool] | None:
 
 
 def _line(prompt: str) -> str | None:
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        try:
+    try:
+        if sys.stdin.isatty() and sys.stdout.isatty():
             return input(prompt).strip()
-        except EOFError:
-            print()
-            return None
-    line = sys.stdin.readline()
+        line = sys.stdin.readline()
+    except EOFError:
+        print()
+        return None
+    except UnicodeDecodeError as error:
+        got, fix = f"a message with the byte {error.object[error.start]:#04x}", "Convert it, for example with iconv."
+        raise InputError(got, f"text in {error.encoding}", fix) from error
     return line.strip() if line else None
 
 
