@@ -223,6 +223,12 @@ def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) 
     assert second.chat_template.tokens(message, second.tokenizer) == [261, *second.tokenizer.encode("Hi")]
 
 
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_a_format_of_gguf_is_none_of_a_directory(kind: str, llama: Path, tmp_path: Path, refuses: Refuses) -> None:
+    refuses(["convert", llama, tmp_path / "out", "--kind", kind], f"--kind {kind}", "ends with .gguf")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["out", "out.gguf"])
 def test_a_place_that_cannot_be_written_to_is_named(llama: Path, tmp_path: Path, name: str, refuses: Refuses) -> None:
     (tmp_path / "file").touch()

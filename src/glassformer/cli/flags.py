@@ -397,8 +397,8 @@ class ConvertFlags:
     """Layout of a directory; None: huggingface. gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the
     family that IN is of, or the first that has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's
     layout. glassformer: every part unchanged."""
-    kind: GgufKind = "F16"
-    """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8 bits."""
+    kind: GgufKind | None = None
+    """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8 bits. None: F16."""
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
     replace: FlagCreatePairsOff[bool] = False
@@ -408,7 +408,7 @@ class ConvertFlags:
         file = self.out.suffix.lower() == ".gguf"
         got, fix = f"--to or --experts for {self.out}", "Leave them out, or name a directory."
         require(not file or (self.to is None and self.experts is None), got, "--kind for a GGUF file", fix)
-        require(file or self.kind == "F16", f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
+        require(file or self.kind is None, f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
 
 
 @config

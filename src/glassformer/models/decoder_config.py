@@ -81,7 +81,7 @@ class DecoderConfig(Config):
     activation: Activation = "silu"
     """Activation of the dense feed-forward network, see glassformer.layers.options."""
     gated: bool = True
-    """down(activation(gate(x)) * up(x)), arXiv 2002.05202; otherwise down(activation(up(x)))."""
+    """True: down(activation(gate(x)) * up(x)), arXiv 2002.05202. False: down(activation(up(x)))."""
     rotary_dim: Size | None = None
     """First coordinates of a head that rotate, an even number; the others pass (GPT-NeoX). None: all."""
     local_rope_base: Annotated[float, Gt(1)] | None = None

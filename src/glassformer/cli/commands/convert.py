@@ -114,13 +114,14 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
                 notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
         template = None if found.chat_template is None else found.chat_template.text
         decoder = load_decoder(place)
+    kind = flags.kind or "F16"
     with writing(flags.out):
-        write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary, chat_template=template)
+        write_gguf(decoder, flags.out, kind=kind, tokenizer=vocabulary, chat_template=template)
     if vocabulary is None:
         notes.append("It has no tokenizer: llama.cpp takes token ids.")
     elif vocabulary.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.eos_token_id" not in vocabulary:
         notes.append("It names no token that ends a text: llama.cpp then takes token 11 for one.")
-    return [f"{flags.out}: GGUF in {flags.kind}, {on_disk(flags.out.stat().st_size)}", *notes]
+    return [f"{flags.out}: GGUF in {kind}, {on_disk(flags.out.stat().st_size)}", *notes]
 
 
 def _write_tokenizer(metadata: Mapping[str, Any], source: str, directory: Path) -> None:
