@@ -17,6 +17,7 @@ from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli.commands import chat as command
 from glassformer.cli.conversation import ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.main import main
+from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.harmony import Message, Piece, ReplyReader, Setting, render
 from glassformer.data.released_tokenizer import from_json, read_tokenizer
 from glassformer.generation import SamplingRule, generate
@@ -103,6 +104,15 @@ def test_a_message_that_is_not_utf_8_is_refused(conversation: Talk, monkeypatch:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"h\xe9\n"), "utf-8"))
     with refused("a message with the byte 0xe9", expected="text in utf-8"):
         command.talk(conversation(), command.Screen())
+
+
+def test_effort_is_refused_where_prompts_do_not_say_it(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+    typed(monkeypatch, "/effort high\n/effort\n")
+    talk = conversation(template=ChatTemplate("{{ messages }}"))
+    command.talk(talk, command.Screen())
+    assert capsys.readouterr().err.count("/effort is for gpt-oss") == 2
+    assert talk.setting.effort == "low"
+    assert not prompts(talk)
 
 
 def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:

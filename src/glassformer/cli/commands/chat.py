@@ -215,6 +215,8 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str | Non
         return f"Reasoning is {'shown' if screen.show_reasoning else 'hidden'}."
     # An effort that does not exist, or none, is a slip; "/effort is a fine word" is not.
     slip = name == "/effort" and len(rest.split()) < 2
+    if slip and conversation.template is not None:
+        return "/effort is for gpt-oss: this model's prompts do not say it."
     return HELP if slip or command == "/help" else None
 
 
