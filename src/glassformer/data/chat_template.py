@@ -92,10 +92,9 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning, as with llama.cpp. With transformers
-        it is there only where the template writes it.
+        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning, as with llama.cpp.
 
-        What the template writes is read with the names of special tokens. In messages of others than the assistant
+        With transformers it is there only where the template writes it. What the template writes is read with the names of special tokens. In messages of others than the assistant
         these names stay text: writing ``<|im_end|>`` does not end a message.
         """
         written = json.dumps(list(messages), ensure_ascii=False, default=str)
