@@ -94,8 +94,9 @@ class ChatTemplate:
     ) -> list[int]:
         """The tokens of a conversation, ``tokenizer.begin`` once at their beginning, as with llama.cpp.
 
-        With transformers it is there only where the template writes it. What the template writes is read with the names of special tokens. In messages of others than the assistant
-        these names stay text: writing ``<|im_end|>`` does not end a message.
+        With transformers it is there only where the template writes it. What the template writes is read with the
+        names of special tokens. In messages of others than the assistant these names stay text: writing
+        ``<|im_end|>`` does not end a message.
         """
         written = json.dumps(list(messages), ensure_ascii=False, default=str)
         mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in written)
