@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import pkgutil
 import re
 import sys
@@ -137,36 +138,44 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
     assert {name for name in lacking if ".training." in name} <= {f"glassformer.training.{name}" for name in drives}
 
 
-@pytest.mark.parametrize(
-    ("package", "extra", "code"),
-    [
-        ("accelerate", "train", "from glassformer.training import train"),
-        ("accelerate", "train", "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))"),
-        ("matplotlib", "figures", "import glassformer.figures.attention_maps"),
-        ("matplotlib", "figures", "glassformer.explore('identity').figure()"),
-        ("fastapi", "explore", "sys.exit(main(['explore', '--no-browser']))"),
-        ("uvicorn", "explore", "glassformer.explore('identity').serve(0, browser=False)"),
-        ("datasets", "hub", "from glassformer.data import sentiment; sentiment.from_hub('stanfordnlp/sst2')"),
-        ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
-        ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
-        ("matplotlib", "labs", "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))"),
-    ],
+MISSING = (
+    ("accelerate", "train", "from glassformer.training import train"),
+    ("accelerate", "train", "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))"),
+    ("matplotlib", "figures", "import glassformer.figures.attention_maps"),
+    ("matplotlib", "figures", "glassformer.explore('identity').figure()"),
+    ("fastapi", "explore", "sys.exit(main(['explore', '--no-browser']))"),
+    ("uvicorn", "explore", "glassformer.explore('identity').serve(0, browser=False)"),
+    ("datasets", "hub", "from glassformer.data import sentiment; sentiment.from_hub('stanfordnlp/sst2')"),
+    ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
+    ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
+    ("matplotlib", "labs", "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))"),
 )
-def test_a_missing_extra_is_named(package: str, extra: str, code: str) -> None:
-    wanted = f"got no module {package}; expected the packages of the extra {extra}. "
-    wanted += f"Run: pip install 'glassformer[{extra}]'."
-    found = printed(
-        f"""
-import contextlib, io, sys
+# Each in a copy of a process that has imported torch, which takes a second and brings none of these packages along.
+IN_COPIES = """
+import contextlib, io, json, os, sys
+import torch
 import glassformer
 from glassformer.cli.main import main
-sys.modules[{package!r}] = None
-said = io.StringIO()
-try:
-    with contextlib.redirect_stderr(said):
-        {code}
-except (ValueError, SystemExit) as error:
-    print(error, said.getvalue())
+for package, _, code in json.loads(sys.argv[1]):
+    if os.fork():
+        os.wait()
+        continue
+    sys.modules[package] = None
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            exec(code)
+        said.write("no error")
+    except (ValueError, SystemExit) as error:
+        said.write(f"; {error}")
+    print(json.dumps(said.getvalue()), flush=True)
+    os._exit(0)
 """
-    )
-    assert wanted in found
+
+
+def test_a_missing_extra_is_named() -> None:
+    found = printed(IN_COPIES, arguments=[json.dumps(MISSING)]).splitlines()
+    for (package, extra, code), said in zip(MISSING, map(json.loads, found), strict=True):
+        wanted = f"got no module {package}; expected the packages of the extra {extra}. "
+        wanted += f"Run: pip install 'glassformer[{extra}]'."
+        assert wanted in said, code

@@ -23,7 +23,7 @@ SCREENSHOTS = ROOT / "build" / "screenshots"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE = {"viewport": {"width": 1440, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
-LOOKS = ("wide", "phone-dark", *(pytest.param(look, marks=pytest.mark.slow) for look in ("dark", "phone")))
+LOOKS = ("wide", *(pytest.param(look, marks=pytest.mark.slow) for look in ("dark", "phone", "phone-dark")))
 PATIENCE = 20_000
 """Milliseconds after which something that a test waits for counts as missing."""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,14 +154,18 @@ def test_too_little_memory_is_one_line(command: Callable[..., None], refuses: Re
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
-    run = "--training.steps 1 --training.warmup-steps 0 --model.num-layers 1 --model.hidden-dim 8 --seq-len 8"
-    line = f"{sys.executable} -m glassformer train --data recurrence --run {tmp_path / 'run'} {run} {closed}"
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, check=False)
+    sizes = "--training.steps 1 --training.warmup-steps 0 --model.num-layers 1 --model.hidden-dim 8 --seq-len 8"
+    run = str(tmp_path / "run")
+    lines = (
+        ["train", "--data", "recurrence", "--run", run, *sizes.split()],
+        ["generate", run, "1", "--max-new-tokens=1"],
+    )
+    script = f"import sys; from glassformer.cli.main import main; sys.exit(any(map(main, {lines})))"
+    command = f"{sys.executable} -c {shlex.quote(script)} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert ("best: loss" in done.stdout) == (closed != ">&-")
     assert ("step 1/1" in done.stderr) == (closed != "2>&-")
-    line = f"{sys.executable} -m glassformer generate {tmp_path / 'run'} 1 --max-new-tokens 1 {closed}"
-    assert subprocess.run(["sh", "-c", line], capture_output=True, timeout=120, check=False).returncode == 0
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
