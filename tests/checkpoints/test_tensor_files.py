@@ -312,6 +312,10 @@ def test_an_adapter_and_a_directory_of_gguf_files_are_told_as_such(tmp_path: Pat
         (tmp_path / name).touch()
     with refused("no file .*config.json", fix=re.escape(f"a GGUF file itself: {tmp_path / 'n.gguf'}")):
         find_model(tmp_path)
+    (tmp_path / "cache" / "snapshots" / "abc").mkdir(parents=True)
+    (tmp_path / "cache" / "snapshots" / "abc" / "config.json").touch()
+    with refused("no file .*config.json", fix=re.escape(f"Pass {tmp_path / 'cache' / 'snapshots' / 'abc'},")):
+        find_model(tmp_path / "cache")
     (tmp_path / "adapter_config.json").write_text("{}")
     for config in (None, tmp_path / "config.json"):
         if config is not None:

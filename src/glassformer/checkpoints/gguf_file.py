@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.tensor_files import FLOATS, StoredTensor, cut, read_into, require_finite
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, InputError
 from glassformer.kernels.blocks import KINDS, finite
 from glassformer.kernels.huge_pages import SharedPages
 from glassformer.untrusted import require_regular
@@ -92,6 +92,16 @@ def read_gguf(path: str | Path) -> GgufFile:
         raise CheckpointError(f"{path}", "a part of as many as its name says", "Rename it.")
     names = [f"{part[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
     return joined([[path.with_name(name)] for name in names])
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF does, whatever its name: Ollama's are called ``sha256-...``."""
+    try:
+        require_regular(path)
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except (OSError, InputError):
+        return False
 
 
 def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:

@@ -267,7 +267,9 @@ def read_json(path: Path) -> dict[str, Any]:
         if path.name == CONFIG_FILE:
             files = sorted(each for each in directory.glob("*.gguf") if not each.name.startswith("mmproj"))
             named = files[0] if files else "on the hub owner/name:file.gguf"
-            fix = f"Pass the directory that holds it, or a GGUF file itself: {named}."
+            copies = sorted(directory.glob(f"snapshots/*/{CONFIG_FILE}"))  # of the hub's cache
+            place = copies[0].parent if copies else "the directory that holds it"
+            fix = f"Pass {place}, or a GGUF file itself: {named}."
         raise CheckpointError(f"no file {path}", "a JSON object", fix)
     try:
         content = json_value(read_text(path, _LONGEST_JSON, inside=True))

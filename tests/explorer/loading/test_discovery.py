@@ -148,6 +148,7 @@ def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path
         ("broken", r"model\.safetensors"),
         ("unknown", "model_type 'granite'"),
         ("text", r"\.json file or an \.npz file"),
+        ("gguf", r"it, which cannot be read"),
     ],
 )
 def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, message: str) -> None:
@@ -159,8 +160,8 @@ def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, messag
     elif make == "unknown":
         path.mkdir()
         (path / "config.json").write_text('{"model_type": "granite"}')
-    elif make == "text":
-        path.write_text("hello")
+    elif make in ("text", "gguf"):
+        path.write_text("hello" if make == "text" else "GGUF")
     with refused(anywhere=message):
         entries_at(path)
 

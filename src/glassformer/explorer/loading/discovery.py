@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from glassformer.checkpoints.decoders import require_kind
+from glassformer.checkpoints.gguf_file import is_gguf
 from glassformer.checkpoints.tensor_files import ADAPTER_FILE, CONFIG_FILE, read_json
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
@@ -56,7 +57,7 @@ def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
     ``taken`` are names of other models.
     """
     there, name = os.path.lexists(path), str(path)
-    in_gguf = path.is_file() and _GGUF.search(path.name) is not None
+    in_gguf = path.is_file() and (_GGUF.search(path.name) is not None or is_gguf(path))
     if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
         return [language_model(name, _free(_slug(path.name), taken))]
     require(
