@@ -1,6 +1,7 @@
 """``glassformer train``: what it trains, continues and refuses."""
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -89,6 +90,15 @@ def test_a_text_is_learned_and_not_begun_again(text: Path, tmp_path: Path, outpu
     before = (run / "metrics.jsonl").read_bytes()
     refuses(begin, "--resume")
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_name_that_the_terminal_cannot_write_is_no_error(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    assert train_text(text, tmp_path / "Grüße") == 0
+    assert f"run: {tmp_path / 'Gr??e'}\n".encode() in written.getvalue()
 
 
 def test_the_balance_weight_counts_only_where_the_balance_is_computed(text: Path, tmp_path: Path) -> None:

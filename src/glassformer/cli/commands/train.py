@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.checkpoints.assembly import count_parameters, machine_memory
 from glassformer.cli import RECURRENCE
 from glassformer.cli.runs import read_run
-from glassformer.cli.terminal import in_memory
+from glassformer.cli.terminal import in_memory, say
 from glassformer.cli.train_flags import TrainFlags
 from glassformer.cli.training_data import HELD_OUT_RECURRENCES, TrainingData, open_data
 from glassformer.errors import require
@@ -46,12 +46,12 @@ def run(flags: TrainFlags) -> TrainingResult:
         balance_weight=flags.balance_weight if config.balance_experts else 0.0,
     )
     # Under a launcher, from the first process only.
-    say = open_accelerator(flags.training.precision).print
-    say(f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters")
-    say(f"data: {data.summary}")
-    say(f"run: {flags.run}", flush=True)
+    tell = say if open_accelerator(flags.training.precision).is_local_main_process else str
+    tell(f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters")
+    tell(f"data: {data.summary}")
+    tell(f"run: {flags.run}")
     result = train(model, task, flags.training, flags.run, resume=flags.resume, description=described)
-    say(*_outcome(flags, data, result), sep="\n")
+    tell("\n".join(_outcome(flags, data, result)))
     return result
 
 
