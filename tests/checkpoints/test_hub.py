@@ -19,7 +19,7 @@ from glassformer.checkpoints.bert import load_encoder, save_encoder
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.hub import find_directory, hub_tensors, minilm
 from glassformer.errors import CheckpointError
-from glassformer.models import Encoder, EncoderConfig
+from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
 
 
@@ -55,6 +55,17 @@ def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, m
     monkeypatch.chdir(tiny.parent)
     load_encoder("tiny")
     download.assert_called_once()
+
+
+def test_what_is_saved_in_the_users_home_is_loaded_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "work")
+    Decoder(DecoderConfig(9, 1, 8, 8, 1, 8)).save_pretrained("~/decoder")
+    save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), Path("~/encoder"))
+    assert not [*Path().iterdir()]
+    assert Decoder.from_pretrained("~/decoder").config.vocab_size == 9
+    assert load_encoder("~/encoder").config.vocab_size == 50
 
 
 def header(file: Path) -> SafetensorsFileMetadata:

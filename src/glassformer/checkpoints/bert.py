@@ -5,6 +5,7 @@ A directory holds ``config.json`` and ``model.safetensors``, or the latter in pi
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -136,7 +137,7 @@ def load_encoder(
 
 def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) -> None:
     """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was before."""
-    with new_directory(Path(directory), replace=replace) as draft:
+    with new_directory(Path(os.path.expanduser(directory)), replace=replace) as draft:
         write_encoder(encoder, draft)
 
 

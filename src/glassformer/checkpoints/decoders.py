@@ -6,6 +6,7 @@ directories of weights.
 
 import dataclasses
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -204,7 +205,8 @@ def save_decoder(
         "weights as they were stored",
         "Load it without dense=...",
     )
-    write_decoder(decoder_in_memory(decoder), Path(directory), layout, replace=replace, shard_bytes=shard_bytes)
+    place = Path(os.path.expanduser(directory))  # as it is read
+    write_decoder(decoder_in_memory(decoder), place, layout, replace=replace, shard_bytes=shard_bytes)
 
 
 def write_decoder(
