@@ -166,6 +166,12 @@ def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, messag
         entries_at(path)
 
 
+def test_a_path_may_begin_with_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    _train_run(tmp_path / "mine")
+    assert list_models("~/mine")[0].card.name == "mine"
+
+
 def test_links_do_not_lead_out(tmp_path: Path) -> None:
     _train_run(tmp_path / "elsewhere" / "one")
     (tmp_path / "runs").mkdir()

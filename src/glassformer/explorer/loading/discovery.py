@@ -46,7 +46,7 @@ def list_models(named: Path | str | None = None) -> list[ModelEntry]:
     if named is not None and str(named) in taken:
         listed.sort(key=lambda entry: entry.card.name != str(named))
         named = None
-    first = [] if named is None else entries_at(Path(named), taken)
+    first = [] if named is None else entries_at(Path(os.path.expanduser(named)), taken)
     taken |= {entry.card.name for entry in first}
     return [*first, *listed, *(entry for entry in installed_models() if entry.card.name not in taken)]
 
