@@ -16,6 +16,7 @@ import torch
 from family_models import FAMILIES, LONGEST, VOCAB, as_float64, no_rounding, random_model, stored_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from glassformer.checkpoints import families
 from glassformer.checkpoints.decoders import (
@@ -556,6 +557,32 @@ def test_gguf_factors_of_frequencies() -> None:
 def test_gguf_keys_that_are_refused(keys: dict[str, Any], named: str) -> None:
     with refused(named):
         read_gguf_config(families.LLAMA, gguf_of(SMALL, "llama", **keys), gguf_shapes(families.LLAMA, SMALL), {})
+
+
+@pytest.mark.parametrize("start", ["language_model.model.", "language_model.", "model.language_model."])
+def test_the_text_of_a_model_that_also_sees(start: str, tmp_path: Path) -> None:
+    """As the released Gemma 3 of 4B: fields that are as in transformers are left out."""
+    text = {"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 7}
+    text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 4, "vocab_size": VOCAB}
+    sees = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sees |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
+    config = Gemma3Config(text_config=text, vision_config=sees, mm_tokens_per_image=1, image_token_index=VOCAB - 1)
+    model = Gemma3ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    renamed = {name.replace("language_model.model.", start): each for name, each in state.items()}
+    save_file(renamed, tmp_path / "model.safetensors")
+    content = {"model_type": "gemma3", "text_config": text, "vision_config": sees, "eos_token_id": [1, 106]}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    tokens = some_tokens().clamp(max=VOCAB - 2)
+    with torch.no_grad():
+        assert largest(load_decoder(tmp_path).eval()(tokens) - model(tokens).logits) < 5e-5
+    found = describe(tmp_path)
+    count = sum(each.numel() for each in model.model.language_model.parameters())
+    assert (found.family, found.total) == ("Gemma 3", count)
+    (tmp_path / "config.json").write_text(json.dumps(content | {"text_config": {**text, "model_type": "llama"}}))
+    with refused("model_type = 'llama'"):
+        load_decoder(tmp_path)
 
 
 def test_olmo_3_is_written_in_the_words_of_transformers_4_too(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ FAMILIES = (
 
 def family_of(model_type: object) -> Family | None:
     """The family of this ``model_type``; None for another."""
-    return next((family for family in FAMILIES if family.model_type == model_type), None)
+    return next((each for each in FAMILIES if model_type and model_type in (each.model_type, each.multimodal)), None)
 
 
 def family_in(config: Mapping[str, Any]) -> Family | None:

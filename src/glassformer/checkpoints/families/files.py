@@ -33,6 +33,8 @@ from glassformer.models import Decoder, DecoderConfig
 
 # Masks and frequencies that older versions of transformers saved beside the weights.
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")
+# Before the names of text in models that also see; what is left begins with "model." or is cut.
+_TEXT = re.compile(r"(model\.)?language_model\.")
 
 
 def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
@@ -143,7 +145,9 @@ def checked_config(
 
 
 def named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Tensors by the names of the table, which some files cut, without masks and frequencies."""
+    """Tensors by the names of the table, which some files cut, without masks and frequencies, and those of images."""
+    if family.multimodal and any(map(_TEXT.match, stored)):
+        stored = {_TEXT.sub("", name): each for name, each in stored.items() if _TEXT.match(name)}
     kept = (family.base, f"{family.names['output']}.")
     found = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
     if len(found) < len(stored):

@@ -5,6 +5,7 @@ Gemma 3's text models have norms of queries and keys, and another rotation in wi
 Source: Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -81,12 +82,24 @@ def _read_gemma3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     return _read(file, found, {})
 
 
+def _text_of_gemma3(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = Fields(content).part("text_config")
+    if text is None:
+        return content
+    text.only("model_type", "gemma3_text")
+    return text.content
+
+
 GEMMA3 = replace(
     GEMMA2,
     name="Gemma 3",
     model_type="gemma3_text",
     architecture="Gemma3ForCausalLM",
-    defaults=dict(GEMMA2.defaults) | {"max_position_embeddings": 131072},
+    multimodal="gemma3",
+    # The released 4B, 12B and 27B leave out what is as in transformers.
+    defaults=dict(GEMMA2.defaults)
+    | {"max_position_embeddings": 131072, "num_attention_heads": 8, "vocab_size": 262208},
+    read_as=_text_of_gemma3,
     parts=_PARTS | {"qk_norm": "head"},
     rope=Rope(base=1e6, local_base=10000.0, local_base_key="rope_local_base_freq"),
     period=6,

@@ -79,6 +79,8 @@ class Family:
     model_type: str
     """In ``config.json``."""
     architecture: str
+    multimodal: str | None = None
+    """The ``model_type`` of models of images and text whose part for text is of this family; it is read alone."""
     layout: str = "Hugging Face"
     """Whose files these are."""
     keys: Mapping[str, str] = field(default_factory=lambda: KEYS)
