@@ -150,7 +150,7 @@ def verify_program(
     largest, example = 0.0, None
     for block in blocks(len(letters), most, limit):
         if time.monotonic() > deadline:
-            reason = f"the time was over{f'; {reason}' if reason else ''}"
+            reason = "; ".join(dict.fromkeys(filter(None, ("the time was over", reason))))
             break
         block = letters[block]
         batch, _, error, wrong = run(block)

@@ -272,7 +272,7 @@ class _Checker:
         if not all((self.size(form) < self.network.largest**0.5 / 1000).all() for form in forms):
             raise Undecided("errors that are too large")
         if time.monotonic() > self.deadline:
-            raise Undecided("the time is over")
+            raise Undecided("the time was over")
 
     # ---- variables --------------------------------------------------------------------------------------------------
 

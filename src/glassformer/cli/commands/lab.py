@@ -3,6 +3,7 @@
 import importlib
 
 from glassformer.cli.flags import LABS_WITH_DATA, LabFlags, LabName
+from glassformer.cli.terminal import say
 
 # Each module offers LAB; the settings of LABS_WITH_DATA have data.
 LABS: dict[LabName, str] = {
@@ -20,5 +21,5 @@ def main(flags: LabFlags) -> int:
     lab = importlib.import_module(LABS[flags.name]).LAB
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
     report = run(lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
-    print(f"report: {report}")
+    say(f"report: {report}")
     return 0
