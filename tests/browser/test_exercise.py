@@ -33,6 +33,7 @@ def graded(page: Page, name: str, path: Path) -> Grade:
     return grade
 
 
+@pytest.mark.slow
 def test_an_exercise_begins_with_zeros_and_the_link_carries_the_answer(
     page: Page, go: Go, backend: Any, tmp_path: Path
 ) -> None:

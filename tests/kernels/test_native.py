@@ -104,6 +104,7 @@ def test_it_is_compiled_once_and_cached(library: Library, quick: Path, monkeypat
     assert list(quick.iterdir()) == [file]
 
 
+@pytest.mark.slow
 def test_a_compiler_is_enough(library: Library, unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither ninja nor torch's loader, and a compiler without OpenMP suffices."""
     (real,) = [path for path in map(shutil.which, native._COMPILERS) if path][:1]

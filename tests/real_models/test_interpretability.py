@@ -290,6 +290,7 @@ def test_the_logit_lens_on_a_fact(smollm2):
     assert parts.values[parts.names.index("layer 23 head 4"), 0].item() == pytest.approx(2.66, abs=6e-3)
 
 
+@pytest.mark.slow
 def test_the_first_token_is_a_sink(smollm2, shared_data):
     """A large weight is not a large effect: half of the attention in late layers goes to a token that gives nothing."""
     model = smollm2.model

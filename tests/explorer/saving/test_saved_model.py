@@ -272,7 +272,10 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+LONG = pytest.param("recurrence", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [LONG if name == "recurrence" else name for name in ODD])
 def test_a_bundled_model_answers_as_the_server_does(shipped: Backend, name: str) -> None:
     rng = random.Random(5)
     card = shipped.entries[name].card
