@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from glassformer.course.grading import Grade, grade_file
