@@ -127,6 +127,7 @@ def test_beginning_and_ends(metadata: dict[str, Any], begin: list[str], ends: li
         (bytewise(tokens=[]), "0 entries"),
         (bytewise(tokens=["a" * 1025]), "1,025 characters"),
         (bytewise(token_type=[1]), "1 entries of tokenizer.ggml.token_type"),
+        ({**scored(), "tokenizer.ggml.model": "gpt2"}, "no list tokenizer.ggml.merges"),
         (bytewise(merges=["th"]), "the merge 'th'"),
         (bytewise(merges=["q z"]), "the merge 'q z'"),
         (bytewise(merges=["Ġth e"]), "0120th e'"),
