@@ -441,8 +441,10 @@ GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", {"num_experts": 4, "top_k": 2}, {"expert_count": 4, "expert_used_count": 2}),
     ("llama", {"attention_bias": True, "ff_bias": True}, {}),
     ("llama", {"rope_scaling": Linear(4.0)}, {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    ("llama", {"rope_scaling": Linear(4.0)}, {"rope.scale_linear": 4.0}),  # files of 2023
     ("qwen2", {"attention_bias": "qkv", "tied_output": True}, {}),
     ("qwen3", {"qk_norm": "head"}, {}),
+    ("qwen3", {"qk_norm": "head"}, {"pooling_type": 3}),  # Qwen3's embeddings
     (
         "qwen3moe",
         {"qk_norm": "head", "num_experts": 4, "top_k": 1},
@@ -470,7 +472,8 @@ GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"norm_place": "after", "qk_norm": "all", "window": 9, "windowed_layers": "odd"}
         | {"rope_scaling": Yarn(4.0, 16, truncate=True), "local_rope_base": 10000.0},
         {"attention.sliding_window": 9, "attention.sliding_window_pattern": [False, True]}
-        | {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16},
+        | {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16}
+        | {"rope.scaling.yarn_attn_factor": 1.1386294},
     ),
 ]
 
@@ -547,6 +550,8 @@ def test_gguf_factors_of_frequencies() -> None:
         ({"attention.sliding_window": 4}, "sliding_window"),
         ({"attention.causal": False}, "causal"),
         ({"rope.scaling.type": "dynamic", "rope.scaling.factor": 2.0}, "scaling.type"),
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.yarn_attn_factor": 1.2}, "yarn_attn"),
+        ({"rope.scale_linear": 4.0, "rope.scaling.factor": 2.0}, "rope.scale_linear"),
         ({"rope.freq_base": float("nan")}, "freq_base"),
         ({"rope.scaling.type": np.arange(2), "rope.scaling.factor": 2.0}, "scaling.type"),
         ({"attention.sliding_window_pattern": 2.5}, "sliding_window_pattern"),

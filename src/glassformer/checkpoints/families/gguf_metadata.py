@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from glassformer.checkpoints.families import tensor_names
-from glassformer.checkpoints.families.config_json import Fields
+from glassformer.checkpoints.families.config_json import Fields, alike
 from glassformer.checkpoints.families.table import CAPS, Family, canonical, windowed
 from glassformer.checkpoints.families.tensor_names import EXPERTS, GGUF_PREFIX, PACKED, Entry
 from glassformer.errors import require
@@ -23,7 +23,7 @@ FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.
 """Tensors of a GGUF file that are no weights: factors by which frequencies are divided."""
 _INERT = """
 attention.value_length attention.key_length_swa attention.value_length_swa rope.scaling.finetuned
-rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func
+rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func pooling_type
 """
 _FIX = "Convert the model again, or take its safetensors."
 
@@ -45,7 +45,8 @@ def read_gguf_config(
     start = f"{metadata['general.architecture']}."
     own = {name.removeprefix(start): each for name, each in metadata.items() if name.startswith(start)}
     # An array of NumPy is neither true nor false.
-    keys = Fields({name: each.tolist() if hasattr(each, "tolist") else each for name, each in own.items()}, start)
+    plain = {name: each.tolist() if hasattr(each, "tolist") else each for name, each in own.items()}
+    keys = Fields(plain, start, {"rope.scale_linear": "rope.scaling.factor"})  # its name until November 2023
     for name in _INERT.split():
         keys.get(name)
     keys.only("attention.causal", True)
@@ -173,8 +174,7 @@ def _scaling(
         require(known, f"{keys.place}rope.scaling.type = {kind!r} with rope_factors_short", "'longrope'", _FIX)
         short, long = (tuple(map(float, factors[f"rope_factors_{name}.weight"])) for name in ("short", "long"))
         return LongRope(short, long, original, keys.number("rope.scaling.attn_factor", 1.0))
-    for name in ("attn_factor", "yarn_attn_factor"):
-        keys.only(f"rope.scaling.{name}", 1.0)
+    keys.only("rope.scaling.attn_factor", 1.0)
     mixed = keys.get("rope.scaling.yarn_ext_factor", 1.0)
     require(
         mixed in (1.0, -1.0), f"{keys.place}rope.scaling.yarn_ext_factor = {mixed}", "1, or -1 for 'as usual'", _FIX
@@ -186,7 +186,11 @@ def _scaling(
         return Linear(factor)
     require(kind == "yarn", f"{keys.place}rope.scaling.type = {kind!r}", "'none', 'linear' or 'yarn'", _FIX)
     fast, slow = keys.number("rope.scaling.yarn_beta_fast", 32.0), keys.number("rope.scaling.yarn_beta_slow", 1.0)
-    return Yarn(factor, original, fast, slow, truncate=True)
+    yarn = Yarn(factor, original, fast, slow, truncate=True)
+    # Converters since 2025 write transformers' attention_factor, which llama.cpp ignores; of others 1 is "as usual".
+    given = keys.number("rope.scaling.yarn_attn_factor", 1.0)
+    alike({f"{keys.place}rope.scaling.yarn_attn_factor": None if given == 1 else given, "YaRN's": yarn.concentration})
+    return yarn
 
 
 def _by_factors(factors: tuple[float, ...], base: float, width: int) -> RopeScaling | None:
