@@ -7,6 +7,7 @@ import struct
 import time
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,30 @@ def test_hostile_files_are_refused_at_once(case: str, tmp_path: Path) -> None:
     assert len(str(caught.value)) < 2000
     assert took < SECONDS
     assert most < BYTES
+
+
+@pytest.mark.parametrize(
+    ("case", "fix"),
+    [("IQ2_XXS", "another format"), ("a part of two", "NAME-00001-of"), ("big endian", "Convert"), ("a gap", "again")],
+)
+def test_the_remedy_is_to_download_again_only_where_that_helps(case: str, fix: str, tmp_path: Path) -> None:
+    with refused(fix=fix, error=CheckpointError) as caught:
+        read_gguf(stored(tmp_path, HOSTILE[case][0]))
+    assert ("Download" in caught.value.fix) == (fix == "again")
+
+
+@pytest.mark.parametrize("kind", ["adapter", "mmproj", "imatrix"])
+def test_files_beside_a_model_are_named(kind: str, tmp_path: Path) -> None:
+    keys = [key("general.architecture", TEXT, text("llama")), key("general.type", TEXT, text(kind))]
+    with refused(kind, fix="model's own file", error=CheckpointError):
+        load_gguf(stored(tmp_path, assembled(keys, ONE_TENSOR)))
+
+
+def test_tensors_that_do_not_fit_are_no_matter_of_a_config_json(model: Path) -> None:
+    file = read_gguf(model)
+    kept = {name: each for name, each in file.tensors.items() if "attn_k" not in name}
+    with refused("missing blk.0.attn_k", expected="a Llama with its keys", fix="llama.cpp's", error=CheckpointError):
+        load_gguf(replace(file, tensors=kept))
 
 
 @pytest.mark.parametrize("kind", [None, "directory", "fifo"])

@@ -114,6 +114,10 @@ def _pack(state: dict[str, Tensor], mixture: str) -> None:
 def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
     """The family and the configuration of a file, checked against its tensors; none of them is read but factors."""
     with config_errors(file.path):
+        kind = file.metadata.get("general.type")
+        if isinstance(kind, str) and kind in ("adapter", "imatrix", "mmproj"):
+            fix = "Pass the model's own file. llama.cpp's llama-export-lora merges an adapter into one."
+            raise CheckpointError(f"{file.path} of general.type = {kind!r}", "a model", fix)
         family = family_of_gguf(file.metadata)
         if family is None:
             known = ", ".join(sorted({each.gguf for each in FAMILIES if each.gguf}))
@@ -128,7 +132,8 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
         )
         entries = gguf_entries(family, config, shapes)
         wanted = {name: Wanted(shape, (*FLOATS, *KINDS)) for entry in entries for name, shape in entry.shapes().items()}
-    check_tensors({name: each for name, each in file.tensors.items() if name not in FACTORS}, wanted, file.path)
+    weights = {name: each for name, each in file.tensors.items() if name not in FACTORS}
+    check_tensors(weights, wanted, file.path, f"a {family.name} with its keys", _FIX)
     return family, config
 
 

@@ -32,12 +32,17 @@ _KINDS = {0: "F32", 1: "F16", 30: "BF16", 28: "F64", 2: "Q4_0", 3: "Q4_1", 6: "Q
 _KINDS |= {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 39: "MXFP4"}
 _UNREAD = {9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S"}
 _UNREAD |= {24: "I8", 25: "I16", 26: "I32", 27: "I64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4", 41: "Q1_0"}
+_UNREAD |= {31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 # Types of values by their number.
 _NUMBERS = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "bool", "text", "array", "<u8", "<i8", "<f8")
 # Bounds of a header: the largest vocabularies have 262,144 tokens and twice as many merges, in less than 16 MiB.
 _HEADER, _ITEMS, _TENSORS, _KEYS, _NAME, _ALIGNMENT, _CHUNK = 2**26, 2**20, 2**16, 2**12, 64, 2**16, 2**20
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_FIX = "Download the file again, convert the model again, or make it readable."
+_FIX = "Download the file again, join its pieces, convert the model again, or make it readable."
+
+
+class _OtherFile(ValueError):
+    """A fault of no use to download again; the second argument says what to do."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +124,13 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
                 found, own = _header(file, pieces[0])
             place = found.get("split.no", 0), found.get("split.count", 1) or 1
             if place != (number, len(parts)):
-                got = f"part {cut(str(place[0]))} of {cut(str(place[1]))}"
-                raise ValueError(f"{got}, where {number} of {len(parts)} is expected")
+                got = f"part {cut(str(place[0]))} of {cut(str(place[1]))}, where {number} of {len(parts)} is expected"
+                raise _OtherFile(got, "Name the parts NAME-00001-of-00002.gguf and so on, side by side.")
             if number and own.keys() & tensors.keys():
                 raise ValueError("tensors that another part has, too")
         except (ValueError, OSError, struct.error) as error:
-            raise CheckpointError(f"{pieces[0]}, which cannot be read ({error})", "a GGUF file", _FIX) from error
+            fault, fix = error.args if isinstance(error, _OtherFile) else (error, _FIX)
+            raise CheckpointError(f"{pieces[0]}, which cannot be read ({fault})", "a GGUF file", fix) from error
         metadata = metadata or found
         tensors |= own
     total = metadata.get("split.tensors.count", len(tensors))
@@ -250,7 +256,8 @@ def _header(file: _Pieces, path: Path) -> tuple[dict[str, Any], dict[str, Stored
     head.at = 4
     version, tensors, keys = head.take("<I"), head.take("<Q"), head.take("<Q")
     if version not in (2, 3):
-        raise ValueError(f"version {version}; 2 and 3 in little endian are read")
+        fix = "Convert the model again, or take its safetensors."
+        raise _OtherFile(f"version {version}; 2 and 3 in little endian are read", fix)
     if tensors > _TENSORS or keys > _KEYS:
         raise ValueError(f"{tensors} tensors and {keys} keys")
     metadata: dict[str, Any] = {}
@@ -291,5 +298,6 @@ def _described(head: _Header) -> tuple[str, list[int], str, int]:
         raise ValueError(f"{cut(repr(name))} of shape {shape}")
     kind, offset = head.take("<I"), head.take("<Q")
     if kind not in _KINDS:
-        raise ValueError(f"{cut(repr(name))} of the kind {_UNREAD.get(kind, kind)}, which is not read")
+        got = f"{cut(repr(name))} of the kind {_UNREAD.get(kind, kind)}, which is not read"
+        raise _OtherFile(got, "Take the model's file in another format, such as Q4_K_M, IQ4_XS or Q8_0.")
     return name, shape, _KINDS[kind], offset

@@ -143,8 +143,14 @@ def joined(
     return tensors
 
 
-def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wanted], directory: Path) -> None:
-    """Check the tensors of ``directory`` against the expected ones."""
+def check_tensors(
+    stored: Mapping[str, StoredTensor],
+    wanted: Mapping[str, Wanted],
+    place: Path,
+    described_by: str = CONFIG_FILE,
+    fix: str = f"Take {CONFIG_FILE} and the weights from the same place.",
+) -> None:
+    """Check the tensors of a directory or file against the expected ones."""
     missing = [f"missing {name}" for name in wanted if name not in stored]
     others = [tensor for name, tensor in stored.items() if name not in wanted]
     unknown = [f"unknown {cut(tensor.name)} in {tensor.file.name}" for tensor in others]
@@ -158,9 +164,9 @@ def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wante
             faults.append(f"{cut(tensor.name)} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
     if missing or unknown or faults:
         raise CheckpointError(
-            f"{directory} with {', '.join(_listed(each) for each in (missing, unknown, faults) if each)}",
-            f"exactly the tensors of {CONFIG_FILE}",
-            f"Take {CONFIG_FILE} and the weights from the same place.",
+            f"{place} with {', '.join(_listed(each) for each in (missing, unknown, faults) if each)}",
+            f"exactly the tensors of {described_by}",
+            fix,
         )
 
 

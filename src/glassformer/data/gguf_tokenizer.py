@@ -311,7 +311,7 @@ class _Metadata:
         return numbers
 
     def _list(self, name: str, least: int, most: int) -> list[Any]:
-        found = self._metadata.get(f"tokenizer.ggml.{name}")
+        found: Any = self._metadata.get(f"tokenizer.ggml.{name}")
         self.require(hasattr(found, "__len__") and not isinstance(found, str), f"no list tokenizer.ggml.{name}", "one")
         got = f"{len(found):,} entries of tokenizer.ggml.{name}"
         self.require(least <= len(found) <= most, got, f"{least:,} to {most:,}")
