@@ -113,6 +113,12 @@ def test_beginning_and_ends(metadata: dict[str, Any], begin: list[str], ends: li
     assert tokenizer.vocab_size == len(metadata["tokenizer.ggml.tokens"])
 
 
+def test_what_is_read_in_no_way_takes_another_tokenizer() -> None:
+    for metadata in (bytewise("kimi-k2"), bytewise() | {"tokenizer.ggml.model": "bert"}):
+        with refused(fix="--tokenizer"):
+            tokenizer_from_gguf(metadata)
+
+
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [

@@ -28,7 +28,7 @@ from glassformer.data.released_tokenizer import (
     released,
 )
 from glassformer.errors import InputError, require
-from glassformer.text import known_name, short
+from glassformer.text import short
 
 MOST_TOKENS = 2**20
 MOST_MERGES = 2**20
@@ -36,6 +36,8 @@ LONGEST_TOKEN = 1024
 """Characters; runs of spaces have up to 512."""
 LONGEST_SCORED, MOST_SCORED = 256, 2**22
 """Characters of a token that has a score, and of all of them: the work grows with the product."""
+
+_FIX = "Pass tokenizer=, or --tokenizer: the model's tokenizer.json, its name on the hub, or 'numbers' for token ids."
 
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5
 """Values of ``tokenizer.ggml.token_type``; the others are ordinary tokens."""
@@ -94,7 +96,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     read = _Metadata(metadata, source)
     model = read.value("model", str, "")
     if model not in ("gpt2", "llama"):
-        raise InputError(f"{source} with a tokenizer of the kind {short(model)}", "gpt2 or llama", "Use another file.")
+        raise InputError(f"{source} with a tokenizer of the kind {short(model)}", "gpt2 or llama", _FIX)
     listed = read.strings("tokens", MOST_TOKENS)
     tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(listed)]
     ids = {token: index for index, token in enumerate(tokens)}
@@ -233,9 +235,7 @@ def _plain(pattern: str) -> str:
 
 def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int], pre: str) -> Tokenizer:
     if pre not in _SPLITS:
-        raise InputError(
-            f"{read.source} with tokenizer.ggml.pre = {short(pre)}", ", ".join(_SPLITS), known_name(pre, list(_SPLITS))
-        )
+        raise InputError(f"{read.source} with tokenizer.ggml.pre = {short(pre)}", ", ".join(_SPLITS), _FIX)
     pairs: list[tuple[str, str]] = []
     for merge in read.strings("merges", MOST_MERGES, least=0):
         # The first part may begin with a space.
