@@ -224,6 +224,7 @@ def test_templates_of_gguf_metadata() -> None:
     template = template_from_gguf(metadata, "a.gguf")
     assert template == ChatTemplate("default", "<s>", "</s>", "the chat template of a.gguf")
     assert template_from_gguf({}, "a.gguf") is None
+    assert template_from_gguf({"tokenizer.chat_template": ""}, "a.gguf") is None
     with refused("a.gguf with a chat template that is no text"):
         template_from_gguf({"tokenizer.chat_template": 7}, "a.gguf")
 
