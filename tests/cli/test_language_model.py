@@ -62,6 +62,14 @@ def test_a_file_of_a_repository_is_looked_for_there(monkeypatch: pytest.MonkeyPa
     assert module.find_place("owner/name:part.gguf") == ("owner/name", "part.gguf")
 
 
+def test_all_parts_of_a_model_are_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(module, "find_file", lambda *wanted: asked.append(wanted) or Path(wanted[1]))
+    monkeypatch.setattr(module, "read_gguf", lambda found: found)
+    assert module.find_place("owner/name:Q4/m-00002-of-00003.gguf") == Path("Q4/m-00001-of-00003.gguf")
+    assert asked == [("owner/name", f"Q4/m-0000{number}-of-00003.gguf") for number in (1, 2, 3)]
+
+
 def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
     model = module.find_model(str(tiny_gpt_oss)).load("cpu", "stored")
     assert not model.training

@@ -89,14 +89,18 @@ def read_gguf(path: str | Path) -> GgufFile:
             one file take :func:`joined`.
     """
     path = Path(path)
-    part = _PART.fullmatch(path.name)
+    return joined([[path.with_name(name)] for name in part_names(path.name)])
+
+
+def part_names(name: str) -> list[str]:
+    """The names of all files of the model of which ``name`` is one."""
+    part = _PART.fullmatch(name)
     if part is None:
-        return joined([[path]])
+        return [name]
     count = int(part[3])
     if not 1 <= int(part[2]) <= count <= 1000:
-        raise CheckpointError(f"{path}", "a part of as many as its name says", "Rename it.")
-    names = [f"{part[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
-    return joined([[path.with_name(name)] for name in names])
+        raise CheckpointError(name, "a part of as many as its name says", "Rename it.")
+    return [f"{part[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
 
 
 def is_gguf(path: Path) -> bool:

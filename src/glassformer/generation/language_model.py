@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from glassformer.checkpoints.decoders import is_run, load_decoder, read_decoder_config, require_device, within_run
 from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
-from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
+from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_gguf
 from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, weight_files
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
@@ -404,7 +404,8 @@ def find_place(source: str | Path) -> Path | GgufFile:
         return _known(name, KNOWN[name])
     owner, _, file = name.partition(":")
     if file:
-        return read_gguf(find_file(owner, file))
+        parts = [find_file(owner, part) for part in part_names(file)]
+        return read_gguf(parts[0])
     if "/" not in name or path.suffix == ".gguf":
         close = known_name(name, tuple(KNOWN)) if "/" not in name else "Check the path."
         ways = "a GGUF file, a model's directory, owner/name on the hub, or a short name"
