@@ -113,6 +113,14 @@ def test_beginning_and_ends(metadata: dict[str, Any], begin: list[str], ends: li
     assert tokenizer.vocab_size == len(metadata["tokenizer.ggml.tokens"])
 
 
+@pytest.mark.parametrize("pre", [{}, {"tokenizer.ggml.pre": ""}])
+def test_a_file_that_does_not_say_how_it_splits_is_warned_about(pre: dict[str, Any]) -> None:
+    old = {name: value for name, value in bytewise().items() if name != "tokenizer.ggml.pre"}
+    with pytest.warns(UserWarning, match="pre, since May 2024"):
+        tokenizer = tokenizer_from_gguf(old | pre)
+    assert split(tokenizer, "the1234") == split(tokenizer_from_gguf(bytewise("default")), "the1234")
+
+
 def test_what_is_read_in_no_way_takes_another_tokenizer() -> None:
     for metadata in (bytewise("kimi-k2"), bytewise() | {"tokenizer.ggml.model": "bert"}):
         with refused(fix="--tokenizer"):
@@ -133,7 +141,7 @@ def test_what_is_read_in_no_way_takes_another_tokenizer() -> None:
         (bytewise(tokens=[]), "0 entries"),
         (bytewise(tokens=["a" * 1025]), "1,025 characters"),
         (bytewise(token_type=[1]), "1 entries of tokenizer.ggml.token_type"),
-        ({**scored(), "tokenizer.ggml.model": "gpt2"}, "no list tokenizer.ggml.merges"),
+        (scored(model="gpt2", pre="gpt-2"), "no list tokenizer.ggml.merges"),
         (bytewise(merges=["th"]), "the merge 'th'"),
         (bytewise(merges=["q z"]), "the merge 'q z'"),
         (bytewise(merges=["Ġth e"]), "0120th e'"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,10 @@ LONGEST_TOKEN = 1024
 LONGEST_SCORED, MOST_SCORED = 256, 2**22
 """Characters of a token that has a score, and of all of them: the work grows with the product."""
 
+_NO_PRE = (
+    "does not say how its tokenizer splits a text (tokenizer.ggml.pre, since May 2024): it is split in llama.cpp's "
+    "default way, which may not be the model's. Take a newer file, or pass the model's tokenizer.json as tokenizer."
+)
 _FIX = "Pass tokenizer=, or --tokenizer: the model's tokenizer.json, its name on the hub, or 'numbers' for token ids."
 
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5
@@ -117,7 +122,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     if model == "llama":
         engine = _scored(read, tokens, ids, specials)
     else:
-        pre = read.value("pre", str, "default") or "default"
+        pre = read.value("pre", str, "") or "default"
+        if not metadata.get("tokenizer.ggml.pre"):
+            warnings.warn(f"{source} {_NO_PRE}", stacklevel=2)
         begins, default_bos, default_eos = pre in _BEGIN, -1, -1
         engine = _by_merges(read, ids, specials, pre)
     # Phi-3 was trained without the white space after its special tokens, which its template writes.
