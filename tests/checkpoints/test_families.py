@@ -450,6 +450,13 @@ GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"qk_norm": "head", "num_experts": 4, "top_k": 1},
         {"expert_count": 4, "expert_used_count": 1, "expert_feed_forward_length": 24, "feed_forward_length": 99},
     ),
+    # Of Ollama's converter.
+    (
+        "qwen3moe",
+        {"qk_norm": "head", "num_experts": 4, "top_k": 1},
+        {"expert_count": 4, "expert_used_count": 1, "feed_forward_length": 99, "norm_top_k_prob": True},
+    ),
+    ("llama", {"head_dim": 10}, {"attention.head_dim": 10}),
     ("smollm3", {"num_layers": 5, "unrotated_layers": (3,)}, {}),
     ("phi3", {"rotary_dim": 6}, {"rope.dimension_count": 6, "attention.sliding_window": 0}),
     ("phi3", {"window": 9, "windowed_layers": "all"}, {"attention.sliding_window": 9}),
@@ -552,6 +559,7 @@ def test_gguf_factors_of_frequencies() -> None:
         ({"rope.scaling.type": "dynamic", "rope.scaling.factor": 2.0}, "scaling.type"),
         ({"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.yarn_attn_factor": 1.2}, "yarn_attn"),
         ({"rope.scale_linear": 4.0, "rope.scaling.factor": 2.0}, "rope.scale_linear"),
+        ({"norm_top_k_prob": False}, "norm_top_k_prob"),
         ({"rope.freq_base": float("nan")}, "freq_base"),
         ({"rope.scaling.type": np.arange(2), "rope.scaling.factor": 2.0}, "scaling.type"),
         ({"attention.sliding_window_pattern": 2.5}, "sliding_window_pattern"),

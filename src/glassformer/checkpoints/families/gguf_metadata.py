@@ -25,6 +25,8 @@ _INERT = """
 attention.value_length attention.key_length_swa attention.value_length_swa rope.scaling.finetuned
 rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func pooling_type
 """
+_ALIASES = {"rope.scale_linear": "rope.scaling.factor", "attention.head_dim": "attention.key_length"}
+"""Names until November 2023, and Ollama's."""
 _FIX = "Convert the model again, or take its safetensors."
 
 
@@ -46,11 +48,12 @@ def read_gguf_config(
     own = {name.removeprefix(start): each for name, each in metadata.items() if name.startswith(start)}
     # An array of NumPy is neither true nor false.
     plain = {name: each.tolist() if hasattr(each, "tolist") else each for name, each in own.items()}
-    keys = Fields(plain, start, {"rope.scale_linear": "rope.scaling.factor"})  # its name until November 2023
+    keys = Fields(plain, start, _ALIASES)
     for name in _INERT.split():
         keys.get(name)
     keys.only("attention.causal", True)
-    keys.only("expert_weights_norm", True)
+    for name in ("expert_weights_norm", "norm_top_k_prob"):  # the second is Ollama's
+        keys.only(name, True)
     found = _sizes(keys, shapes) | _windows(keys, family)
     biased = any(f"blk.0.{name}.bias" in shapes for name in ("attn_q", "attn_qkv"))
     found["attention_bias"] = biased and ("blk.0.attn_output.bias" in shapes or "qkv")
@@ -126,7 +129,7 @@ def _sizes(keys: Fields, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     if experts:
         found |= {"num_experts": experts, "top_k": size("expert_used_count")}
         keys.only("expert_gating_func", 1)
-        ff_dim = size("expert_feed_forward_length", ff_dim)
+        ff_dim = size("expert_feed_forward_length", shapes.get("blk.0.ffn_down_exps.weight", [ff_dim])[-1])
     keys.get("expert_used_count")
     keys.get("expert_feed_forward_length")
     return found | {"ff_dim": ff_dim}
