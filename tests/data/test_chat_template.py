@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -225,8 +226,9 @@ def test_templates_of_gguf_metadata() -> None:
     assert template == ChatTemplate("default", "<s>", "</s>", "the chat template of a.gguf")
     assert template_from_gguf({}, "a.gguf") is None
     assert template_from_gguf({"tokenizer.chat_template": ""}, "a.gguf") is None
-    with refused("a.gguf with a chat template that is no text"):
-        template_from_gguf({"tokenizer.chat_template": 7}, "a.gguf")
+    for other in (7, np.arange(2)):
+        with refused("a.gguf with a chat template that is no text"):
+            template_from_gguf({"tokenizer.chat_template": other}, "a.gguf")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def template_from_directory(directory: Path) -> ChatTemplate | None:
 
 
 def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatTemplate | None:
-    if text in (None, ""):  # some files of GGUF have an empty one
+    if text is None or (isinstance(text, str) and not text):  # some files of GGUF have an empty one
         return None
     require(isinstance(text, str), f"{source} with a chat template that is no text", "a text", "Download it again.")
     return ChatTemplate(text, bos, eos, f"the chat template of {source}")
