@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from glassformer.data.gguf_tokenizer import gguf_vocabulary, tokenizer_from_gguf
+from glassformer.data.gguf_tokenizer import gguf_vocabulary, has_tokenizer, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet, from_json
 from refusals import refused
 
@@ -119,6 +120,12 @@ def test_a_file_that_does_not_say_how_it_splits_is_warned_about(pre: dict[str, A
     with pytest.warns(UserWarning, match="pre, since May 2024"):
         tokenizer = tokenizer_from_gguf(old | pre)
     assert split(tokenizer, "the1234") == split(tokenizer_from_gguf(bytewise("default")), "the1234")
+
+
+def test_only_none_says_that_a_file_has_no_tokenizer() -> None:
+    for model in (None, "gpt2", np.arange(2)):
+        assert has_tokenizer({"tokenizer.ggml.model": model})
+    assert not has_tokenizer({"tokenizer.ggml.model": "none"})
 
 
 def test_what_is_read_in_no_way_takes_another_tokenizer() -> None:

@@ -87,7 +87,7 @@ _WHOLE_WORDS = {*_BEGIN, "glm4", "glm5"}
 
 def has_tokenizer(metadata: Mapping[str, Any]) -> bool:
     """Whether a GGUF file does not say that it has no tokenizer."""
-    return metadata.get("tokenizer.ggml.model") != "none"
+    return str(metadata.get("tokenizer.ggml.model")) != "none"
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file") -> ReleasedTokenizer:
