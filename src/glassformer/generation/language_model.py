@@ -25,7 +25,7 @@ from glassformer.checkpoints.decoders import is_run, load_decoder, read_decoder_
 from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_gguf
-from glassformer.checkpoints.hub import find_directory, find_file
+from glassformer.checkpoints.hub import find_directory, find_file, gguf_in
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, weight_files
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, has_tokenizer, tokenizer_from_gguf
@@ -338,8 +338,8 @@ def load(
     Args:
         source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of glassformer; a run of
             ``glassformer train``, of which the best weights are taken; a name on the Hugging Face hub,
-            ``"owner/name"`` or ``"owner/name:file.gguf"``; or a short name of :data:`KNOWN`: "smollm2",
-            "gemma-3-270m", "gpt-oss-20b".
+            ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file in a format, ``"owner/name:Q4_K_M"``; or a
+            short name of :data:`KNOWN`: "smollm2", "gemma-3-270m", "gpt-oss-20b".
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
         dtype: Of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16 if all matrices are
@@ -404,6 +404,7 @@ def find_place(source: str | Path) -> Path | GgufFile:
         return _known(name, KNOWN[name])
     owner, _, file = name.partition(":")
     if file:
+        file = file if file.endswith(".gguf") else gguf_in(owner, file)
         parts = [find_file(owner, part) for part in part_names(file)]
         return read_gguf(parts[0])
     if "/" not in name or path.suffix == ".gguf":
