@@ -14,7 +14,8 @@ from glassformer.observe.capture import capture
 from glassformer.observe.detectors import HeadScores, attention_faithfulness, head_scores, rank_correlation
 from glassformer.observe.edits import add, change, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
-from glassformer.observe.lens import logit_lens
+from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.paths import Receiver, Sender, path_patch
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_sweep
 from refusals import refused
 from transformers_models import logits_of, metric
@@ -221,6 +222,8 @@ def test_a_decoder_that_classifies_answers_for_the_last_token_of_each_text(kind:
     classifier = getattr(tf, f"LlamaFor{kind}Classification")(model.config).eval()
     texts = {"input_ids": torch.tensor([[3, 7, 1, 4], [6, 1, 0, 0]])}
     texts["attention_mask"] = (texts["input_ids"] != 0).long()
+    if kind == "Token":
+        texts = {name: each.flip(1) for name, each in texts.items()}
 
     def told(logits: Tensor) -> Tensor:
         return logits[:, -1, 0]
@@ -292,6 +295,34 @@ def test_a_mean_ablation_refuses_reference_texts_with_padding() -> None:
     real[1, :3] = False
     with refused("padding.*key_padding"):
         ablation_sweep(decoder(), texts, metric, reference=texts | {"key_padding": real}, mean="all")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_last_position_of_a_text_that_is_padded_on_the_right_is_refused(own: bool) -> None:
+    model = decoder() if own else small("Llama", num_hidden_layers=2)
+    tokens, mask = ("tokens", "key_padding") if own else ("input_ids", "attention_mask")
+    real = torch.ones(2, 8, dtype=torch.bool)
+    real[1, 5:] = False
+    right = {tokens: TOKENS, mask: real if own else real.long()}
+    left = {tokens: TOKENS, mask: right[mask].flip(1)}
+    for padded, query in ((right, -1), (left, 0)):
+        with refused(f"logits = {query}, which is padding in text 1"):
+            ablation_sweep(model, padded, metric, logits=query)
+        with refused("logits"):
+            patch_sweep(model, padded, padded, metric, logits=query)
+        with refused("logits"):
+            attribution_sweep(model, padded, padded, metric, logits=query)
+        with refused("logits"):
+            path_patch(model, padded, padded, metric, Sender(0, 0), Receiver(1, 0), logits=query)
+        with refused(f"query = {query}, which is padding"):
+            direct_logits(model, padded, 3, query=query)
+        with refused(f"queries = {query}, which is padding"):
+            logit_lens(model, padded, queries=query)
+    ablation_sweep(model, left, metric)
+    ends = real.sum(1) - 1
+    ablation_sweep(model, right, lambda logits: logits[range(2), ends, 3], logits=slice(None))
+    with refused(f"other padding, by their {mask}"):
+        patch_sweep(model, left, left | {mask: torch.ones_like(left[mask])}, metric)
 
 
 @torch.no_grad()

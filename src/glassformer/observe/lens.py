@@ -21,7 +21,7 @@ from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.module_hooks import is_changed, other_hooks
-from glassformer.observe.partial_runs import logits_at, require_every_layer
+from glassformer.observe.partial_runs import logits_at, require_every_layer, require_real
 
 _NORMS = (
     *("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm"),
@@ -87,6 +87,8 @@ def logit_lens(
     readout = readout_of(model)
     shares = readout.shares(tokens)
     require(queries is None or shares is None, "queries of a classifier", "the whole text", "Omit queries.")
+    if queries is not None and isinstance(tokens, Mapping):
+        require_real(readout.points, tokens, "queries", queries)
     # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone; or positions.
     hooked = any(other_hooks(each) for each in (readout.norm, readout.output) if each is not None)
     edited = any(is_changed(each, "output") for each in (readout.output, getattr(model, "logit_cap", None)))
@@ -184,6 +186,8 @@ def direct_logits(
     decoded = tokens if isinstance(tokens, Tensor) else tokens.get("target", next(iter(tokens.values())))
     count, length = decoded.shape
     (place,) = select("query", query, length) if shares is None else (None,)
+    if place is not None and isinstance(tokens, Mapping):
+        require_real(readout.points, tokens, "query", query)
     routed = {point.layer for point in readout.of("experts")}
     kinds = ("embedding", "heads", "attention", "ffn", "residual")
     more = ("choices", "shares", "experts") if routed else ()

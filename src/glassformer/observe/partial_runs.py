@@ -126,7 +126,10 @@ class Runner:
         with evaluating(self.model):
             whole, ends = self.alone or self._pools, self.known and not self._pools
             logits = logits_at(self._head, read, run, whole=whole, ends=ends)
-        return logits if logits.dim() == 3 else logits[:, None]
+        if logits.dim() == 2:
+            return logits[:, None]
+        require_real(self.points, texts, "logits", self._logits)
+        return logits
 
     def run(self, texts: Mapping[str, Tensor], copies: int = 1) -> Float[Tensor, "copy text"]:
         """The metric of each text of each copy, or one number for each copy; arguments as for :meth:`logits`."""
@@ -282,6 +285,16 @@ def require_one_place(model: nn.Module, points: Sequence[HookPoint]) -> None:
     several = [point.name for point in points if names[id(point.module)] > 1]
     got = f"{type(model).__name__}, where {', '.join(several[:3])} stands in several places"
     require(not several, got, "layers with modules of their own", _PLACE_BY_PLACE)
+
+
+def require_real(points: Sequence[HookPoint], texts: Mapping[str, Tensor], name: str, selection: Selection) -> None:
+    """Refuse positions that are padding alone in one of the texts, as the last one is where padding is on the right."""
+    crossed = any(point.cross for point in points)
+    masks = ("target_real", "decoder_attention_mask") if crossed else ("key_padding", "attention_mask")
+    for mask in (texts[each] for each in masks if each in texts and texts[each].dim() == 2):
+        real = mask[:, list(select(name, selection, mask.shape[1]))].bool().any(1)
+        got = f"{name} = {selection!r}, which is padding in text {int(real.int().argmin())}"
+        require(bool(real.all()), got, "a real token of each text", "Pad the texts on the left.")
 
 
 def logits_at(

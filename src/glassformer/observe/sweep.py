@@ -576,4 +576,8 @@ def prepared(*runs: Tensor | Mapping[str, Any]) -> list[Mapping[str, Tensor]]:
     shapes = [{name: tuple(each.shape) for name, each in texts.items()} for texts in given]
     same = all(shape == shapes[0] for shape in shapes)
     require(same, f"texts of {' and '.join(map(str, shapes))}", "equal shapes", "Use texts of equal length.")
+    for name in ("key_padding", "attention_mask") if not any("decoder" in each for each in given[0]) else ():
+        same = all(name not in texts or torch.equal(texts[name], given[0][name]) for texts in given)
+        got, fix = f"clean and corrupted texts with other padding, by their {name}", "Pair texts of equal length."
+        require(same, got, "the same padding in each pair", fix)
     return given
