@@ -177,6 +177,8 @@ def _texts(chance: Random, kind: str, rows: int, length: int, told: list[str]) -
         real = torch.arange(length) >= torch.tensor(first)[:, None]
         told.append(f"padded {first}")
         masks = {"key_padding": real} if kind.startswith(OURS) else {"attention_mask": real.long()}
+        if kind == "gpt2":
+            masks["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
     return tuple({name: tokens, **masks} for tokens in (clean, corrupted))
 
 

@@ -325,6 +325,25 @@ def test_the_last_position_of_a_text_that_is_padded_on_the_right_is_refused(own:
         patch_sweep(model, left, left | {mask: torch.ones_like(left[mask])}, metric)
 
 
+def test_padding_on_the_left_is_refused_where_it_would_be_counted_as_positions() -> None:
+    model = tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=2, n_head=2)).eval()
+    texts = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
+    texts["attention_mask"][0, :3] = 0
+    right = texts | {"position_ids": (texts["attention_mask"].cumsum(1) - 1).clamp(min=0)}
+    asked = (
+        lambda texts: ablation_sweep(model, texts, metric).by_text,
+        lambda texts: logit_lens(model, texts, queries=-1)[-1, :, 0],
+        lambda texts: direct_logits(model, texts, 3).total,
+        lambda texts: head_scores(model, texts).previous,
+    )
+    for ask in asked:
+        with refused("padding on the left without position_ids"):
+            ask(texts)
+        ask(right)
+    alone = {"input_ids": TOKENS[:1, 3:], "attention_mask": torch.ones(1, 5)}
+    torch.testing.assert_close(asked[1](right)[:1], asked[1](alone), rtol=0, atol=1e-5)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["own", "Mixtral"])
 def test_an_edit_of_experts_changes_what_edits_before_it_leave(kind: str) -> None:

@@ -18,7 +18,7 @@ from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
 from glassformer.observe.module_hooks import Enough, scope
-from glassformer.observe.partial_runs import require_every_layer, require_one_place
+from glassformer.observe.partial_runs import require_every_layer, require_one_place, require_positions
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -102,6 +102,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
         got = f"texts of type {type(batch).__name__}"
         require(known, got, "token ids [row, position], or the model's arguments", "Pass a batch of texts.")
         assert tokens is not None
+        require_positions(model, named)
         given = (named.get(name) for name in ("attention_mask", "key_padding"))
         real = next((each.bool() for each in given if each is not None), torch.ones_like(tokens, dtype=torch.bool))
         masks = _kinds_of_keys(tokens, real)

@@ -21,7 +21,7 @@ from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.module_hooks import is_changed, other_hooks
-from glassformer.observe.partial_runs import logits_at, require_every_layer, require_real
+from glassformer.observe.partial_runs import logits_at, require_every_layer, require_positions, require_real
 
 _NORMS = (
     *("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm"),
@@ -316,6 +316,9 @@ class Readout:
 
     def run(self, tokens: Tensor | Mapping[str, Tensor], place: int | None) -> Float[Tensor, "batch vocab"]:
         """Run the model. The logits at one position, which alone are computed, or of the classes."""
+
+        if isinstance(tokens, Mapping):
+            require_positions(self.model, tokens)
 
         def run() -> Any:
             return self.model(tokens) if isinstance(tokens, Tensor) else self.model(**tokens)

@@ -114,6 +114,7 @@ class Runner:
             start: The first position to compute.
             before: Keys and values of each layer, of which those before ``start`` are used.
         """
+        require_positions(self.model, texts)
         repeated: dict[str, Any] = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
 
         def read(length: int) -> list[int]:
@@ -285,6 +286,16 @@ def require_one_place(model: nn.Module, points: Sequence[HookPoint]) -> None:
     several = [point.name for point in points if names[id(point.module)] > 1]
     got = f"{type(model).__name__}, where {', '.join(several[:3])} stands in several places"
     require(not several, got, "layers with modules of their own", _PLACE_BY_PLACE)
+
+
+def require_positions(model: nn.Module, texts: Mapping[str, Tensor]) -> None:
+    """Refuse padding on the left without positions where these are learned and padding is counted, as in GPT-2."""
+    mask = texts.get("attention_mask")
+    if mask is None or mask.dim() != 2 or "position_ids" in texts or bool(mask[:, 0].all()):
+        return
+    learned = any(name.endswith("wpe") for name, _ in model.named_modules())
+    fix = "Pass position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)."
+    require(not learned, f"{type(model).__name__} and padding on the left without position_ids", "its positions", fix)
 
 
 def require_real(points: Sequence[HookPoint], texts: Mapping[str, Tensor], name: str, selection: Selection) -> None:
