@@ -277,6 +277,8 @@ def test_a_bert_can_be_saved_and_read_again(tiny: Path, tmp_path: Path) -> None:
     save_encoder(encoder, tmp_path / "saved")
     loaded = load_encoder(tmp_path / "saved")
     assert loaded.config == encoder.config
+    assert loaded.config.dropout > 0
+    assert not loaded.training
     assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in encoder.state_dict().items())
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["config.json", "model.safetensors"]
 

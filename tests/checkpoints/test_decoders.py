@@ -56,7 +56,7 @@ def test_our_own_layout_keeps_everything(tmp_path: Path, config: DecoderConfig, 
     read = Decoder.from_pretrained(str(tmp_path / "own"))
     assert same(read, decoder)
     assert (read.output.weight is read.embedding.weight) == config.tied_output
-    assert torch.equal(read.eval()(TOKENS), decoder.eval()(TOKENS))
+    assert torch.equal(read(TOKENS), decoder.eval()(TOKENS))  # without dropout, as transformers gives it
 
 
 @pytest.mark.parametrize(

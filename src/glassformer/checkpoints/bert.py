@@ -66,7 +66,7 @@ def load_encoder(
     dtype: torch.dtype = torch.float32,
     allow_nonfinite: bool = False,
 ) -> Encoder:
-    """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in training mode.
+    """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in evaluation mode.
 
     It computes the same hidden states as Hugging Face's ``BertModel``, ``RobertaModel`` or ``XLMRobertaModel``.
 
@@ -132,7 +132,7 @@ def load_encoder(
         weight = torch.empty(config.num_classes, config.hidden_dim, dtype=dtype).normal_(std=Encoder.HEAD_STD)
         state |= {"classifier.weight": weight, "classifier.bias": weight.new_zeros(config.num_classes)}
     encoder.load_state_dict(state, assign=True)
-    return encoder
+    return encoder.eval()
 
 
 def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) -> None:

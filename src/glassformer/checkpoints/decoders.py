@@ -78,7 +78,7 @@ def load_decoder(
     allow_nonfinite: bool = False,
     content: Mapping[str, Any] | None = None,
 ) -> Decoder:
-    """The decoder of a directory, or of a model on the Hugging Face hub, in training mode like every new module.
+    """The decoder of a directory, or of a model on the Hugging Face hub, in evaluation mode as transformers gives it.
 
     It computes the logits of Hugging Face's class for the model. Tensors are read one by one, so that loading takes
     little more memory than the decoder.
@@ -111,7 +111,7 @@ def load_decoder(
         if experts is not None:
             with config_errors(directory / CONFIG_FILE):
                 stored = with_experts(stored, experts)
-        return read_decoder(stored, directory, device=place, dense=dense)
+        return read_decoder(stored, directory, device=place, dense=dense).eval()
 
 
 def open_decoder(

@@ -36,7 +36,7 @@ def load_gguf(
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
 ) -> Decoder:
-    """The decoder of a GGUF file, in training mode like every new module.
+    """The decoder of a GGUF file, in evaluation mode.
 
     It computes the model in the file, whose logits are those of Hugging Face's class with the expanded weights.
 
@@ -80,7 +80,7 @@ def load_gguf(
             if mixture:
                 _pack(state, entry.ours[0].rpartition(".")[0])
     decoder.family = family.model_type
-    return fill(decoder, state)
+    return fill(decoder, state).eval()
 
 
 def stored_dtype(file: GgufFile, config: DecoderConfig, name: str = "") -> torch.dtype:

@@ -175,19 +175,19 @@ class FoundModel:
         options: dict[str, Any] = {"dtype": dtype, "device": place, "allow_nonfinite": allow_nonfinite}
         if isinstance(self.place, GgufFile):
             require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a directory", "Leave it out.")
-            return load_gguf(self.place, hold=hold, **options).eval()
+            return load_gguf(self.place, hold=hold, **options)
         load = functools.partial(load_decoder, self.place, **options, content=self.content)
         kind = family_in(self.content)
         takes = dense is None and dtype is None and place.type == "cpu" and not use_definition()
         library = native.library() if takes and kind is not None and kind.name == "gpt-oss" else None
         if library is not None and library.level > 0:
             try:
-                return load(dense="lossless").eval()
+                return load(dense="lossless")
             except CheckpointError:
                 raise
             except InputError:  # weights of another dtype, or too many exceptions
                 pass
-        return load(dense=None if dense == "stored" else dense).eval()
+        return load(dense=None if dense == "stored" else dense)
 
 
 @dataclass(frozen=True, eq=False)
