@@ -325,6 +325,33 @@ def test_the_last_position_of_a_text_that_is_padded_on_the_right_is_refused(own:
         patch_sweep(model, left, left | {mask: torch.ones_like(left[mask])}, metric)
 
 
+@pytest.mark.parametrize("make", [decoder, lambda: small("Llama", num_hidden_layers=2)])
+def test_gradients_of_a_frozen_model_are_had_as_the_message_says(make: Any) -> None:
+    model = make()
+
+    def gradient() -> Tensor:
+        live = change("embedding", lambda values: values.requires_grad_())
+        kinds = ("embedding", "weights")
+        with intervene(model, live), capture(model, what=kinds, layers=0, retain_grad=True) as seen:
+            logits_of(model, TOKENS)[0, -1, 3].backward()
+        return torch.cat([record.grad.flatten() for record in seen.records])
+
+    wanted = gradient()
+    model.requires_grad_(False)
+    assert torch.equal(gradient(), wanted)
+    with capture(model, what="embedding", retain_grad=True) as seen:
+        logits_of(model, TOKENS)
+    with refused(fix=r"packed or frozen.*intervene\(model, change"):
+        _ = seen.records[0].grad
+
+
+def test_inference_mode_is_refused_where_gradients_are_needed() -> None:
+    with torch.inference_mode(), refused("inference_mode"):
+        attribution_sweep(decoder(), None, TOKENS, metric)
+    with torch.inference_mode(), refused("inference_mode"):
+        attention_faithfulness(decoder(), TOKENS, metric)
+
+
 def test_padding_on_the_left_is_refused_where_it_would_be_counted_as_positions() -> None:
     model = tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=2, n_head=2)).eval()
     texts = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}

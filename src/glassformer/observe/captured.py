@@ -90,7 +90,8 @@ class Record:
             raise InputError(
                 f"a record of {self.what} that keeps no gradient",
                 "any kind but sinks, router, choices, shares and experts, captured while gradients are on",
-                "Capture with retain_grad=True and without torch.no_grad().",
+                "Capture with retain_grad=True and without torch.no_grad(). Where weights are packed or frozen, do so "
+                'within intervene(model, change("embedding", lambda values: values.requires_grad_())).',
             )
         return self.gradient()
 

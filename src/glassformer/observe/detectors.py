@@ -18,7 +18,12 @@ from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
 from glassformer.observe.module_hooks import Enough, scope
-from glassformer.observe.partial_runs import require_every_layer, require_one_place, require_positions
+from glassformer.observe.partial_runs import (
+    require_every_layer,
+    require_gradients,
+    require_one_place,
+    require_positions,
+)
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -218,6 +223,7 @@ def attention_faithfulness(
     leaving out, and with gradients); Kobayashi et al. 2020, arXiv 2004.10102 (weights without values).
     """
     model = network_of(model)
+    require_gradients()
     require_positive(batch_size=batch_size)
     require(removal in get_args(Removal), f"removal = {removal!r}", "'edges' or 'values'", "Choose one of these.")
     given = texts if isinstance(texts, Mapping) else {"": texts}

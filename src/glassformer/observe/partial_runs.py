@@ -288,6 +288,12 @@ def require_one_place(model: nn.Module, points: Sequence[HookPoint]) -> None:
     require(not several, got, "layers with modules of their own", _PLACE_BY_PLACE)
 
 
+def require_gradients() -> None:
+    """Refuse inference mode, whose tensors have no gradient."""
+    inference = torch.is_inference_mode_enabled()
+    require(not inference, "gradients within torch.inference_mode()", "torch.no_grad(), or none", "Leave the block.")
+
+
 def require_positions(model: nn.Module, texts: Mapping[str, Tensor]) -> None:
     """Refuse padding on the left without positions where these are learned and padding is counted, as in GPT-2."""
     mask = texts.get("attention_mask")

@@ -23,7 +23,7 @@ from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
 from glassformer.observe.linear_maps import LinearMap, added_by_heads, linear_map
 from glassformer.observe.module_hooks import is_changed
-from glassformer.observe.partial_runs import Metric, Part, Runner, Stage
+from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
 Inner = Literal["attention_input", "ffn_input", "neurons"]
@@ -511,6 +511,7 @@ def attribution_sweep(
     (integrated gradients over the embeddings).
     """
     model = network_of(model)
+    require_gradients()
     require_positive(steps=steps)
     require(clean is not None or steps == 1, f"steps = {steps} without clean texts", "1", "Pass clean texts.")
     axes, given = _axes(site, by), prepared(*([] if clean is None else [clean]), corrupted)
