@@ -318,6 +318,7 @@ def test_the_last_position_of_a_text_that_is_padded_on_the_right_is_refused(own:
             direct_logits(model, padded, 3, query=query)
         with refused(f"queries = {query}, which is padding"):
             logit_lens(model, padded, queries=query)
+        logit_lens(model, padded | {mask: None}, queries=query)
     ablation_sweep(model, left, metric)
     ends = real.sum(1) - 1
     ablation_sweep(model, right, lambda logits: logits[range(2), ends, 3], logits=slice(None))

@@ -308,7 +308,7 @@ def require_real(points: Sequence[HookPoint], texts: Mapping[str, Tensor], name:
     """Refuse positions that are padding alone in one of the texts, as the last one is where padding is on the right."""
     crossed = any(point.cross for point in points)
     masks = ("target_real", "decoder_attention_mask") if crossed else ("key_padding", "attention_mask")
-    for mask in (texts[each] for each in masks if each in texts and texts[each].dim() == 2):
+    for mask in (each for each in map(texts.get, masks) if each is not None and each.dim() == 2):
         real = mask[:, list(select(name, selection, mask.shape[1]))].bool().any(1)
         got = f"{name} = {selection!r}, which is padding in text {int(real.int().argmin())}"
         require(bool(real.all()), got, "a real token of each text", "Pad the texts on the left.")
