@@ -119,7 +119,7 @@ def test_what_is_stored_stays_as_it_is(openai_files: Files) -> None:
     assert torch.equal(ffn.down_scales, stored["block.1.mlp.mlp2_weight.scales"])
     assert torch.equal(decoder.layers[1].attention.value.weight, stored["block.1.attn.qkv.weight"][96:])
     assert not any(tensor.is_meta for tensor in (*decoder.parameters(), *decoder.buffers()))
-    assert decoder.training
+    assert not decoder.training
 
 
 def test_no_more_is_held_than_the_decoder_and_one_tensor(openai_files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
