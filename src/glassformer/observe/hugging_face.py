@@ -250,7 +250,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
                 elif point.role == "ffn":
                     on(point.module, "output", 4, partial(seen.add, block.module, "ffn"))
             for norm in block.norms or ([block.between] if block.between is not None else []):
-                on(norm, "first input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
+                on(norm, "first input", 0, partial(seen.compare, block, f"the input of {type(norm).__name__}"))
             for norm in block.norms:
                 on(norm, "output", 4, partial(seen.start, block.module))
             complete = any(point.role == "ffn" for point in mine)
@@ -285,7 +285,7 @@ class _Sums:
         made = outputs.get(point.module)
         if made is None or made.numel() != values.numel() or not torch.equal(made.flatten(), values.flatten()):
             assert point.block is not None
-            wrong = f"the output of the heads is changed before {_kind(point.out_proj)}"
+            wrong = f"the output of the heads is changed before {type(point.out_proj).__name__}"
             self._wrong.setdefault(point.block, (wrong, "heads"))
 
     def end(self, point: HookPoint, kinds: Collection[str], complete: bool, values: Tensor) -> None:
@@ -299,7 +299,7 @@ class _Sums:
         elif wrong is not None and not _drops(point.module):
             require(
                 not set(kinds) & set(sites.split(", ")),
-                f"{', '.join(kinds)} of {_kind(point.module)} {point.name}, where {wrong}",
+                f"{', '.join(kinds)} of {type(point.module).__name__} {point.name}, where {wrong}",
                 "a block whose attention and ffn, as its source shows them, are added to its input",
                 f"There, capture or edit other sites than {sites}.",
             )
@@ -331,10 +331,6 @@ def _drops(block: nn.Module) -> bool:
     return block.training and any(rate > 0 for rate in rates)
 
 
-def _kind(module: Any) -> str:
-    return type(module).__name__
-
-
 @torch.no_grad()
 def _check_output(point: HookPoint, call: Attended, output: Tensor) -> None:
     """Compare the newest query's output with that of its exact weights: another kind of attention would not give it."""
@@ -347,7 +343,8 @@ def _check_output(point: HookPoint, call: Attended, output: Tensor) -> None:
     near = (1e-3 if output.dtype in (torch.float32, torch.float64) else 0.1) * v.abs().amax((1, 2, 3))
     seen = rows.weights.sum((1, 2, 3)) > 0
     error = (expected - output[:, newest]).abs().amax((1, 2))
-    got = f"{point.name} ({_kind(point.module)}), whose output is not that of the softmax of scaled products and a mask"
+    kind = type(point.module).__name__
+    got = f"{point.name} ({kind}), whose output is not that of the softmax of scaled products and a mask"
     require(bool((error <= near)[seen].all()), got, "an attention that can be captured", "Capture other modules.")
 
 

@@ -211,11 +211,11 @@ class _Attachment:
         self._attention: HookPoint | None = None
         blocks = {point.block: point for point in self._points if point.block is not None}
         for block, point in blocks.items():
-            self._insert(block, "input", partial(self._enter_block, point), 0)
+            self.scope.insert(block, "input", partial(self._enter_block, point), 0)
         attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
         for point in {point: None for plan in attend for point in plan.points}:
-            self._insert(point.module, "input", partial(self._enter_attention, point), 0)
-            self._insert(point.module, "output", lambda *_: setattr(self, "_attention", None), 4)
+            self.scope.insert(point.module, "input", partial(self._enter_attention, point), 0)
+            self.scope.insert(point.module, "output", lambda *_: setattr(self, "_attention", None), 4)
         # Also without edits of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attend)
         self._attached.enter_context(hugging_face.editing(edit) if foreign and attend else editing(edit))
@@ -235,12 +235,9 @@ class _Attachment:
             self._attach_between(point, module, change)
             return
         # Experts come before edits of the mixture's output, in whichever block those are.
-        self._insert(module, where, change, 1 if site == "experts" else 3)
+        self.scope.insert(module, where, change, 1 if site == "experts" else 3)
         if point.owner is not None:
-            self._insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
-
-    def _insert(self, module: nn.Module, where: str, change: Change, order: int = 3) -> None:
-        self.scope.insert(module, where, change, order)
+            self.scope.insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
         self._attention = None  # one that has raised has not left
@@ -307,9 +304,9 @@ class _Attachment:
             # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
             return kept.pop("new") + kept.pop("ffn") if kept else None
 
-        self._insert(between, "first input", before)
-        self._insert(ffn, "output", after, 4)
-        self._insert(block, "first output", again, 0)
+        self.scope.insert(between, "first input", before)
+        self.scope.insert(ffn, "output", after, 4)
+        self.scope.insert(block, "first output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         heads, (rows, names) = plan.points[point], self._rows(plan, values.shape[1])

@@ -45,7 +45,7 @@ class Scope:
             return False
         return self.open and self in _scopes.get()
 
-    def insert(self, module: nn.Module, where: str, change: Change, order: int) -> None:
+    def insert(self, module: nn.Module, where: str, change: Change, order: int = 3) -> None:
         """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
 
         One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,

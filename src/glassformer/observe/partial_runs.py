@@ -134,9 +134,9 @@ class Runner:
 
     def run(self, texts: Mapping[str, Tensor], copies: int = 1) -> Float[Tensor, "copy text"]:
         """The metric of each text of each copy, or one number for each copy; arguments as for :meth:`logits`."""
-        return self._measured(self.logits(texts, copies), texts)
+        return self.measured(self.logits(texts, copies), texts)
 
-    def _measured(self, logits: Tensor, texts: Mapping[str, Tensor]) -> Float[Tensor, "copy value"]:
+    def measured(self, logits: Tensor, texts: Mapping[str, Tensor]) -> Float[Tensor, "copy value"]:
         """A value for each text of each copy, or one for all its texts: what the metric gives."""
         copies = logits.unflatten(0, (-1, _size(texts)[0]))
         values = torch.stack([self._measured_alone(copy) for copy in copies])
@@ -165,7 +165,7 @@ class Runner:
         if not self.known and count not in self._skips:
             whole = self._whole = self.logits(texts) if self._whole is None else self._whole
             try:
-                found = self._logits_from(texts, layer, stage, seen.last(stage)[self.blocks[layer].name])
+                found = self.resumed(texts, layer, stage, seen.last(stage)[self.blocks[layer].name])
                 near = 4 * torch.finfo(whole.dtype).eps * float(whole.abs().max())
                 self._skips[count] = float((found - whole).abs().max()) <= near
             except Exception:  # whatever a block of an unknown kind does without those before it
@@ -173,24 +173,6 @@ class Runner:
         return self.known or self._skips[count]
 
     def resumed(
-        self, texts: Mapping[str, Tensor], layer: int, stage: Stage | None, stream: Tensor | None, **options: Any
-    ) -> Float[Tensor, "copy text"]:
-        """The metric of a run from a stage of ``layer`` on, at which the residual stream is ``stream``.
-
-        Args:
-            texts: The texts, of which ``stream`` holds one copy or several, one after another.
-            layer: A layer of the part.
-            stage: Of a post-norm block not ``residual_between``. None: a whole run, in which ``edits`` are made.
-            stream: What the blocks before would give, at all positions or, if :meth:`first_needed` allows it, the last.
-            options: ``memory``, the last residual stream of the encoder, where it is not resumed itself; ``before``,
-                keys and values of each layer in the unchanged run; ``brief``, whether the last network may compute only
-                the positions that the metric reads; ``edits``, what else is changed; ``added``, what is
-                added to the output of a module; ``skip`` False: the blocks before run too; ``copies``, without a
-                stream.
-        """
-        return self._measured(self._logits_from(texts, layer, stage, stream, **options), texts)
-
-    def _logits_from(
         self,
         texts: Mapping[str, Tensor],
         layer: int,
@@ -205,6 +187,21 @@ class Runner:
         skip: bool = True,
         copies: int = 1,
     ) -> Float[Tensor, "row position class"]:
+        """The logits of a run from a stage of ``layer`` on, at which the residual stream is ``stream``.
+
+        Args:
+            texts: The texts, of which ``stream`` holds one copy or several, one after another.
+            layer: A layer of the part.
+            stage: Of a post-norm block not ``residual_between``. None: a whole run, in which ``edits`` are made.
+            stream: What the blocks before would give, at all positions or, if :meth:`first_needed` allows it, the last.
+            memory: The last residual stream of the encoder, where it is not resumed itself.
+            before: Keys and values of each layer in the unchanged run.
+            edits: What else is changed.
+            added: What is added to the output of a module.
+            brief: Whether the last network may compute only the positions that the metric reads.
+            skip: False: the blocks before run too.
+            copies: Without a stream.
+        """
         rows, length = _size(texts)
         start = length - stream.shape[1] if before and stream is not None else 0
         block = self.blocks[layer]

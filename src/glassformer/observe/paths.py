@@ -214,7 +214,7 @@ class _Paths:
         if stage == "residual":
             stream = stream + flows
         options: dict[str, Any] = {"edits": edits, "skip": runner.skips(self._texts, first, stage, self._theirs)}
-        return runner.resumed(self._texts, first, stage, stream, **options).double()
+        return runner.measured(runner.resumed(self._texts, first, stage, stream, **options), self._texts).double()
 
     def _read(self, layer: int, reads: str, heads: tuple[int, ...], flows: Tensor) -> Tensor:
         """Queries, keys or values of some heads of a layer that reads ``flows`` in addition."""

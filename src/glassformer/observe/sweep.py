@@ -301,8 +301,8 @@ def _steps(
                 own = [_at(flows, axes, site, cell[1:], written) for cell in cells if cell[0] == layer]
                 rest = torch.zeros_like(own[0])
                 changed[layer] = torch.cat([own.pop(0) if cell[0] == layer else rest for cell in cells])
-            values = _resumed(runner, given[-1], site, points, base, changed, start, stage, needed > 0)
-            for cell, value in zip(cells, values.double(), strict=True):
+            logits = _resumed(runner, given[-1], site, points, base, changed, start, stage, needed > 0)
+            for cell, value in zip(cells, runner.measured(logits, given[-1]).double(), strict=True):
                 index = (chosen.index(cell[0]), *cell[1:])
                 found[index], by_text[index] = value.mean(), value
             yield sweep
@@ -319,8 +319,8 @@ def _resumed(
     start: int,
     stage: Stage | None,
     brief: bool,
-) -> Float[Tensor, "copy text"]:
-    """The metric of as many copies of the texts with what is given for each layer added, which is 0 before ``start``:
+) -> Float[Tensor, "row position class"]:
+    """The logits of as many copies of the texts with what is given for each layer added, which is 0 before ``start``:
     at a stage, or at the site of the only layer, whose block then runs whole."""
     first = min(changed)
     block, flows = runner.blocks[first], changed[first][..., start:, :]
