@@ -137,21 +137,17 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
 def describe_gguf(file: GgufFile) -> Description:
     """Describe a GGUF file; no tensor is read."""
     family, config = gguf_config(file)
-    parts, sizes, held = Counter[Part](), Counter[Part](), 0
     entries = gguf_entries(family, config, file.tensors)
     packed = has_packed_experts({name: file.tensors[each.theirs[0]].kind for each in entries for name in each.ours})
     config = replace(config, expert_format="mxfp4") if packed else config
-    for entry in entries:
-        wide = stored_dtype(file, config, entry.theirs[0]).itemsize
-        for tensor in (file.tensors[name] for name in entry.theirs):
-            part, count = _part(entry.ours[0], config), math.prod(tensor.shape)
-            parts[part] += count
-            sizes[part] += tensor.nbytes
-            # Layers hold matrices in blocks; experts but those packed in MXFP4, and other numbers, are expanded.
-            kept = tensor.kind in KINDS and (packed or len(tensor.shape) == 2)
-            held += tensor.nbytes if kept else wide * count
-    kinds = _kinds(file.tensors[name] for entry in entries for name in entry.theirs)
-    return Description(family.name, "GGUF", config, parts, sizes, len(file.pieces), kinds, held)
+    named = [(entry.ours[0], file.tensors[name]) for entry in entries for name in entry.theirs]
+    held = 0
+    for _, tensor in named:
+        # Layers hold matrices in blocks; experts but those packed in MXFP4, and other numbers, are expanded.
+        kept = tensor.kind in KINDS and (packed or len(tensor.shape) == 2)
+        wide = stored_dtype(file, config, tensor.name).itemsize
+        held += tensor.nbytes if kept else wide * math.prod(tensor.shape)
+    return replace(_described(family.name, "GGUF", config, named), num_files=len(file.pieces), held=held)
 
 
 def _described(
