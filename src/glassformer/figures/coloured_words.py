@@ -71,7 +71,9 @@ def coloured_text(
     reached = float(np.abs(values).max())
     got = f"a weight of size {reached:g} with largest = {largest}"
     require(largest is None or reached <= largest, got, "no weight above largest", "Pass the largest of all texts.")
-    scale = _scale(values if largest is None else np.array([largest]), signed)
+    end = (reached if largest is None else largest) or 1.0
+    colours = matplotlib.colormaps[DIVERGING if signed else SEQUENTIAL]
+    scale = ScalarMappable(Normalize(-end if signed else 0.0, end), colours)
     if signed:
         label = f"{label or 'weight'}, underlined below 0"
     if ax is None:
@@ -127,12 +129,6 @@ def _checked(words: Sequence[str], weights: ArrayLike, signed: bool) -> Float[np
     fix = "Pass signed=True for effects of both signs."
     require(signed or least >= 0, f"a weight of {least:g}", "weights from 0 on, or signed = True", fix)
     return values
-
-
-def _scale(values: np.ndarray, signed: bool) -> ScalarMappable:
-    largest = float(np.abs(values).max()) or 1.0
-    norm = Normalize(-largest if signed else 0.0, largest)
-    return ScalarMappable(norm, matplotlib.colormaps[DIVERGING if signed else SEQUENTIAL])
 
 
 def _width(text: str) -> float:
