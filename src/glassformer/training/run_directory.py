@@ -25,14 +25,9 @@ from torch.optim import Optimizer
 
 from glassformer.checkpoints.tensor_files import read_json
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.files import new_directory, recover, remove_directory, remove_leftovers, write_text
+from glassformer.files import fcntl, new_directory, recover, remove_directory, remove_leftovers, write_text
 from glassformer.training.checkpoint import save_optimizers, save_weights
 from glassformer.training.config import TrainingConfig
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 Description = dict[str, Any]
 
