@@ -45,7 +45,12 @@ from written_programs import FILLED, UNREADABLE, WITHOUT_VALUE, WRONG, Writer, b
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node on the PATH: apt-get install nodejs")
 
-NAMES = {call.asked: name for name, call in CALLS.items()}
+
+class AskExperts(m.AskRun):
+    """Here the type of a request names its call, and ``program`` asks about a run, too."""
+
+
+NAMES = {call.asked: name for name, call in CALLS.items()} | {AskExperts: "experts"}
 RULES: list[dict[str, Any]] = [
     {},
     {"temperature": 0.0},
@@ -130,7 +135,7 @@ def asks_about(
         return asks
     if "program" in card.views:
         texts = [Writer(rng, loaded.model.domains.vocabulary).text() for _ in range(3)]
-        return [*asks, m.AskProgram(run=run["run"]), *(m.AskAttempt(**of, program=each) for each in texts)]
+        return [*asks, m.AskRun(run=run["run"]), *(m.AskAttempt(**of, program=each) for each in texts)]
     for stack in run["attentions"]:
         part = {"run": run["run"], "part": stack["part"]}
         asks.append(m.AskMeasures(**part))
@@ -143,7 +148,7 @@ def asks_about(
             passed = rng.random() < 0.5
             asks.append(m.AskTile(**part, **place, level=level, row=row, column=column, passed=passed))
     if card.kind in ("decoder", "encoder", "encoder_decoder"):
-        asks.append(m.AskExperts(run=run["run"]))
+        asks.append(AskExperts(run=run["run"]))
     if card.source is not None:
         orders = [None, rng.sample(range(len(run["source"])), len(run["source"]))]
         asks += [m.AskScramble(**of, source=run["source"], order=order) for order in orders]
@@ -184,7 +189,7 @@ def asks_of_what_if(backend: Backend, ask: m.Ask, run: dict[str, Any], rng: rand
     steer = {"layer": rng.randrange(last["layers"]), "toward": rng.choice(outcomes), "away": rng.choice(away)}
     swaps = []
     if "experts" in plain["offers"]:
-        experts = by_server(backend, m.AskExperts(run=run["run"]))
+        experts = by_server(backend, AskExperts(run=run["run"]))
         every = [*range(experts["num_experts"])]
         swaps = [
             {"layer": each["layer"], "expert": rng.choice(every), "instead": rng.choice([None, *every])}
