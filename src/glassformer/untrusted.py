@@ -60,7 +60,13 @@ def read_bytes(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) ->
 
 def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
     """The status of a regular file. Raises :class:`InputError` as :func:`read_bytes`, whatever the size."""
-    status = status_of(path)
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, FileNotFoundError) and os.path.islink(path):
+            reason = "a broken link"
+        raise InputError(f"{shown(path)} ({reason})", "an existing path", "Check the path.") from error
     # Opening a pipe or a device could block forever, and reading it never end.
     require(
         stat.S_ISREG(status.st_mode),
@@ -140,17 +146,6 @@ def json_value(text: str, **parsers: Any) -> Any:
         raise InputError(f"invalid JSON ({error})", "a complete JSON file", "Correct that number.") from error
     except RecursionError as error:
         raise InputError("brackets nested too deeply", "a few levels", "Use fewer levels.") from error
-
-
-def status_of(path: Path) -> os.stat_result:
-    """The status of ``path``, links followed. Raises :class:`InputError` if it does not exist or cannot be reached."""
-    try:
-        return path.stat()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        if isinstance(error, FileNotFoundError) and os.path.islink(path):
-            reason = "a broken link"
-        raise InputError(f"{shown(path)} ({reason})", "an existing path", "Check the path.") from error
 
 
 def require_permission(path: Path, run_python: bool) -> None:

@@ -215,8 +215,11 @@ def attention_grid(
         values: Write the weights into the cells, in panels of up to 22 x 22.
         axis_names: What the columns are, and what the rows are.
     """
-    layers, rows, columns = _counted(weights)
-    got = f"{rows} layers of up to {columns} heads"
+    layers = list(weights)
+    rows, columns = len(layers), max((len(layer) for layer in layers), default=0)
+    got, shapes = f"{rows} layers of up to {columns} heads", {layer.shape[1:] for layer in layers}
+    require(columns > 0, got, "at least one head", "Pass its weights.")
+    require(len(shapes) == 1, f"maps of shapes {sorted(shapes)}", "one shape", "Take all layers from the same text.")
     require(rows * columns <= MOST_PANELS, got, f"at most {MOST_PANELS} panels", "Choose layers and heads.")
     above, beside = numbered(layer_names, rows, "Layer"), numbered(head_names, columns, "head")
     joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
@@ -303,16 +306,6 @@ def compare_heads(
         largest=largest,
         values=True,
     )
-
-
-def _counted(weights: Layers) -> tuple[list[np.ndarray], int, int]:
-    """The layers, their number, and the most heads of one."""
-    layers = list(weights)
-    columns = max((len(layer) for layer in layers), default=0)
-    shapes = {layer.shape[1:] for layer in layers}
-    require(columns > 0, f"{len(layers)} layers of up to {columns} heads", "at least one head", "Pass its weights.")
-    require(len(shapes) == 1, f"maps of shapes {sorted(shapes)}", "one shape", "Take all layers from the same text.")
-    return layers, len(layers), columns
 
 
 def _inches(count: int, names: Names, labels: bool, least: float) -> float:
