@@ -383,9 +383,9 @@ class InfoFlags:
 class ConvertFlags:
     """Write a decoder's weights in another layout, with the same logits, as a directory or a GGUF file.
 
-    gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Others, glassformer's
-    own directories and runs (of 'glassformer train' or of the gpt-oss lab) are loaded into memory. Parts that the new
-    layout lacks are rewritten as equivalent ones, or refused.
+    A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor by tensor, so that
+    memory holds the largest one. A GGUF file is loaded, and so is what is written as one. Parts that the new layout
+    lacks are rewritten as equivalent ones, or refused.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]
