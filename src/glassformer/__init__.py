@@ -20,8 +20,9 @@ def explore(
     browser (``.serve()``).
 
     Args:
-        model: A model of glassformer, or a GPT-2, Llama, Mixtral or BERT of transformers; the directory of a run or of
-            a checkpoint; the name of a bundled model, such as ``"sentiment"``. None: all of those.
+        model: A model of glassformer, what :func:`load` gives, or a GPT-2, Llama, Mistral, Qwen2, Mixtral, GptOss, BERT
+            or RoBERTa of transformers; the directory of a run or of a checkpoint; the name of a bundled model, such as
+            ``"sentiment"``. None: the bundled models and the runs under ``./runs``.
         text: What it reads: a text, or tokens as numbers in a list, an array or a tensor. None: a text that suits it;
             an encoder-decoder that was handed over needs one, and a source.
         tokenizer: For a model that was handed over: what makes tokens of a text.
