@@ -47,7 +47,7 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
         for number, one in enumerate(cases):
             if one.site == place.site and place.layer in layers_of(one, place, there):
                 tensor, chosen = one.apply(tensor, choices, there[place])
-                if place.site == "scores" and one.operation != "forbid":  # what is forbidden is not reached
+                if place.site == "scores":  # what is forbidden is not reached
                     chosen = chosen & (plain > -torch.inf)
                     reached = chosen.any(0).any(0).any(0)
                     keys[number] |= {

@@ -433,6 +433,7 @@ def test_what_cannot_be_edited_is_refused() -> None:
         (put("ffn", torch.ones(9), layers=0), r"ffn at layers\.0\.ffn.*\[9\]"),
         (scale("ffn", float("nan")), "NaN"),
         (zero("ffn", queries=slice(50, 60)), "no call reached"),
+        (forbid(queries=1, keys=-1), "no call reached"),  # a later key, which no query sees
         (forbid(keys=(2, 7)), "keys.*7"),
         (change("ffn", lambda values: None), "returns NoneType"),  # type: ignore[arg-type, return-value]
         (zero("q", queries=-8), "queries.*-8"),

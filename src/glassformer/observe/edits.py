@@ -264,7 +264,7 @@ def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:
 
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:
-    """Forbid that ``queries`` attend to ``keys``. It is a mask of the fused kernel."""
+    """Forbid that ``queries`` attend to ``keys``, of which one has to see another. It is a mask of the fused kernel."""
     return _edit("scores", infinite, where, queries=queries, keys=keys, kernel="forbid")
 
 

@@ -389,12 +389,16 @@ class _Attachment:
             return replace(call, sinks=call.sinks.index_fill(0, torch.tensor(heads, device=call.q.device), lowest))
         places, labels = {"query": rows, "key": chosen}, {"head": heads, "query": names, "key": positions}
         if edit.kernel == "forbid":
-            alike = edit.change is infinite
+            alike, reached = edit.change is infinite, plan.reached
             several = {} if alike and heads == tuple(range(point.heads)) else {"head": heads}
             batch = 1 if alike and edit.examples is None else len(call.q)
             shape = (batch, point.heads if several else 1, length, keys)
             mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels) == 0
             call = hugging_face.boolean_mask(call)
+            if alike and not reached:  # an edge that the model itself forbids is not reached
+                seen = call.pattern.mask(length, keys, mask.device) & ~mask
+                own = call.mask if call.mask is None or call.forbidden is None else call.mask | call.forbidden
+                plan.reached = bool((seen if own is None else seen & own).any())
             forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
             return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)
 
