@@ -146,7 +146,7 @@ def scores(probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tenso
 def calibration_error(
     probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tensor, " text"], bins: int = BINS
 ) -> float:
-    """The expected calibration error: how far confidence is from the rate of being right, in [0, 1].
+    """The expected calibration error: how far confidence is from the rate of being right, in [0, 1]::
 
         sum over bins of  n_bin / n * |accuracy in the bin - mean confidence in the bin|
 
