@@ -1,6 +1,8 @@
 import gc
 import hashlib
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,6 +77,21 @@ def test_a_widget_answers_its_page(small_backend: Backend, sent: list[tuple[Any,
     widget._handle_custom_msg(ask("models"), [])
     widget._handle_custom_msg({"kind": "noise"}, [])
     assert sent == [({"id": "7", "answer": small_backend.catalogue().model_dump(mode="json")}, [])]
+
+
+def test_a_question_in_another_thread_is_answered_in_the_main_one(
+    small_backend: Backend, sent: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # JupyterLab brings it there while a cell trains the model, whose mode the answer would change.
+    widget, later = ExplorerWidget(small_backend, {"model": "decoder"}), []
+    loop = SimpleNamespace(add_callback=lambda *call: later.append(call))
+    monkeypatch.setattr(ExplorerWidget, "comm", SimpleNamespace(kernel=SimpleNamespace(io_loop=loop)))
+    with ThreadPoolExecutor() as threads:
+        threads.submit(widget._handle_custom_msg, ask("models"), []).result()
+    assert sent == []
+    ((answer, *given),) = later
+    answer(*given)
+    assert sent[0][0]["answer"]["models"]
 
 
 def test_a_fault_of_ours_is_told_as_one(small_backend: Backend, sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:

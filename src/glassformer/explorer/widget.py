@@ -1,6 +1,7 @@
 """The page in a notebook's cell: the same code as on the server, with answers from the kernel."""
 
 import hashlib
+import threading
 from functools import cache
 from typing import Any
 
@@ -74,6 +75,16 @@ def _code() -> tuple[str, bytes]:
 
 
 def _hear(widget: ExplorerWidget, content: object, buffers: object) -> None:
+    # JupyterLab may bring messages to another thread while a cell runs. A forward pass there would change the model's
+    # mode beneath a training in the cell.
+    kernel = getattr(widget.comm, "kernel", None)
+    if threading.current_thread() is threading.main_thread() or kernel is None:
+        _answer(widget, content)
+    else:
+        kernel.io_loop.add_callback(_answer, widget, content)
+
+
+def _answer(widget: ExplorerWidget, content: object) -> None:
     if content == {"kind": "code"}:
         widget.send({"kind": "code"}, [_code()[1]])
         return
