@@ -30,6 +30,13 @@ window.show = async (id, esm, css, state, page) => {
   const heard = {};
   const values = { state, _page: page };
   const changed = new Set();
+  const carry = async (content) => {
+    const told = JSON.parse(await toKernel(id, JSON.stringify({ method: "custom", content })));
+    for (const [reply, buffers] of told) {
+      const views = buffers.map((text) => new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
+      for (const callback of heard["msg:custom"] ?? []) callback(reply, views);
+    }
+  };
   const model = {
     get: (name) => values[name],
     set: (name, value) => ((values[name] = value), changed.add(name)),
@@ -39,12 +46,9 @@ window.show = async (id, esm, css, state, page) => {
     },
     on: (event, callback) => (heard[event] ??= []).push(callback),
     off: (event, callback) => (heard[event] = (heard[event] ?? []).filter((each) => each !== callback)),
-    send: async (content) => {
-      const told = JSON.parse(await toKernel(id, JSON.stringify({ method: "custom", content })));
-      for (const [reply, buffers] of told) {
-        const views = buffers.map((text) => new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
-        for (const callback of heard["msg:custom"] ?? []) callback(reply, views);
-      }
+    send: (content) => {
+      if (window.ended) throw new Error("Cannot send"); // JupyterLab's, after a restart of the kernel
+      void carry(content);
     },
     fromKernel: (name, value) => {
       values[name] = value;
@@ -243,6 +247,15 @@ def test_a_kernel_that_does_not_answer(notebook: Notebook, backend: Backend) -> 
     place.get_by_label("Text", exact=True).fill("AB")
     expect(status).to_be_empty()
     expect(place.locator(".fault")).to_have_count(0)
+
+
+def test_a_restarted_kernel_is_named(notebook: Notebook, backend: Backend) -> None:
+    place = notebook.show("one", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
+    settled(notebook.page)
+    notebook.page.evaluate("window.ended = true")
+    place.get_by_label("Text", exact=True).fill("ABC")
+    expect(place.locator(".fault")).to_contain_text("the notebook's kernel, which has ended")
+    expect(place.locator(".fault")).to_contain_text("Run this cell again.")
 
 
 def test_a_closed_place_hears_nothing_more(notebook: Notebook, backend: Backend) -> None:

@@ -34,6 +34,8 @@ interface Waiting {
 const MOST_UNDER_WAY = 4;
 /** Milliseconds without an answer after which the page shows a note. */
 const SILENT = 4000;
+/** JupyterLab sends nothing more for a widget whose kernel was restarted. */
+const ENDED = { got: "the notebook's kernel, which has ended", expected: "the one with this widget", fix: "Run this cell again." };
 
 export interface Closing {
   close(): void;
@@ -56,8 +58,13 @@ export function overMessages(model: Model): Source & Closing & { silent: Signal<
     while (underWay.size < MOST_UNDER_WAY) {
       const first = queue.shift();
       if (!first) return;
+      try {
+        model.send({ kind: "ask", id: first.id, call: first.call, asked: first.asked });
+      } catch {
+        first.refused(new Refused(ENDED));
+        continue;
+      }
       underWay.set(first.id, first);
-      model.send({ kind: "ask", id: first.id, call: first.call, asked: first.asked });
       if (due === 0) listen();
     }
   };
