@@ -143,11 +143,13 @@ MISSING = (
     ("accelerate", "train", "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))"),
     ("matplotlib", "figures", "import glassformer.figures.attention_maps"),
     ("matplotlib", "figures", "glassformer.explore('identity').figure()"),
+    ("cachetools", "explore", "glassformer.explore('identity')"),
     ("fastapi", "explore", "sys.exit(main(['explore', '--no-browser']))"),
     ("uvicorn", "explore", "glassformer.explore('identity').serve(0, browser=False)"),
     ("datasets", "hub", "from glassformer.data import sentiment; sentiment.from_hub('stanfordnlp/sst2')"),
     ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
     ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
+    ("matplotlib", "labs", "import glassformer.labs.lookup"),
     ("matplotlib", "labs", "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))"),
 )
 # Each in a copy of a process that has imported torch, which takes a second and brings none of these packages along.

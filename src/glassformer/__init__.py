@@ -34,7 +34,10 @@ def explore(
         InputError: A model that cannot be looked into, a directory without one, or an unknown state.
     """
     # Nothing is imported before it is asked for: `import glassformer` takes no time.
-    from glassformer.explorer.model_page import open_page
+    from glassformer.errors import naming_extras
+
+    with naming_extras():
+        from glassformer.explorer.model_page import open_page
 
     return open_page(model, text, tokenizer=tokenizer, source=source, **state)
 
