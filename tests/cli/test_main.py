@@ -249,6 +249,14 @@ def test_the_help_of_every_command_ends_in_the_narrowest_terminal(columns: int) 
     assert shown.count("--help") >= len(cli.COMMANDS)
 
 
+def test_a_home_behind_the_equals_sign_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    found = cli.parse("explore", ["smollm2", "--save=~/a=b.html"])
+    assert (found.run, found.save) == ("smollm2", Path("/home/ada/a=b.html"))
+    assert cli.parse("generate", ["m", "~/said"]).prompt == "~/said"
+    assert cli.parse("train", ["--data", "recurrence", "--run=~/run"]).run == Path("/home/ada/run")
+
+
 def test_every_command_has_a_module_that_can_run_it() -> None:
     for entry in cli.COMMANDS.values():
         module, _, name = entry.flags.rpartition(".")

@@ -115,7 +115,14 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
         times = sum(each.partition("=")[0] == flag for each in arguments)
         require(times < 2, f"{flag} {times} times", "it once", f"Write all values after one {flag}.")
     read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
-    return read(args=arguments, prog=f"glassformer {name}")
+    return read(args=[*map(_at_home, arguments)], prog=f"glassformer {name}")
+
+
+def _at_home(argument: str) -> str:
+    """``--flag=~/name`` as shells read ``--flag ~/name``: behind "=" they leave it."""
+    flag, _, value = argument.partition("=")
+    at_home = flag.startswith("--") and value.startswith("~/")
+    return f"{flag}={os.path.expanduser(value)}" if at_home else argument
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
