@@ -154,7 +154,13 @@ def test_hostile_files_are_refused_at_once(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("case", "fix"),
-    [("IQ2_XXS", "another format"), ("a part of two", "NAME-00001-of"), ("big endian", "Convert"), ("a gap", "again")],
+    [
+        ("IQ2_XXS", "another format"),
+        ("a part of two", "NAME-00001-of"),
+        ("big endian", "Convert"),
+        ("a gap", "again"),
+        ("another magic", "pass their directory"),
+    ],
 )
 def test_the_remedy_is_to_download_again_only_where_that_helps(case: str, fix: str, tmp_path: Path) -> None:
     with refused(fix=fix, error=CheckpointError) as caught:
