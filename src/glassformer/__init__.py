@@ -21,8 +21,8 @@ def explore(
 
     Args:
         model: A model of glassformer, what :func:`load` gives, or a GPT-2, Llama, Mistral, Qwen2, Mixtral, GptOss, BERT
-            or RoBERTa of transformers; the directory of a run or of a checkpoint; the name of a bundled model, such as
-            ``"sentiment"``. None: the bundled models and the runs under ``./runs``.
+            or RoBERTa of transformers; a directory, a GGUF file or a name, such as ``"sentiment"``, as the command
+            takes them. None: the bundled models and the runs under ``./runs``.
         text: What it reads: a text, or tokens as numbers in a list, an array or a tensor. None: a text that suits it;
             an encoder-decoder that was handed over needs one, and a source.
         tokenizer: For a model that was handed over: what makes tokens of a text.
