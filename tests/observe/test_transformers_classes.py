@@ -14,6 +14,7 @@ from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import add, forbid, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
+from glassformer.observe.sweep import ablation_sweep, attribution_sweep
 from refusals import refused
 from transformers_models import exact
 
@@ -32,6 +33,30 @@ def named(names: tuple[str, ...], cases: list[Case]) -> list[Any]:
     chosen = {f"{name}Model" for name in names}
     marks = [() if case.model in chosen else (pytest.mark.slow,) for case in cases]
     return [pytest.param(case, marks=mark, id=case.model) for case, mark in zip(cases, marks, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["Albert", "DistilBert", "Electra", "ModernBert"])
+@torch.no_grad()
+def test_logits_are_found_by_any_name(name: str) -> None:
+    case = next(case for case in CASES if case.model == f"{name}Model")
+    model, inputs = build(case._replace(model=f"{name}ForMaskedLM"))
+    with capture(model, what="logits") as seen:
+        logits = model(**inputs).logits
+    assert torch.equal(seen.records[0].values, logits)
+
+    def metric(logits: Tensor) -> Tensor:
+        return logits[:, -1, 5].mean()
+
+    if name == "Albert":  # whose layers are one block
+        with refused("several times"):
+            ablation_sweep(model, inputs, metric, site="residual")
+        with refused("several times"):
+            attribution_sweep(model, None, inputs, metric, site="residual")
+        return
+    sweep = ablation_sweep(model, inputs, metric, site="residual")
+    with intervene(model, zero("residual", layers=0, queries=1)):
+        changed = metric(model(**inputs).logits)
+    assert sweep.values[0, 1] == pytest.approx(float(changed), abs=1e-6)
 
 
 @pytest.mark.parametrize("case", named(FAST, CASES))

@@ -122,7 +122,7 @@ def capture(
         "a model of glassformer's attention, or one of transformers that calls ALL_ATTENTION_FUNCTIONS",
         "Pass such a model.",
     )
-    asked = (what,) if isinstance(what, str) else tuple(what)
+    asked = (what,) if isinstance(what, str) else tuple(dict.fromkeys(what))
     # Inputs are captured at the same points as queries.
     chosen = choose_points(points, ["q" if kind == "inputs" else kind for kind in asked], modules, layers, heads)
     kinds = tuple(kind for kind in asked if kind != "inputs")

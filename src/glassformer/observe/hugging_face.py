@@ -123,11 +123,15 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
                 )
         yield HookPoint("block", name, block, **place, between=part(parts.between), pre_norm=not norms, norms=norms)
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
+    output = None
+    if not any(name in modules for name in heads_of):  # by other names, as of Electra and DistilBERT
+        output = getattr(model, "get_output_embeddings", lambda: None)()
     for name, module in modules.items():
         inner = name in heads_of and any(f"{name}.{each}" in heads_of for each, _ in module.named_children())
         # Any module: a classifier's may read positions.
         wrapped = "head" in name or "embed" in name or "decoder" in name
-        if blocks and name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear)):
+        named = name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear))
+        if blocks and (named or (output is not None and module is output)):
             yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
 
 

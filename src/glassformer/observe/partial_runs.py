@@ -285,6 +285,13 @@ def require_one_place(model: nn.Module, points: Sequence[HookPoint]) -> None:
     require(not several, got, "layers with modules of their own", _PLACE_BY_PLACE)
 
 
+def require_one_call(model: nn.Module, seen: Captured) -> None:
+    """Refuse a model that ran a module several times in what was ``seen``, as ALBERT its only block."""
+    name = next((record.name for record in seen.records if record.call), None)
+    got = f"{type(model).__name__}, which runs {name} several times"
+    require(name is None, got, "layers with modules of their own", _PLACE_BY_PLACE)
+
+
 def require_gradients() -> None:
     """Refuse inference mode, whose tensors have no gradient."""
     inference = torch.is_inference_mode_enabled()

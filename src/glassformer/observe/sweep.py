@@ -23,7 +23,7 @@ from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
 from glassformer.observe.linear_maps import LinearMap, added_by_heads, linear_map
 from glassformer.observe.module_hooks import is_changed
-from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients
+from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients, require_one_call
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
 Inner = Literal["attention_input", "ffn_input", "neurons"]
@@ -259,6 +259,7 @@ def _steps(
     stages = ("residual_before", *between, "residual", *(("k", "v") if needed else ()))
     with capture(runner.model, what=(*_kinds(site), *stages)) as base:
         unchanged = runner.run(given[-1])
+    require_one_call(runner.model, base)
     require(order is None or sorted(order) == sorted(chosen), f"order = {order}", f"all of {chosen}", "Name each once.")
     ours, best = None, unchanged
     if len(given) == 2:
@@ -542,6 +543,7 @@ def attribution_sweep(
         with torch.enable_grad(), intervene(model, *edits):
             with capture(model, what=(*_kinds(site), target), retain_grad=True) as seen:
                 values = runner.run(given[-1])
+            require_one_call(model, seen)
             torch.autograd.backward(values.mean(), inputs=leaves)
         for point in points.values():
             gradient = seen.of(target)[point.name][-1].grad
