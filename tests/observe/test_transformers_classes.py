@@ -59,6 +59,13 @@ def test_logits_are_found_by_any_name(name: str) -> None:
     assert sweep.values[0, 1] == pytest.approx(float(changed), abs=1e-6)
 
 
+def test_a_sweep_of_attention_that_is_not_captured_is_refused() -> None:
+    case = next(case for case in CASES if case.model == "ConvBertModel")
+    model, inputs = build(case._replace(model="ConvBertForMaskedLM"))
+    with refused("attention is not captured"):
+        ablation_sweep(model, inputs, lambda logits: logits.mean())
+
+
 @pytest.mark.parametrize("case", named(FAST, CASES))
 @torch.no_grad()
 def test_sites_are_captured_or_refused(case: Case) -> None:

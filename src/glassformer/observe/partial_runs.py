@@ -58,6 +58,8 @@ class Runner:
     def __init__(self, model: nn.Module, metric: Metric, logits: Selection, part: Part | None = None) -> None:
         self.points = find_hook_points(model)
         self.model, self._metric, self._logits, self._part = model, metric, logits, part
+        got, expected = f"{type(model).__name__}, whose attention is not captured", "a model that capture() takes"
+        require(len(self.points) > 0, got, expected, "Take another model, or load it as a Decoder.")
         heads = [point for point in self.points if point.role == "logits"]
         got, expected = f"{type(model).__name__}, which has no logits", "a decoder, or an encoder with a classifier"
         require(len(heads) == 1, got, expected, "Load the model with its head.")
