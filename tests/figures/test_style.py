@@ -1,5 +1,6 @@
 """The figures' style: series can be told apart without colour, and files do not depend on who draws when."""
 
+import pickle
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -117,6 +119,12 @@ def test_files_are_written_the_same_each_time_whatever_the_callers_settings(
 def test_png_and_svg_are_what_one_gets_unasked(tmp_path: Path) -> None:
     paths = style.save_figure(drawing(), tmp_path, "one")
     assert sorted(tmp_path.iterdir()) == paths == [tmp_path / "one.png", tmp_path / "one.svg"]
+
+
+def test_a_notebook_shows_a_figure_without_pyplot() -> None:
+    figure = pickle.loads(pickle.dumps(style.new_figure(2, 2)[0]))
+    shown, _ = DisplayFormatter().format(figure, include={"image/png"})
+    assert shown["image/png"].startswith(b"\x89PNG")
 
 
 def test_cells_are_labelled_in_the_colour_that_shows() -> None:

@@ -1,5 +1,6 @@
 """The style of all figures, and how they are saved; series differ in colour-blind-safe colour, dashes and marker."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -71,6 +72,15 @@ in_style = matplotlib.rc_context(_STYLE)
 """Decorates a function that draws, which then uses the project's style and none of the caller's settings."""
 
 
+class _ShownFigure(Figure):
+    """A figure that is shown at the end of a notebook's cell, also without ``%matplotlib inline``."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
 def new_figure(
     width: float | int,
     height: float | int,
@@ -87,7 +97,7 @@ def new_figure(
     """
     require(min(width, height) > 0, f"a figure of {width} x {height} inches", "both above 0", "Pass inches.")
     if figure is None:
-        figure = Figure()
+        figure = _ShownFigure()
         FigureCanvasAgg(figure)
     require(len(figure.axes) == 0, f"a figure with {len(figure.axes)} axes", "an empty one", "Pass plt.figure().")
     figure.set_size_inches(width, height)
