@@ -225,6 +225,19 @@ def test_one_query_is_followed_over_all_layers(page: Page, go: Any, reading: Rea
     expect(page.locator(".strip-room canvas")).to_have_count(stack.heads)
 
 
+def test_a_number_stays_behind_a_token_written_from_right_to_left(page: Page, go: Any, reading: Reading) -> None:
+    go(page, model=MODEL, text=TEXT, shape="layers")
+    token, number = page.locator(".tops .token").first.evaluate(
+        """(token) => {
+          token.firstChild.data = "\u05e9\u05dc";
+          const word = document.createRange();
+          word.selectNode(token.firstChild);
+          return [word, token.querySelector("sub")].map((each) => each.getBoundingClientRect().left);
+        }"""
+    )
+    assert token < number
+
+
 def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: Any, backend: Any) -> None:
     go(page, model="lookup-facts", view="attention", text="emma")
     asked = Reading(backend, "lookup-facts", "emma")
