@@ -8,6 +8,7 @@ import json
 import pytest
 
 from course.checked import EXERCISES
+from glassformer.cli.commands import course
 from glassformer.course import grading, lessons
 from glassformer.course.checking import MIME, Exercise
 from glassformer.course.exercises.hand_designed import tasks
@@ -69,7 +70,7 @@ def test_start_writes_a_notebook_with_blanks(lab, tmp_path, output, monkeypatch)
     path = tmp_path / f"{lab}.ipynb"
     said = output(["course", "start", lab.replace("_", "-"), tmp_path, "--seed", "3"]).out
     assert f"jupyter lab {path}" in said
-    assert ("pip install jupyterlab" in said) == (lab != LABS[0])
+    assert ("pip install jupyterlab)" in said) == (lab != LABS[0])
     made = nbformat.read(path, 4)
     nbformat.validate(made)
     text = "\n".join(cell.source for cell in made.cells)
@@ -78,6 +79,11 @@ def test_start_writes_a_notebook_with_blanks(lab, tmp_path, output, monkeypatch)
     assert f'lesson("{lab}", seed=3)' in text
     assert all(cell.outputs == [] for cell in made.cells if cell.cell_type == "code")
     output(["course", "start", lab.replace("_", "-"), tmp_path], 2)
+
+
+def test_start_names_the_extra_that_a_lesson_needs(tmp_path, output, monkeypatch):
+    monkeypatch.setattr(course, "find_spec", {"accelerate": "there", "matplotlib": "there"}.get)
+    assert "'glassformer[course]')" in output(["course", "start", "lookup", tmp_path]).out
 
 
 @pytest.mark.parametrize("lab", LABS)

@@ -5,6 +5,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from glassformer.cli import writing
@@ -32,7 +33,12 @@ def start(flags: StartFlags) -> None:
         with writing(file):
             write_text(file, text)
     say(f"notebook: {shown(path)}")
-    missing = "" if shutil.which("jupyter-lab") else " (which is not here yet: pip install jupyterlab)"
+    needed = {
+        "jupyterlab": shutil.which("jupyter-lab"),
+        "'glassformer[course]'": all(map(find_spec, ("accelerate", "matplotlib", "sklearn"))),
+    }
+    absent = " ".join(name for name, there in needed.items() if not there)
+    missing = f" (what it needs is not all here yet: pip install {absent})" if absent else ""
     say(f"open it:  jupyter lab {shlex.quote(str(path))}{missing}")
 
 
