@@ -48,11 +48,20 @@ export function sees(stack: Attention, layer: number, query: number, key: number
   return key >= first && key < end;
 }
 
+/** What a label would not show: control characters, spaces but the plain one, and a token of joiners alone. */
+const HIDDEN = /[\p{Cc}\p{Zl}\p{Zp}]|(?! )\p{Zs}|^\p{Cf}+$/gu;
+const MARKS: Record<string, string> = { "\n": "\u21B5", "\r": "\u240D", "\t": "\u21E5" };
+const escaped = (letter: string) => `\\u${letter.codePointAt(0)?.toString(16).padStart(4, "0")}`;
+
+/** A token with visible characters for invisible ones. */
+export function revealed(word: string): string {
+  return word.replace(HIDDEN, (found) => Array.from(found, (letter) => MARKS[letter] ?? escaped(letter)).join(""));
+}
+
 /** A token as a label: invisible characters are made visible, surrounding spaces removed, long tokens cut. */
 export function shown(word: string, most = 16): string {
-  const marks: Record<string, string> = { "\n": "\u21B5", "\r": "\u240D", "\t": "\u21E5" };
   const bare = word.trim() === "" ? word : word.replace(/^ +| +$/g, "");
-  const text = bare === "" ? "\u2205" : bare.replace(/[\n\r\t]/g, (letter) => marks[letter] ?? " ");
+  const text = bare === "" ? "\u2205" : revealed(bare);
   const visible = text.trim() === "" ? text.replace(/ /g, "\u2423") : text;
   const letters = Array.from(visible);
   return letters.length > most ? `${letters.slice(0, most - 1).join("")}\u2026` : visible;

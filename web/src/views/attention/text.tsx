@@ -1,7 +1,7 @@
 // Tokens as flowing text: a listbox with one tab stop, recoloured without mounting it again.
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
 import { steppedTo } from "./selection";
-import { shown } from "./stack";
+import { revealed, shown } from "./stack";
 
 export interface Ground {
   background: string;
@@ -134,5 +134,5 @@ function useMark(options: () => HTMLCollectionOf<HTMLElement>, mark: string, pla
 /** A token within a text: spaces are kept, line breaks are shown and kept. */
 function inText(word: string): string {
   if (word.includes("\n")) return word.replace(/\n/g, "\u21B5\n");
-  return word.trim() === "" && !/^ +$/.test(word) ? shown(word) : word;
+  return word === "" ? shown(word) : revealed(word);
 }
