@@ -188,7 +188,7 @@ def test_texts_that_cannot_be_embedded_are_refused() -> None:
         ([[1] * 65], 32, "text 0 with 65 tokens"),
         ([[1, 40]], 32, r"tokens from 1 to 40"),
         ([[1]], 0, "batch_size = 0"),
-        ([[1.5]], 32, "a row with another thing than tokens"),
+        ([[1.5]], 32, "tokens of dtype torch.float32"),
     ]:
         with refused(message):
             embed(model, texts, batch_size)

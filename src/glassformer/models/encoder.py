@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.data.batches import in_length_order, pad
 from glassformer.errors import InputError, require, require_heads, require_positive
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import EncoderBlock, initialise
@@ -268,10 +268,14 @@ def embed(
         )
     weight = encoder.embedding.weight
     vectors = weight.new_empty(len(token_lists), encoder.config.hidden_dim)
+    order = sorted(range(len(token_lists)), key=lambda index: len(token_lists[index]), reverse=True)
     with torch.inference_mode(), evaluating(encoder):
-        for chosen in in_length_order([len(tokens) for tokens in token_lists], batch_size):
-            padded = pad([token_lists[index] for index in chosen], encoder.config.pad_id)
-            batch, real = (each.to(weight.device) for each in padded)
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            rows = [torch.tensor(token_lists[index]) for index in chosen]
+            batch = pad_sequence(rows, batch_first=True, padding_value=encoder.config.pad_id).to(weight.device)
+            lengths = torch.tensor([len(row) for row in rows], device=weight.device)
+            real = torch.arange(batch.shape[1], device=weight.device) < lengths[:, None]
             pooled = encoder.pool(encoder.hidden(batch, real), real).to(weight.dtype)  # autocast may give another
             vectors[chosen] = F.normalize(pooled, dim=-1) if normalize else pooled
     return vectors
