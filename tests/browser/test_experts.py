@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from glassformer.explorer.messages import Ask, AskRun, Experts
+from glassformer.explorer.messages import Ask, AskExperts, Experts
 
 from .conftest import Go, Open, showing
 
@@ -21,7 +21,7 @@ show = showing(".experts .place", model="recurrence", view="experts", text=TEXT)
 def truth(backend: Any) -> Experts:
     """What the page should show of ``TEXT``."""
     run = backend.answer("run", Ask(model="recurrence", text=TEXT)).run
-    return backend.answer("experts", AskRun(run=run))
+    return backend.answer("experts", AskExperts(run=run))
 
 
 def strip(page: Page) -> Locator:

@@ -102,6 +102,7 @@ def test_a_model_whose_stored_weights_changed_is_opened_anew(loaded_models: list
 
 
 def test_the_calls_for_bare_numbers_are_those_that_the_messages_name() -> None:
+    assert len({call.asked for call in CALLS.values()}) == len(CALLS)
     assert {name for name, call in CALLS.items() if call.answered is bytes} == {"weights", "rows"}
     assert all(f"``{name}``" in (m.__doc__ or "") for name in ("weights", "rows"))
 

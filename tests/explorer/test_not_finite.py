@@ -66,12 +66,12 @@ def test_all_of_it(kind: str) -> None:
     assert m.Measures.model_validate_json(measures.model_dump_json()) == measures
     if kind == "mixture":
         with refused("layer 0's router that are not finite"):
-            backend.answer("experts", m.AskRun(run=run.run))
+            backend.answer("experts", m.AskExperts(run=run.run))
     if kind != "encoder":
         with refused("not finite"):
             backend.answer("next", m.AskNext(model="given", text="1 2"))
         with refused("not finite"):
-            backend.answer("detect", m.AskModel(model="given"))
+            backend.answer("detect", m.AskDetect(model="given"))
     assert NOT_FINITE in page(backend, from_words({"model": "given"}))
     with refused("nan"):
         ModelPage(backend).figure()

@@ -21,13 +21,13 @@ export interface components {
         };
         AskAttempt: {
             model: string;
-            text: string;
             program: string;
+            text: string;
         };
         AskCheck: {
             model: string;
-            text: string;
             weights: components["schemas"]["HeadWeightsMessage"];
+            text: string;
         };
         AskContributions: {
             ask: components["schemas"]["Ask"];
@@ -37,6 +37,12 @@ export interface components {
             target: number | null;
             /** @default null */
             other: number | null;
+        };
+        AskDetect: {
+            model: string;
+        };
+        AskExperts: {
+            run: string;
         };
         AskFind: {
             model: string;
@@ -58,9 +64,6 @@ export interface components {
             run: string;
             /** @enum {string} */
             part: "self" | "encoder" | "decoder" | "cross";
-        };
-        AskModel: {
-            model: string;
         };
         AskNext: {
             model: string;
@@ -89,6 +92,12 @@ export interface components {
             /** @default null */
             done: number | null;
         };
+        AskProgram: {
+            run: string;
+        };
+        AskProof: {
+            model: string;
+        };
         AskRows: {
             run: string;
             /** @enum {string} */
@@ -100,9 +109,6 @@ export interface components {
             head: number | null;
             /** @default false */
             passed: boolean;
-        };
-        AskRun: {
-            run: string;
         };
         AskScramble: {
             model: string;
@@ -672,16 +678,18 @@ export type Ask = components['schemas']['Ask'];
 export type AskAttempt = components['schemas']['AskAttempt'];
 export type AskCheck = components['schemas']['AskCheck'];
 export type AskContributions = components['schemas']['AskContributions'];
+export type AskDetect = components['schemas']['AskDetect'];
+export type AskExperts = components['schemas']['AskExperts'];
 export type AskFind = components['schemas']['AskFind'];
 export type AskHead = components['schemas']['AskHead'];
 export type AskLens = components['schemas']['AskLens'];
 export type AskMeasures = components['schemas']['AskMeasures'];
-export type AskModel = components['schemas']['AskModel'];
 export type AskNext = components['schemas']['AskNext'];
 export type AskPage = components['schemas']['AskPage'];
 export type AskPatches = components['schemas']['AskPatches'];
+export type AskProgram = components['schemas']['AskProgram'];
+export type AskProof = components['schemas']['AskProof'];
 export type AskRows = components['schemas']['AskRows'];
-export type AskRun = components['schemas']['AskRun'];
 export type AskScramble = components['schemas']['AskScramble'];
 export type AskSteps = components['schemas']['AskSteps'];
 export type AskSweep = components['schemas']['AskSweep'];

@@ -24,12 +24,12 @@ export interface Calls {
   weights: { asked: messages.AskTile; answered: Float32Array };
   rows: { asked: messages.AskRows; answered: Float32Array };
   measures: { asked: messages.AskMeasures; answered: messages.Measures };
-  detect: { asked: messages.AskModel; answered: messages.Detected };
-  experts: { asked: messages.AskRun; answered: messages.Experts };
+  detect: { asked: messages.AskDetect; answered: messages.Detected };
+  experts: { asked: messages.AskExperts; answered: messages.Experts };
   head: { asked: messages.AskHead; answered: messages.Head };
   check: { asked: messages.AskCheck; answered: Check };
-  program: { asked: messages.AskRun; answered: messages.Program };
-  proof: { asked: messages.AskModel; answered: messages.Proof };
+  program: { asked: messages.AskProgram; answered: messages.Program };
+  proof: { asked: messages.AskProof; answered: messages.Proof };
   attempt: { asked: messages.AskAttempt; answered: messages.Attempt };
   scramble: { asked: messages.AskScramble; answered: messages.Scrambled };
   next: { asked: messages.AskNext; answered: messages.Next };

@@ -202,21 +202,10 @@ class Changes(Request):
     patch: PatchedPlace | None = None
 
 
-class AskModel(Request):
-    """A request about a model, whatever text is shown."""
-
-    model: Name
-
-
-class AskRun(Request):
-    """A request about a run."""
-
-    run: Name
-
-
-class AskText(AskModel):
+class AskText(Request):
     """A model and a text, for an encoder-decoder the decoder's initial one, which may be empty."""
 
+    model: Name
     text: Text
 
 
@@ -256,13 +245,14 @@ class Run(Message):
     """The position whose logits ``said`` reports, the first of several; None for a classifier, a head or a program."""
 
 
-class AskTile(AskRun):
+class AskTile(Request):
     """A request for a part of an attention matrix: ``TILE`` x ``TILE`` cells, fewer at the edge.
 
     At level l a cell is the maximum of 2**l x 2**l neighbouring weights; level 0 is the matrix itself. Tile (row,
     column) begins at cell (row * TILE, column * TILE) of its level. Answer: float32 [rows, columns].
     """
 
+    run: Name
     part: Part
     layer: Index
     head: Index
@@ -274,9 +264,10 @@ class AskTile(AskRun):
     divided by the sum of its row."""
 
 
-class AskRows(AskRun):
+class AskRows(Request):
     """The attention weights of one query in every layer and head, or in one. Answer: float32 [layer, head, key]."""
 
+    run: Name
     part: Part
     query: Index
     layer: Index | None = None
@@ -285,9 +276,10 @@ class AskRows(AskRun):
     """As in :class:`AskTile`."""
 
 
-class AskMeasures(AskRun):
+class AskMeasures(Request):
     """A request for the measures of a stack."""
 
+    run: Name
     part: Part
 
 
@@ -317,6 +309,12 @@ class Measures(Message):
     weights are not finite."""
 
 
+class AskDetect(Request):
+    """A request for what each head of a decoder looks for."""
+
+    model: Name
+
+
 class Detected(Message):
     """The mean weights, [layer][head], of a decoder's heads on four kinds of keys, for random tokens that are read
     twice; see :class:`~glassformer.observe.detectors.HeadScores`. They are of the model, whatever text is shown."""
@@ -329,6 +327,12 @@ class Detected(Message):
     """The earlier occurrence of the query's token."""
     induction: list[list[float]]
     """The token after that, which is what comes next."""
+
+
+class AskExperts(Request):
+    """A request for the expert choices of a run."""
+
+    run: Name
 
 
 MOST_EXPERT_NUMBERS = 1 << 20
@@ -358,8 +362,10 @@ class Experts(Message):
     layers: list[ExpertLayer]
 
 
-class AskHead(AskModel):
+class AskHead(Request):
     """A request for the design of a head."""
+
+    model: Name
 
 
 class Head(Message):
@@ -377,10 +383,12 @@ class Head(Message):
     why: dict[str, str]
 
 
-class AskCheck(AskText):
+class AskCheck(Request):
     """A request to run weights and to prove or refute them."""
 
+    model: Name
     weights: HeadWeightsMessage
+    text: Text
 
 
 class Numbers(Message):
@@ -436,6 +444,12 @@ class Check(Message):
     right: list[bool]
     """Whether each output is right by the task's criterion: if several letters are equally right, any of them is."""
     certificate: CertificateMessage
+
+
+class AskProgram(Request):
+    """A request for a compiled program on the text of a run."""
+
+    run: Name
 
 
 MOST_PROGRAM_NUMBERS = 1 << 18
@@ -495,6 +509,12 @@ class Program(Message):
     num_parameters: int
 
 
+class AskProof(Request):
+    """A request to verify a compiled program."""
+
+    model: Name
+
+
 class ProgramFailure(Message):
     """One wrong output."""
 
@@ -522,10 +542,12 @@ class Proof(Message):
     counterexample: ProgramFailure | None
 
 
-class AskAttempt(AskText):
+class AskAttempt(Request):
     """A request to read a program that was written for the task of a compiled one, and to compare the two."""
 
+    model: Name
     program: Text
+    text: Text
 
 
 class Attempt(Message):

@@ -16,7 +16,7 @@ def test_experts_are_the_routers_choices(by_name: dict[str, LoadedModel]) -> Non
     loaded = by_name["decoder"]
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
-    found = experts(runs, m.AskRun(run=run))
+    found = experts(runs, m.AskExperts(run=run))
     assert (found.num_experts, found.top_k) == (3, 2)
     scores: list[torch.Tensor] = []
     routers = [block.get_submodule("ffn.router.score") for block in loaded.model.layers]
@@ -40,28 +40,28 @@ def test_a_model_without_experts_is_refused(by_name: dict[str, LoadedModel]) -> 
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="lookup", text="4")).message.run
     with refused("no experts"):
-        experts(runs, m.AskRun(run=run))
+        experts(runs, m.AskExperts(run=run))
 
 
 def test_a_long_answer_has_no_probabilities(by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
-    whole = experts(runs, m.AskRun(run=run))
+    whole = experts(runs, m.AskExperts(run=run))
     numbers = 7 * 2 * (3 + 2 * 2)  # tokens, layers, experts, and two numbers for each of two choices
     bound = "glassformer.explorer.answers.experts.MOST_EXPERT_NUMBERS"
     monkeypatch.setattr(bound, numbers)
-    assert experts(runs, m.AskRun(run=run)) == whole
+    assert experts(runs, m.AskExperts(run=run)) == whole
     monkeypatch.setattr(bound, numbers - 1)
-    short = experts(runs, m.AskRun(run=run))
+    short = experts(runs, m.AskExperts(run=run))
     bare = [layer.model_copy(update={"probabilities": []}) for layer in whole.layers]
     assert short == whole.model_copy(update={"layers": bare})
     assert [layer.probabilities for layer in short.layers] == [[], []]
     assert [layer.load for layer in short.layers] == [layer.load for layer in whole.layers]
     monkeypatch.setattr(bound, 7 * 2 * 2 * 2)
-    assert experts(runs, m.AskRun(run=run)) == short
+    assert experts(runs, m.AskExperts(run=run)) == short
     monkeypatch.setattr(bound, 7 * 2 * 2 * 2 - 1)
     with refused(fix="Shorten the text to 6 tokens"):
-        experts(runs, m.AskRun(run=run))
+        experts(runs, m.AskExperts(run=run))
 
 
 def test_the_largest_answer_has_some_megabytes() -> None:

@@ -148,7 +148,7 @@ def test_the_name_follows_from_the_question() -> None:
     others = [ask.model_copy(update=each) for each in changes]
     names = {run_name(each) for each in (ask, *others)}
     assert len(names) == 1 + len(others)
-    assert all(m.AskRun(run=name).run == name for name in names)  # as the contract wants names
+    assert all(m.AskExperts(run=name).run == name for name in names)  # as the contract wants names
 
 
 def test_a_run_grows_with_the_length_and_not_with_its_square(by_name: dict[str, LoadedModel]) -> None:

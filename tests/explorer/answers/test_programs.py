@@ -32,11 +32,11 @@ from sorting import sorting
 
 def shown(backend: Backend, model: str, text: str) -> m.Program:
     run = backend.answer("run", m.Ask(model=model, text=text))
-    return backend.answer("program", m.AskRun(run=run.run))
+    return backend.answer("program", m.AskProgram(run=run.run))
 
 
 def proof(backend: Backend, model: str) -> m.Proof:
-    return backend.answer("proof", m.AskModel(model=model))
+    return backend.answer("proof", m.AskProof(model=model))
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_what_is_no_program_is_refused(given: Any, small_backend: Backend, monke
             given[0].answer("run", m.Ask(model="given", text=text))
     run = small_backend.answer("run", m.Ask(model="decoder", text="1"))
     with refused("program of 'decoder'"):
-        small_backend.answer("program", m.AskRun(run=run.run))
+        small_backend.answer("program", m.AskProgram(run=run.run))
     with refused("proof of 'decoder'"):
         proof(small_backend, "decoder")
     with refused("a program"):

@@ -85,7 +85,7 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
             ("weights", tile),
             ("weights", tile.model_copy(update={"level": 2})),
             ("measures", m.AskMeasures(run=run.run, part="self")),
-            ("experts", m.AskRun(run=run.run)),
+            ("experts", m.AskExperts(run=run.run)),
             ("next", m.AskNext(model="decoder", text="1 2 3")),
         ]
         return [run.said, *(backend.answer(call, request) for call, request in asks)]

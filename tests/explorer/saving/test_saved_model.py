@@ -45,12 +45,7 @@ from written_programs import FILLED, UNREADABLE, WITHOUT_VALUE, WRONG, Writer, b
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node on the PATH: apt-get install nodejs")
 
-
-class AskExperts(m.AskRun):
-    """Here the type of a request names its call, and ``program`` asks about a run, too."""
-
-
-NAMES = {call.asked: name for name, call in CALLS.items()} | {AskExperts: "experts"}
+NAMES = {call.asked: name for name, call in CALLS.items()}
 RULES: list[dict[str, Any]] = [
     {},
     {"temperature": 0.0},
@@ -135,7 +130,7 @@ def asks_about(
         return asks
     if "program" in card.views:
         texts = [Writer(rng, loaded.model.domains.vocabulary).text() for _ in range(3)]
-        return [*asks, m.AskRun(run=run["run"]), *(m.AskAttempt(**of, program=each) for each in texts)]
+        return [*asks, m.AskProgram(run=run["run"]), *(m.AskAttempt(**of, program=each) for each in texts)]
     for stack in run["attentions"]:
         part = {"run": run["run"], "part": stack["part"]}
         asks.append(m.AskMeasures(**part))
@@ -148,7 +143,7 @@ def asks_about(
             passed = rng.random() < 0.5
             asks.append(m.AskTile(**part, **place, level=level, row=row, column=column, passed=passed))
     if card.kind in ("decoder", "encoder", "encoder_decoder"):
-        asks.append(AskExperts(run=run["run"]))
+        asks.append(m.AskExperts(run=run["run"]))
     if card.source is not None:
         orders = [None, rng.sample(range(len(run["source"])), len(run["source"]))]
         asks += [m.AskScramble(**of, source=run["source"], order=order) for order in orders]
@@ -189,7 +184,7 @@ def asks_of_what_if(backend: Backend, ask: m.Ask, run: dict[str, Any], rng: rand
     steer = {"layer": rng.randrange(last["layers"]), "toward": rng.choice(outcomes), "away": rng.choice(away)}
     swaps = []
     if "experts" in plain["offers"]:
-        experts = by_server(backend, AskExperts(run=run["run"]))
+        experts = by_server(backend, m.AskExperts(run=run["run"]))
         every = [*range(experts["num_experts"])]
         swaps = [
             {"layer": each["layer"], "expert": rng.choice(every), "instead": rng.choice([None, *every])}

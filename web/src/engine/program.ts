@@ -1,5 +1,5 @@
 // A compiled program, as glassformer/programs/model.py and glassformer/explorer/answers/programs.py: in float64.
-import { Refused, type Ask, type AskAttempt, type AskRun, type Attempt, type Program, type ProgramHead, type ProgramVariable, type Refusal } from "../source";
+import { Refused, type Ask, type AskAttempt, type AskProgram, type Attempt, type Program, type ProgramHead, type ProgramVariable, type Refusal } from "../source";
 import { attend, attendTo, queriesOf, type Attended, type Pause } from "./attention";
 import { split, SPACE } from "./codecs";
 import { columnsOf, defined, type Definition } from "./definition";
@@ -60,7 +60,7 @@ export class CompiledProgram extends KeptRuns<KeptProgram> {
     });
   }
 
-  program({ run }: AskRun): Program {
+  program({ run }: AskProgram): Program {
     const { tokens, stream, attended, numbers } = this.of(run);
     const { stages, heads, num_parameters, definition } = this.data;
     const [length, width] = [tokens.length, stream[0]![0]!.length];

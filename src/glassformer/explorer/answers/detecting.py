@@ -12,7 +12,7 @@ HALF, TEXTS = 24, 4
 """Tokens before they return, and texts."""
 
 
-def detect(runs: Runs, ask: m.AskModel) -> m.Detected:
+def detect(runs: Runs, ask: m.AskDetect) -> m.Detected:
     """The mean weight that each head gives to four kinds of keys; see :func:`~glassformer.observe.head_scores`."""
     loaded = of_kind(LoadedDecoder, runs.model(ask.model), "detect", "a decoder")
     name = ("detected", ask.model, weights_stamp(loaded))

@@ -3,10 +3,10 @@
 from glassformer.errors import require
 from glassformer.explorer.answers.forward import Routed
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.messages import MOST_EXPERT_NUMBERS, AskRun, ExpertLayer, Experts
+from glassformer.explorer.messages import MOST_EXPERT_NUMBERS, AskExperts, ExpertLayer, Experts
 
 
-def experts(runs: Runs, ask: AskRun) -> Experts:
+def experts(runs: Runs, ask: AskExperts) -> Experts:
     """The choices, routing weights and probabilities of every router in the run's forward pass.
 
     With T tokens, L routers, E experts and k choices these are ``T * L * (E + 2 k)`` numbers. If there are more

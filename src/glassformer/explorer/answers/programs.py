@@ -35,7 +35,7 @@ _MOST_ALIKE, _LONGEST_NAME, _MOST_POSSIBLE = 3, 80, 10**300
 _EXPECTED = "a compiled program"
 
 
-def program(runs: Runs, ask: m.AskRun) -> m.Program:
+def program(runs: Runs, ask: m.AskProgram) -> m.Program:
     """The parts, heads and residual stream of a compiled program on the text of a run."""
     run = runs.of(ask.run)
     loaded = of_kind(LoadedProgram, runs.model(run.message.ask.model), "program", _EXPECTED)
@@ -78,7 +78,7 @@ def program(runs: Runs, ask: m.AskRun) -> m.Program:
     )
 
 
-def proof(runs: Runs, ask: m.AskModel) -> m.Proof:
+def proof(runs: Runs, ask: m.AskProof) -> m.Proof:
     """Whether a compiled program gives what its definition gives; computed once for the same weights."""
     loaded = of_kind(LoadedProgram, runs.model(ask.model), "proof", _EXPECTED)
     key = "proof", weights_stamp(loaded)

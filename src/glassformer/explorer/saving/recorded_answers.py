@@ -94,13 +94,13 @@ def _requests(backend: Answering, shown: PageState, runs: list[m.Run]) -> Iterat
         for stack in run.attentions:
             yield "measures", m.AskMeasures(run=run.run, part=stack.part)
         if "experts" in views:
-            yield "experts", m.AskRun(run=run.run)
+            yield "experts", m.AskExperts(run=run.run)
         if "program" in views:
-            yield "program", m.AskRun(run=run.run)
+            yield "program", m.AskProgram(run=run.run)
     if shown.card.kind == "decoder":
-        yield "detect", m.AskModel(model=model)
+        yield "detect", m.AskDetect(model=model)
     if "program" in views:
-        yield "proof", m.AskModel(model=model)
+        yield "proof", m.AskProof(model=model)
         if rule.exercise:
             program = shown.card.blank if rule.attempt is None else rule.attempt
             yield "attempt", m.AskAttempt(model=model, program=program, text=text)
