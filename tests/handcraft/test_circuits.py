@@ -11,11 +11,13 @@ from glassformer.handcraft.circuits import (
     change_position_basis,
     circuit_tables,
     in_random_bases,
+    part_names,
     place_names,
     possible_pairs,
     qk_between_places,
     qk_parts,
     random_basis,
+    value_circuit,
     values_at_places,
 )
 from glassformer.handcraft.designs import design
@@ -62,11 +64,13 @@ def test_scores_and_values_of_places_are_those_of_every_sequence(
 @given(space=spaces, seed=seeds, positions=st.booleans())
 def test_places_are_sums_of_parts(space: SequenceSpace, seed: int, positions: bool) -> None:
     weights = random_head(space, seed, pos_dim=None if positions else 0)
-    parts, size = qk_parts(weights, space), space.num_tokens
-    assert len(parts) == size + (space.num_positions if positions else 0)
-    scores = qk_between_places(weights, space)
+    parts, values = qk_parts(weights, space), value_circuit(weights, space)
+    names, size = part_names(weights, space), space.num_tokens
+    assert len(names) == len(parts) == len(values) == size + (space.num_positions if positions else 0)
+    scores, worths = qk_between_places(weights, space), values_at_places(weights, space)
     for i, (t, p) in enumerate(zip(*space.places, strict=True)):
         own = [t, size + p] if positions else [t]
+        np.testing.assert_allclose(worths[i], values[own].sum(axis=0), atol=1e-12)
         for j, (u, q) in enumerate(zip(*space.places, strict=True)):
             other = [u, size + q] if positions else [u]
             assert scores[i, j] == pytest.approx(parts[np.ix_(own, other)].sum(), abs=1e-12)
@@ -75,7 +79,8 @@ def test_places_are_sums_of_parts(space: SequenceSpace, seed: int, positions: bo
 def test_the_parts_of_unique_say_what_it_is_made_of() -> None:
     task = TASKS["unique"]()
     made = design(task)
-    parts = qk_parts(made.weights, task.space)
+    parts, names = qk_parts(made.weights, task.space), part_names(made.weights, task.space)
+    assert names == ["A", "B", "C", "CLS", "@CLS", "@0", "@1", "@2", "@3"]
     sharpness = made.sharpness
     np.testing.assert_allclose(parts[:3, :3], sharpness * np.eye(3), atol=1e-12)
     np.testing.assert_allclose(parts[4:, 4:], -sharpness * np.eye(5), atol=1e-12)
@@ -83,7 +88,7 @@ def test_the_parts_of_unique_say_what_it_is_made_of() -> None:
     assert (parts[:3, 3] < sharpness).all()
     assert not parts[:4, 4:].any()
     assert not parts[4:, :4].any()
-    np.testing.assert_array_equal(made.weights.Vm[:4, 0], [-1, -1, -1, 1])
+    np.testing.assert_array_equal(value_circuit(made.weights, task.space)[:4, 0], [-1, -1, -1, 1])
 
 
 def test_places_are_named_by_letter_and_position() -> None:
@@ -132,7 +137,7 @@ def test_a_change_of_basis_moves_weights_and_nothing_else(space: SequenceSpace, 
     ):
         assert np.abs(changed.Km - weights.Km).max() > 1e-6
         np.testing.assert_allclose(outputs(changed, space), outputs(weights, space), rtol=0, atol=1e-12)
-        for function in (qk_parts, qk_between_places, values_at_places):
+        for function in (qk_parts, qk_between_places, value_circuit, values_at_places):
             np.testing.assert_allclose(function(changed, space), function(weights, space), rtol=0, atol=1e-12)
 
 

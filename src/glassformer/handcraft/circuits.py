@@ -80,9 +80,20 @@ def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarr
     return np.where(possible, centred, np.nan)
 
 
+def value_circuit(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts v_dim"]:
+    """The value of every token and, if the head has positions, of every position; a place's value is their sum."""
+    return _part_inputs(weights, space) @ weights.Vm
+
+
 def values_at_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place v_dim"]:
     """The value of every place, ordered as ``space.places``."""
     return place_inputs(weights, space) @ weights.Vm
+
+
+def part_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
+    """Names of the rows of :func:`qk_parts` and :func:`value_circuit`: tokens, then positions as ``@0``."""
+    positions = [f"@{CLS}"] * space.has_cls + [f"@{index}" for index in range(space.max_len)]
+    return [*space.token_names, *(positions if weights.pos is not None else [])]
 
 
 def place_names(space: SequenceSpace) -> list[str]:
@@ -100,9 +111,9 @@ def circuit_tables(
     """
     if weights.pos is not None:
         return centred_scores(weights, space), values_at_places(weights, space), place_names(space)
-    require_fits(weights, space)
-    scores = qk_circuit(weights)
-    return scores - scores.mean(axis=1, keepdims=True), weights.Vm, list(space.token_names)
+    scores = qk_parts(weights, space)
+    scores -= scores.mean(axis=1, keepdims=True)
+    return scores, value_circuit(weights, space), part_names(weights, space)
 
 
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
