@@ -120,48 +120,7 @@ class Router(nn.Module):
         return best.softmax(dim=-1, dtype=wide).to(x.dtype), indices, scores
 
 
-class Mixture(nn.Module):
-    """What mixtures of experts share, however they hold the experts' weights; arguments: :class:`MixtureOfExperts`."""
-
-    def __init__(
-        self,
-        hidden_dim: int,
-        ff_dim: int,
-        num_experts: int = 8,
-        top_k: int = 2,
-        *,
-        bias: bool = False,
-        clamp: Clamp | None = None,
-    ) -> None:
-        super().__init__()
-        require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
-        self.hidden_dim, self.ff_dim, self.num_experts, self.top_k = hidden_dim, ff_dim, num_experts, top_k
-        self.clamp = clamp
-        self.router = Router(hidden_dim, num_experts, top_k, bias=bias)
-        self._make_experts(bias)
-
-    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
-        """Route every position and mix the outputs of its experts."""
-        tokens = x.reshape(-1, x.shape[-1])
-        return self.mix(tokens, *self.router(tokens)).view(x.shape)
-
-    def mix(
-        self,
-        tokens: Float[Tensor, "token hidden_dim"],
-        weights: Float[Tensor, "token choice"],
-        indices: Int[Tensor, "token choice"],
-    ) -> Float[Tensor, "token hidden_dim"]:
-        """The weighted sum of the given experts, independent of the router."""
-        return self._mixed(tokens, weights, indices)
-
-    def _make_experts(self, bias: bool) -> None:
-        raise NotImplementedError
-
-    def _mixed(self, *routed: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class MixtureOfExperts(Mixture):
+class MixtureOfExperts(nn.Module):
     """A feed-forward layer of several SwiGLU networks, of which each token passes through ``top_k``::
 
         output = sum over chosen experts e of weight_e * down_e(silu(gate_e(x)) * up_e(x))
@@ -182,8 +141,21 @@ class MixtureOfExperts(Mixture):
     up_bias: Tensor | None
     down_bias: Tensor | None
 
-    def _make_experts(self, bias: bool) -> None:
-        num_experts, hidden_dim, ff_dim = self.num_experts, self.hidden_dim, self.ff_dim
+    def __init__(
+        self,
+        hidden_dim: int,
+        ff_dim: int,
+        num_experts: int = 8,
+        top_k: int = 2,
+        *,
+        bias: bool = False,
+        clamp: Clamp | None = None,
+    ) -> None:
+        super().__init__()
+        require_positive(ff_dim=ff_dim)
+        self.router = Router(hidden_dim, num_experts, top_k, bias=bias)
+        self.hidden_dim, self.ff_dim, self.num_experts, self.top_k = hidden_dim, ff_dim, num_experts, top_k
+        self.clamp = clamp
         self.gate = nn.Parameter(torch.empty(num_experts, ff_dim, hidden_dim))
         self.up = nn.Parameter(torch.empty(num_experts, ff_dim, hidden_dim))
         self.down = nn.Parameter(torch.empty(num_experts, hidden_dim, ff_dim))
@@ -192,6 +164,17 @@ class MixtureOfExperts(Mixture):
         for weight in (self.gate, self.up, self.down):
             nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
 
-    def _mixed(self, *routed: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
+        """Route every position and mix the outputs of its experts."""
+        tokens = x.reshape(-1, x.shape[-1])
+        return self.mix(tokens, *self.router(tokens)).view(x.shape)
+
+    def mix(
+        self,
+        tokens: Float[Tensor, "token hidden_dim"],
+        weights: Float[Tensor, "token choice"],
+        indices: Int[Tensor, "token choice"],
+    ) -> Float[Tensor, "token hidden_dim"]:
+        """The weighted sum of the given experts, independent of the router."""
         experts = Experts(self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias, self.clamp)
-        return mix_experts(experts, *routed)
+        return mix_experts(experts, tokens, weights, indices)

@@ -13,8 +13,9 @@ from glassformer.errors import InputError, require
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock, is_hooked
-from glassformer.layers.experts import Mixture
+from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.captured import AXES
 
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
@@ -127,7 +128,7 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             down: Any = getattr(ffn, "down", None)  # of experts one tensor for all
             down = down if isinstance(down, nn.Module) else None
             yield HookPoint("ffn", at, ffn if post_norm is None else post_norm, **place, reads=ffn, down_proj=down)
-            if isinstance(ffn, Mixture):
+            if isinstance(ffn, MixtureOfExperts | PackedMixture):
                 place |= {"route": partial(_route, ffn), "expert_outputs": partial(_expert_outputs, ffn)}
                 place["post_norm"] = post_norm is not None
                 yield HookPoint("experts", at, ffn, **place, experts=ffn.router.num_experts, gate=ffn.router.score)
@@ -274,14 +275,14 @@ def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) 
     return select("layers", layers, counts[point.source])
 
 
-def _route(module: Mixture, x: Tensor) -> Routed:
+def _route(module: MixtureOfExperts | PackedMixture, x: Tensor) -> Routed:
     got = f"a {type(module).__name__} whose router has hooks"
     require(not is_hooked(module.router), got, "choices by scores alone", "Hook router.score in place of router.")
     shares, choices, scores = module.router.choose(x)
     return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)), choices, shares
 
 
-def _expert_outputs(module: Mixture, x: Tensor, choices: Tensor) -> Tensor:
+def _expert_outputs(module: MixtureOfExperts | PackedMixture, x: Tensor, choices: Tensor) -> Tensor:
     return one_by_one(module.mix, x.to(autocast_dtype(x)), choices)  # as the mixture itself does
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import require, require_positive
 from glassformer.kernels.mxfp4 import PackedExperts, mix_packed_experts
-from glassformer.layers.experts import Mixture, MixtureOfExperts
+from glassformer.kernels.options import Clamp
+from glassformer.layers.experts import MixtureOfExperts, Router
 from glassformer.layers.quantized import mxfp4
 
 _KINDS = ("blocks", "scales")
 
 
-class PackedMixture(Mixture):
+class PackedMixture(nn.Module):
     """A :class:`MixtureOfExperts` of a quarter of bfloat16's size, for inference only.
 
     The weights stay packed, in the order of gpt-oss's checkpoints (see :class:`PackedExperts`), and only the experts
@@ -40,21 +42,45 @@ class PackedMixture(Mixture):
     gate_up_bias: Tensor | None
     down_bias: Tensor | None
 
-    def _make_experts(self, bias: bool) -> None:
-        num_experts, hidden_dim, ff_dim = self.num_experts, self.hidden_dim, self.ff_dim
+    def __init__(
+        self,
+        hidden_dim: int,
+        ff_dim: int,
+        num_experts: int = 8,
+        top_k: int = 2,
+        *,
+        bias: bool = False,
+        clamp: Clamp | None = None,
+    ) -> None:
+        super().__init__()
+        require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
         for name, width in (("hidden_dim", hidden_dim), ("ff_dim", ff_dim)):
             multiple = f"a multiple of {mxfp4.GROUP}"
             require(width % mxfp4.GROUP == 0, f"{name} = {width}", multiple, "MXFP4 packs that many weights of a row.")
+        self.router = Router(hidden_dim, num_experts, top_k, bias=bias)
+        self.hidden_dim, self.ff_dim, self.num_experts, self.top_k = hidden_dim, ff_dim, num_experts, top_k
         for name, rows, width in (("gate_up", 2 * ff_dim, hidden_dim), ("down", hidden_dim, ff_dim)):
             shape = (num_experts, rows, width // mxfp4.GROUP)
             self.register_buffer(f"{name}_blocks", torch.zeros(*shape, mxfp4.GROUP_BYTES, dtype=torch.uint8))
             self.register_buffer(f"{name}_scales", torch.zeros(shape, dtype=torch.uint8))
             start = nn.Parameter(torch.zeros(num_experts, rows), requires_grad=False) if bias else None
             self.register_parameter(f"{name}_bias", start)
+        self.clamp = clamp
 
-    def _mixed(self, *routed: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
+        """Route every position and mix the outputs of its experts."""
+        tokens = x.reshape(-1, x.shape[-1])
+        return self.mix(tokens, *self.router(tokens)).view(x.shape)
+
+    def mix(
+        self,
+        tokens: Float[Tensor, "token hidden_dim"],
+        weights: Float[Tensor, "token choice"],
+        indices: Int[Tensor, "token choice"],
+    ) -> Float[Tensor, "token hidden_dim"]:
+        """The weighted sum of the given experts, independent of the router."""
         experts = PackedExperts._make(getattr(self, name) for name in PackedExperts._fields)
-        return mix_packed_experts(experts, *routed)
+        return mix_packed_experts(experts, tokens, weights, indices)
 
     @classmethod
     @torch.no_grad()
