@@ -159,7 +159,7 @@ def test_hostile_files_are_refused_at_once(case: str, tmp_path: Path) -> None:
         ("a part of two", "NAME-00001-of"),
         ("big endian", "Convert"),
         ("a gap", "again"),
-        ("another magic", "pass their directory"),
+        ("another magic", "a model's directory"),
     ],
 )
 def test_the_remedy_is_to_download_again_only_where_that_helps(case: str, fix: str, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def _header(file: _Pieces, path: Path) -> tuple[dict[str, Any], dict[str, Stored
     head = _Header(file)
     head.need(4)
     if bytes(head.data[:4]) != b"GGUF":
-        fix = "Of other files pass their directory; 'glassformer explore' shows the weights of a head."
+        fix = "Pass a model's directory, not a file in it; 'glassformer explore' shows the weights of a head."
         raise _OtherFile("it does not begin with GGUF", fix)
     head.at = 4
     version, tensors, keys = head.take("<I"), head.take("<Q"), head.take("<Q")
