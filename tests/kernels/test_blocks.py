@@ -8,7 +8,7 @@ from gguf.quants import dequantize
 
 from glassformer.kernels import plain
 from glassformer.kernels.blocks import KINDS, block_linear, definition, expanded, finite, number, values
-from glassformer.kernels.native import Library
+from glassformer.kernels.native import LEVELS, Library
 
 
 def random_blocks(kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False) -> torch.Tensor:
@@ -75,6 +75,53 @@ def test_every_instruction_set_has_the_same_values_and_products(kind: str, at_le
     assert ((all_tokens - exact).abs() <= bound).all()
     for some in (1, 2, 7):  # the bits of a token are the same in every batch, with any number of threads
         assert torch.equal(products(x[:some].contiguous(), 3), all_tokens[:some])
+
+
+@pytest.fixture
+def matrix_registers(library: Library) -> Library:
+    if library.level < LEVELS.index("AMX"):
+        pytest.skip("this processor has no AMX")
+    return library
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("tokens", "rows", "count"), [(17, 1, 1), (33, 37, 3), (530, 65, 2)])
+def test_matrix_registers_round_no_activations(
+    kind: str, tokens: int, rows: int, count: int, matrix_registers: Library
+) -> None:
+    width, generator = count * KINDS[kind].block, torch.Generator().manual_seed(3)
+    blocks, x = random_blocks(kind, rows, count, usual=True), torch.randn(tokens, width, generator=generator)
+    x[:, ::3] *= 1e-4  # what bfloat16 would lose of the others is more
+
+    def products(x: torch.Tensor, threads: int) -> torch.Tensor:
+        out = torch.full((len(x), rows), torch.nan)
+        matrix_registers.call("matrix_blocks", blocks, x, out, number(kind), rows, width, len(x), threads)
+        return out
+
+    codes, scales, offsets = KINDS[kind].unpacked(blocks.unflatten(-1, (-1, KINDS[kind].nbytes)))
+    all_tokens, weights = products(x, 2), expanded(kind, blocks).double()
+    parts = (scales.unsqueeze(-1) * codes.unflatten(-1, (scales.shape[-1], -1))).abs().double()
+    parts = (parts if offsets is None else parts + offsets.abs().unsqueeze(-1)).flatten(1)
+    bound = 2.0**-22 * (x.double().abs() @ parts.T)
+    assert ((all_tokens - x.double() @ weights.T).abs() <= bound).all()
+    some = torch.arange(tokens - 1, -1, -3)  # the bits of a token are the same beside all others, and with any threads
+    assert torch.equal(products(x[some].contiguous(), 1), all_tokens[some])
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_infinite_activations_stay_in_their_token(kind: str, matrix_registers: Library) -> None:
+    blocks, x = random_blocks(kind, 9, 2, usual=True), torch.randn(20, 2 * KINDS[kind].block)
+    usual = block_linear(x, blocks, kind)
+    quiet_in_the_lowest_bit = torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)
+    for token, value in enumerate([torch.inf, -torch.inf, torch.nan, quiet_in_the_lowest_bit]):
+        x[token, 5] = value
+    found = block_linear(x, blocks, kind)
+    assert torch.equal(found[4:], usual[4:])
+    assert not found[:4].isfinite().any()
+    assert found[2:4].isnan().all()
+    nonzero = values(kind, blocks)[:, 5] != 0
+    if kind == "Q8_0":  # without offsets the sign is that of the weight
+        assert torch.equal(found[0, nonzero], torch.inf * values(kind, blocks)[nonzero, 5])
 
 
 def test_the_input_has_gradients_of_any_order() -> None:

@@ -213,6 +213,9 @@ for tokens in (2, 8):
     check(f"rows_int8 {{tokens}}", lambda: library.call("rows_int8", *given))
 blocks, exponents = torch.zeros(rows, wide // 2, dtype=torch.uint8), torch.zeros(rows, wide // 32, dtype=torch.uint8)
 given = blocks, exponents, x, out, rows, wide // 32, 8, 1
+if library.level == 4:
+    many = torch.zeros(rows, wide // 32 * 18, dtype=torch.uint8), x, out, 5, rows, wide, 8, 1
+    check("matrix_blocks", lambda: library.call("matrix_blocks", *many))
 check("mxfp4_multiply", lambda: library.call("mxfp4_multiply_float32", *given))
 q = torch.zeros(1, 1, 4096, 512)
 lse, many, few = torch.zeros(4096), (1, 1, 1, 4096, 4096, 512), (1, 4096, 0.1, 0, 1)
@@ -241,4 +244,6 @@ def test_too_little_memory_is_a_memory_error() -> None:
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     found = printed(_STARVED.format(compiled=native.COMPILED), env=environment, timeout=300)
     told = ["rows_int8 2", "rows_int8 8", "mxfp4_multiply", "backward", "forward", "decode_step"]
+    if native.best_level() == native.LEVELS.index("AMX"):
+        told.insert(2, "matrix_blocks")
     assert found.splitlines() == told

@@ -22,7 +22,7 @@ from torch import Tensor
 from glassformer.kernels import native
 from glassformer.kernels.dispatch import defined_backward, use_definition
 from glassformer.kernels.linear import linear, parts, threads_for
-from glassformer.kernels.native import declare
+from glassformer.kernels.native import LEVELS, declare
 
 FEW_TOKENS = 16
 """Up to here C++ multiplies while it expands."""
@@ -93,11 +93,12 @@ def _expanded_sizes(format: int, rows: int, width: int, first: int, last: int, _
 
 
 declare("expand_blocks", "bf", _expanded_sizes)
-declare(
-    "rows_blocks",
-    "bff",
-    lambda kind, rows, width, tokens, _: (_bytes(kind, rows, width), tokens * width, tokens * rows),
-)
+for _name in ("rows_blocks", "matrix_blocks"):
+    declare(
+        _name,
+        "bff",
+        lambda kind, rows, width, tokens, _: (_bytes(kind, rows, width), tokens * width, tokens * rows),
+    )
 
 
 def _library(blocks: Tensor) -> native.Library | None:
@@ -131,8 +132,9 @@ def block_linear(
 ) -> Float[Tensor, "*batch out"]:
     """:func:`definition`; the expanded matrix is never in memory, for the backward pass neither.
 
-    On the CPU a few tokens are multiplied by weights that C++ expands in the caches, more tokens by some expanded rows
-    at a time. A few tokens have the same bits in every batch of up to that many, and on any number of threads.
+    On the CPU a few tokens are multiplied by weights that C++ expands in the caches; more tokens by some expanded rows
+    at a time, or where there are matrix registers (AMX) by the codes. A few tokens have the same bits in every batch of
+    up to that many, and on any number of threads. By AMX an infinite number in ``x`` may give NaN for infinity.
 
     ``x`` and the bias have gradients, blocks have none.
     """
@@ -163,12 +165,12 @@ class _Product(torch.autograd.Function):
 def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     tokens, width = x.to(wide), KINDS[kind].width(blocks.shape[1])
-    few = len(x) <= FEW_TOKENS and not transposed and wide == torch.float32 and x.is_cpu
-    library = _library(blocks) if few else None
-    if library is not None:
+    library = None if transposed or wide != torch.float32 or not x.is_cpu else _library(blocks)
+    few = len(x) <= FEW_TOKENS
+    if library is not None and (few or library.level >= LEVELS.index("AMX")):
         out = tokens.new_empty(len(x), len(blocks))
-        sizes = (number(kind), len(blocks), width, len(x), threads_for(blocks))
-        library.call("rows_blocks", blocks, tokens.contiguous(), out, *sizes)
+        name, threads = ("rows_blocks", threads_for(blocks)) if few else ("matrix_blocks", torch.get_num_threads())
+        library.call(name, blocks, tokens.contiguous(), out, number(kind), len(blocks), width, len(x), threads)
         return out.to(x.dtype)
     pieces = parts(blocks, _EXPANDED)
     if len(pieces) == 1 and not transposed:

@@ -152,7 +152,7 @@ def multiply_natively(library: Library, x: Tensor, blocks: Tensor, scales: Tenso
     level alone: a token's result has the same bits in every such batch and with every number of threads.
     """
     (rows, groups), tokens, threads = scales.shape, len(x), _threads(scales.numel())
-    in_bfloat16 = library.level == LEVELS.index("AVX-512 with bfloat16 products") and tokens > FEW
+    in_bfloat16 = library.level >= LEVELS.index("AVX-512 with bfloat16 products") and tokens > FEW
     if x.dtype == torch.bfloat16 and library.level > 0 and not in_bfloat16:
         library.call("rows_mxfp4", blocks, scales, x.float(), out, rows, 32 * groups, tokens, threads)
     else:

@@ -37,7 +37,7 @@ from glassformer.errors import InputError, first_line
 FOLDER = Path(__file__).parent
 SWITCH = "GLASSFORMER_NO_NATIVE"
 """The environment variable that disables the library, unless it is empty or 0; it is read once."""
-LEVELS = ("plain C++", "AVX2", "AVX-512", "AVX-512 with bfloat16 products")
+LEVELS = ("plain C++", "AVX2", "AVX-512", "AVX-512 with bfloat16 products", "AMX")
 """Instruction sets, by their number. A processor runs its best one and those before it."""
 
 _FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", f"-I{FOLDER}")
@@ -45,7 +45,8 @@ _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _X86 = platform.machine() in ("x86_64", "AMD64")
 _NEWEST = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
-_LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, _NEWEST) if _X86 else ((),)
+_AMX = (*_NEWEST, "-mamx-tile", "-mamx-bf16")
+_LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, _NEWEST, _AMX) if _X86 else ((),)
 # Compiler flags to try, best first. Without OpenMP functions run on one thread; Apple's compiler has none.
 _THREADING: tuple[tuple[str, ...], ...] = ((),) if sys.platform == "darwin" else (("-fopenmp",), ())
 _COMPILERS = ("c++", "g++", "clang++")
@@ -61,7 +62,9 @@ def best_level() -> int:
         return 0
     if capability == "AVX2":
         return 1
-    return 3 if torch.cpu._is_avx512_bf16_supported() and torch.cpu._is_vnni_supported() else 2
+    if not (torch.cpu._is_avx512_bf16_supported() and torch.cpu._is_vnni_supported()):
+        return 2
+    return 4 if torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx() else 3  # asks the system for its registers
 
 
 COMPILED: tuple[int, ...] = (best_level(),)
