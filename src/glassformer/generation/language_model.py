@@ -241,7 +241,7 @@ class LanguageModel:
             return self.tokens(text)[0].tolist()
         fits = isinstance(text, Sequence) and len(text) > 0 and all(isinstance(each, Mapping) for each in text)
         fix = "Call it for each text, or give the texts' tokens to generate() of glassformer.generation."
-        require(fits, f"a {type(text).__name__} that holds other things than messages", "a text, or messages", fix)
+        require(fits, f"{text!r:.80}", "a text, or messages", fix)
         if self.chat_template is not None:
             return self.chat_template.tokens(text, self.tokenizer)
         has_harmony = "<|channel|>" in self.tokenizer.specials
