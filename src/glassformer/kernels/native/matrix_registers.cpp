@@ -17,16 +17,18 @@ constexpr int64_t BOTH = 2 * SIDE, SUMS = BOTH * BOTH;
 // Registers 0 to 3 are sums, 4 and 5 tokens, 6 and 7 pairs of codes, of GROUP weights.
 template <int GROUP>
 struct Registers {
-  struct {
+  struct Shapes {
     uint8_t palette = 1, rest[15] = {};
     uint16_t bytes[16] = {64, 64, 64, 64, 2 * GROUP, 2 * GROUP, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, GROUP / 2, GROUP / 2};
-  } shapes;
-  Registers() { _tile_loadconfig(&shapes); }
+  };
+  alignas(64) static constexpr Shapes SHAPES = {};
+  Registers() { _tile_loadconfig(&SHAPES); }
   ~Registers() { _tile_release(); }
 };
 
-// What memory holds, for GCC does not know that registers are loaded from it and stored there.
+// Of these instructions GCC does not know what they read: of the shapes, which must not be made in place, more than a
+// pointer, and the memory from which registers are loaded. It is as written before.
 INLINE inline void written() { asm volatile("" ::: "memory"); }
 
 // Of each 16 tokens, for each group: the three terms [term, token, weight], and the sums of the tokens' numbers.
