@@ -5,16 +5,25 @@
 
 namespace {
 
+// Numbers of float16 in the lower halves.
+inline Floats from_halves(Bits halves) {
+#if WITH_AVX512
+  return (Floats)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)halves));
+#elif WITH_AVX2
+  const __m256i narrow = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)halves, (__m256i)halves), 0x08);
+  return (Floats)_mm256_cvtph_ps(_mm256_castsi256_si128(narrow));
+#else
+  const Ints size = (Ints)(halves & 0x7fffu) << 13;
+  const Bits normal = (Bits)size + 0x38000000u, unbounded = (Bits)size + 0x70000000u;
+  const Bits small = (Bits)(__builtin_convertvector(size >> 13, Floats) * 0x1p-24f);
+  return (Floats)((size < 0x800000 ? small : size < 0xf800000 ? normal : unbounded) | (halves & 0x8000u) << 16);
+#endif
+}
+
 inline float half(const uint8_t* from) {
   uint16_t bits;
   std::memcpy(&bits, from, 2);
-#if defined(__F16C__)
-  return _cvtsh_ss(bits);
-#else
-  float size = as_float(static_cast<uint32_t>(bits & 0x7fff) << 13) * 0x1p112f;
-  if ((bits & 0x7c00) == 0x7c00) size = as_float(0x7f800000u | (bits & 0x3ffu) << 13);
-  return bits & 0x8000 ? -size : size;
-#endif
+  return from_halves(Bits{} + bits)[0];
 }
 
 inline uint32_t four_bytes(const uint8_t* from) {
@@ -27,6 +36,27 @@ typedef uint8_t Codes __attribute__((vector_size(16)));
 
 INLINE inline Codes codes_at(const uint8_t* from) { return vector_at<Codes>(from); }
 
+// Codes of four bits that stand for other numbers than themselves.
+alignas(16) constexpr int8_t Q4[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+alignas(16) constexpr int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+alignas(16) constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// Of 16 bytes those with the indices given, which are below 16.
+INLINE inline Codes looked_up(const int8_t* table, Codes indices) {
+#if WITH_AVX512 || WITH_AVX2
+  return (Codes)_mm_shuffle_epi8(_mm_load_si128(reinterpret_cast<const __m128i*>(table)), (__m128i)indices);
+#else
+  Codes found;
+  for (int i = 0; i < 16; ++i) found[i] = table[indices[i]];
+  return found;
+#endif
+}
+
+template <const int8_t* TABLE>
+INLINE inline Codes standing_for(Codes codes) {
+  return TABLE == nullptr ? codes : TABLE == Q4 ? codes - 8 : looked_up(TABLE, codes);
+}
+
 // value(code) = scale * code + offset. No offset is -0, which leaves every number what it is, -0 too.
 constexpr float NO_OFFSET = -0.0f;
 struct Value {
@@ -34,10 +64,46 @@ struct Value {
   INLINE Floats operator()(Floats codes) const { return scale * codes + offset; }
 };
 
-// What a block hands its codes to, 16 at a time with their place in the block: this calls use(place, values) for vectors.
+// 16 in the place of each of the 16 lowest bits.
+INLINE inline Codes fifth_bits(uint32_t bits) {
+  const Codes each = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+#if WITH_AVX2
+  const Codes copied = (Codes)_mm_shuffle_epi8(_mm_cvtsi32_si128(bits), _mm_set_epi64x(0x0101010101010101, 0));
+#else
+  typedef uint64_t Two __attribute__((vector_size(16)));
+  const Codes copied = (Codes)Two{(bits & 255) * 0x0101010101010101u, (bits >> 8 & 255) * 0x0101010101010101u};
+#endif
+  return (Codes)((copied & each) != 0) & 16;
+}
+
+// Where the fifth bits of 32 codes are: in 32 bits, or bit `at` of 16 bytes and the one above it. bytes() has 16 for each
+// that is set, words() has it in the fifth place among others.
+struct Bits32 {
+  uint32_t bits;
+  INLINE Codes bytes(int part) const { return fifth_bits(bits >> 16 * part); }
+#if WITH_AVX512
+  INLINE __m512i words(int part) const {
+    return _mm512_rorv_epi32(_mm512_set1_epi32(static_cast<int32_t>(bits)), (__m512i)(lanes() + 16 * part - 4 & 31));
+  }
+#endif
+};
+
+struct BitOfBytes {
+  Codes all;
+  int at;
+  INLINE Codes bytes(int part) const { return (all >> at + part & 1) << 4; }
+#if WITH_AVX512
+  INLINE __m512i words(int part) const {
+    const Bits wide = (Bits)_mm512_cvtepu8_epi32((__m128i)all);
+    return (__m512i)(at + part < 4 ? wide << (4 - at - part & 31) : wide >> (at + part - 4 & 31));
+  }
+#endif
+};
+
+// What a block hands its codes to, 16 at a time with their place in it. This one calls use(place, values) for vectors.
 template <typename Use>
 struct Values {
-  const Use& use;
+  Use use;
 
   template <bool SIGNED = false>
   INLINE void put(Codes codes, int64_t at, Value value) const {
@@ -55,49 +121,109 @@ struct Values {
     for (int i = 0; i < 16; i += WIDTH) use(at + i, value(load(numbers + i)));
 #endif
   }
-  // Of the lower halves of 16 bytes, at `at`, and of the upper ones, `apart` later, plus LEAST.
-  template <int8_t LEAST = 0>
+  // Of the codes in the lower halves of 16 bytes, at `at`, and in the upper ones, `apart` later; or what a table has for them.
+  template <const int8_t* TABLE = nullptr>
   INLINE void put_halves(Codes both, int64_t at, int64_t apart, Value lower, Value upper) const {
 #if WITH_AVX512  // the values of all 16 codes are looked up, by four bits of an index
-    const Floats all = Floats{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + LEAST;
+    Floats all = __builtin_convertvector(lanes(), Floats);
+    for (int i = 0; TABLE != nullptr && i < 16; ++i) all[i] = TABLE[i];
     const __m512i codes = _mm512_cvtepu8_epi32((__m128i)both);
     use(at, (Floats)_mm512_permutexvar_ps(codes, (__m512)lower(all)));
     use(at + apart, (Floats)_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), (__m512)upper(all)));
 #else
-    put<(LEAST < 0)>((both & 15) + LEAST, at, lower);
-    put<(LEAST < 0)>((both >> 4) + LEAST, at + apart, upper);
+    put<TABLE != nullptr>(standing_for<TABLE>(both & 15), at, lower);
+    put<TABLE != nullptr>(standing_for<TABLE>(both >> 4), at + apart, upper);
+#endif
+  }
+  // The same of codes with a fifth bit, plus LEAST.
+  template <int8_t LEAST, typename Fifth>
+  INLINE void put_fives(Codes both, Fifth fifth, int64_t at, int64_t apart, Value lower, Value upper) const {
+#if WITH_AVX512  // of 32 values
+    const Floats all = __builtin_convertvector(lanes() + LEAST, Floats);
+    const __m512i codes = _mm512_cvtepu8_epi32((__m128i)both), four = _mm512_set1_epi32(15);
+    const auto of = [&](__m512i low, int part, Value value) INLINE {
+      constexpr int FIRST_WHERE_THIRD = 0xe4;
+      const __m512i code = _mm512_ternarylogic_epi32(low, fifth.words(part), four, FIRST_WHERE_THIRD);
+      return (Floats)_mm512_permutex2var_ps((__m512)value(all), code, (__m512)value(all + 16.0f));
+    };
+    use(at, of(codes, 0, lower));
+    use(at + apart, of(_mm512_srli_epi32(codes, 4), 1, upper));
+#else
+    put<(LEAST < 0)>(((both & 15) | fifth.bytes(0)) + LEAST, at, lower);
+    put<(LEAST < 0)>((both >> 4 | fifth.bytes(1)) + LEAST, at + apart, upper);
+#endif
+  }
+  // Codes of six bits, less 32: four of `low` from bit `from` on, and two of `high` from bit `above` on.
+  INLINE void put_sixes(Codes low, int from, Codes high, int above, int64_t at, Value value) const {
+#if WITH_AVX512  // value(16 h + l - 32) = value(16 h - 32) + value(l), which is exact
+    const Floats all = __builtin_convertvector(lanes(), Floats);
+    const Floats sixteens = __builtin_convertvector((lanes() & 3) * 16 - 32, Floats);
+    const __m512i l = (__m512i)((Bits)_mm512_cvtepu8_epi32((__m128i)low) >> from);
+    const __m512i h = (__m512i)((Bits)_mm512_cvtepu8_epi32((__m128i)high) >> above);
+    use(at, (Floats)_mm512_permutexvar_ps(l, (__m512)value(all)) + (Floats)_mm512_permutexvar_ps(h, (__m512)value(sixteens)));
+#else
+    put<true>(((low >> from & 15) | (high >> above & 3) << 4) - 32, at, value);
 #endif
   }
 };
 
-// 16 in the place of each of the 16 lowest bits.
-INLINE inline Codes fifth_bits(uint32_t bits) {
-#if WITH_AVX512
-  return (Codes)_mm_maskz_set1_epi8(static_cast<__mmask16>(bits), 16);
-#else
-  const Codes each = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-  const uint64_t copied[2] = {(bits & 255) * 0x0101010101010101u, (bits >> 8 & 255) * 0x0101010101010101u};
-  return (Codes)((vector_at<Codes>(copied) & each) != 0) & 16;
-#endif
+template <typename Use>
+INLINE inline Values<Use> in_values(Use use) {
+  return {use};
 }
 
-// A format of blocks has BLOCK weights in ROOM bytes; each GROUP of them has a scale and, if it has OFFSETS, an offset.
-// expand() hands the codes of a block to `use`.
+// ---- formats --------------------------------------------------------------------------------------------------------
+//
+// A format has blocks of BLOCK weights in ROOM bytes, each GROUP of which has a scale and, if it has OFFSETS, an offset.
+// read() gives the scales and offsets of some blocks, and up to 15 more numbers; expand() hands a block's codes to `use`.
+
+// The number in float16 at `from` and in the same place of the blocks after it; and the ones after these, unless null.
+template <int64_t ROOM>
+INLINE inline void read_halves(const uint8_t* from, int64_t blocks, float* out, float* second) {
+  for (int64_t i = 0; i < blocks; i += WIDTH, from += WIDTH * ROOM) {
+    const int32_t last = static_cast<int32_t>(blocks - 1 - i);
+    const Ints at = (lanes() < last ? lanes() : Ints{} + last) * static_cast<int32_t>(ROOM);
+    Bits bits;  // four bytes of WIDTH blocks
+#if WITH_AVX512
+    bits = (Bits)_mm512_i32gather_epi32((__m512i)at, from, 1);
+#elif WITH_AVX2
+    bits = (Bits)_mm256_i32gather_epi32(reinterpret_cast<const int*>(from), (__m256i)at, 1);
+#else
+    for (int lane = 0; lane < WIDTH; ++lane) bits[lane] = four_bytes(from + at[lane]);
+#endif
+    store(out + i, from_halves(bits & 0xffffu));
+    if (second != nullptr) store(second + i, from_halves(bits >> 16));
+  }
+}
+
+// factor * number for 16 numbers of 8 bits.
+template <bool SIGNED = false>
+INLINE inline void put_numbers(Codes numbers, float factor, float* out) {
+  in_values([out](int64_t i, Floats values) INLINE { store(out + i, values); }).template put<SIGNED>(numbers, 0, {factor, NO_OFFSET});
+}
+
+typedef uint32_t FourInts __attribute__((vector_size(16)));
+
+template <bool OFFSETS>
+struct Groups {
+  const float *scales, *offsets;
+  INLINE Value operator[](int64_t group) const { return {scales[group], OFFSETS ? offsets[group] : NO_OFFSET}; }
+};
 
 // The lower halves of 16 bytes are the first 16 weights.
 template <int BYTES, int8_t LEAST, bool OFFSET, bool FIVE>
 struct Simple {  // weight = d * (code + LEAST), or + m
   static constexpr int64_t BLOCK = 32, GROUP = 32, ROOM = BYTES;
   static constexpr bool OFFSETS = OFFSET;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float* offsets) {
+    read_halves<ROOM>(b, blocks, scales, OFFSET ? offsets : nullptr);
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
     const uint8_t* high = b + (OFFSET ? 4 : 2);
     const Codes both = codes_at(high + (FIVE ? 4 : 0));
-    const Value value = {half(b), OFFSET ? half(b + 2) : NO_OFFSET};
-    if (!FIVE) return use.template put_halves<LEAST>(both, 0, 16, value, value);
-    const uint32_t bits = four_bytes(high);
-    use.template put<!OFFSET>(((both & 15) | fifth_bits(bits)) + LEAST, 0, value);
-    use.template put<!OFFSET>((both >> 4 | fifth_bits(bits >> 16)) + LEAST, 16, value);
+    if (!FIVE) return use.template put_halves<OFFSET ? nullptr : Q4>(both, 0, 16, groups[0], groups[0]);
+    use.template put_fives<LEAST>(both, Bits32{four_bytes(high)}, 0, 16, groups[0], groups[0]);
   }
 };
 
@@ -109,25 +235,31 @@ using Q5_1 = Simple<24, 0, true, true>;
 struct Q8_0 {
   static constexpr int64_t BLOCK = 32, GROUP = 32, ROOM = 34;
   static constexpr bool OFFSETS = false;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
+    read_halves<ROOM>(b, blocks, scales, nullptr);
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
-    const Value value = {half(b), NO_OFFSET};
-    use.template put<true>(codes_at(b + 2), 0, value);
-    use.template put<true>(codes_at(b + 18), 16, value);
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
+    use.template put<true>(codes_at(b + 2), 0, groups[0]);
+    use.template put<true>(codes_at(b + 18), 16, groups[0]);
   }
 };
 
 struct Q2_K {
   static constexpr int64_t BLOCK = 256, GROUP = 16, ROOM = 84;
   static constexpr bool OFFSETS = true;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float* offsets) {
+    for (int64_t i = 0; i < blocks; ++i, b += ROOM, scales += 16, offsets += 16) {
+      put_numbers(codes_at(b) & 15, half(b + 80), scales);
+      put_numbers(codes_at(b) >> 4, -half(b + 82), offsets);
+    }
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
-    const float d = half(b + 80), m = half(b + 82);
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
 #pragma GCC unroll 16
     for (int group = 0; group < 16; ++group) {
       const Codes codes = codes_at(b + 16 + group / 8 * 32 + group % 2 * 16) >> group / 2 % 4 * 2 & 3;
-      const float scale = d * static_cast<float>(b[group] & 15), offset = m * static_cast<float>(b[group] >> 4);
-      use.put(codes, 16 * group, {scale, -offset});
+      use.put(codes, 16 * group, groups[group]);
     }
   }
 };
@@ -135,30 +267,22 @@ struct Q2_K {
 struct Q3_K {
   static constexpr int64_t BLOCK = 256, GROUP = 16, ROOM = 110;
   static constexpr bool OFFSETS = false;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
+    for (int64_t i = 0; i < blocks; ++i, b += ROOM, scales += 16) {
+      const auto four = [&](int part) INLINE {
+        const uint32_t low = four_bytes(b + 96 + part % 2 * 4) >> part / 2 * 4 & 0x0f0f0f0fu;
+        return low | (four_bytes(b + 104) >> 2 * part & 0x03030303u) << 4;
+      };
+      put_numbers<true>((Codes)FourInts{four(0), four(1), four(2), four(3)} - 32, half(b + 108), scales);
+    }
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
-    const float d = half(b + 108);
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
 #pragma GCC unroll 16
     for (int group = 0; group < 16; ++group) {
       const Codes high = codes_at(b + group % 2 * 16) >> group / 2 & 1;
       const Codes codes = codes_at(b + 32 + group / 8 * 32 + group % 2 * 16) >> group / 2 % 4 * 2 & 3;
-      const int low = b[96 + group % 8] >> group / 8 * 4 & 15, upper = b[104 + group % 4] >> group / 4 * 2 & 3;
-      const float scale = d * static_cast<float>((low | upper << 4) - 32);
-      use.template put<true>((codes | high << 2) - 4, 16 * group, {scale, NO_OFFSET});
-    }
-  }
-};
-
-// The scales and offsets of the 8 groups of Q4_K and Q5_K, of 6 bits each, in 12 bytes.
-struct SixBits {
-  float scales[8], offsets[8];
-  INLINE explicit SixBits(const uint8_t* b) {
-    const uint8_t* s = b + 4;
-    const float d = half(b), m = half(b + 2);
-    for (int j = 0; j < 4; ++j) {
-      scales[j] = d * static_cast<float>(s[j] & 63), offsets[j] = m * static_cast<float>(s[j + 4] & 63);
-      scales[j + 4] = d * static_cast<float>((s[j + 8] & 15) | s[j] >> 6 << 4);
-      offsets[j + 4] = m * static_cast<float>(s[j + 8] >> 4 | s[j + 4] >> 6 << 4);
+      use.template put<true>((codes | high << 2) - 4, 16 * group, groups[group]);
     }
   }
 };
@@ -167,23 +291,27 @@ template <bool FIVE>
 struct Superblock {
   static constexpr int64_t BLOCK = 256, GROUP = 32, ROOM = FIVE ? 176 : 144;
   static constexpr bool OFFSETS = true;
+  // Of 6 bits each, in 12 bytes: the first four, with the upper two bits of the others, and the lower four of these.
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float* offsets) {
+    constexpr uint32_t SIX = 0x3f3f3f3f, FOUR = 0x0f0f0f0f, UPPER = 0x30303030;
+    for (int64_t i = 0; i < blocks; ++i, b += ROOM, scales += 8, offsets += 8) {
+      const uint32_t s = four_bytes(b + 4), o = four_bytes(b + 8), others = four_bytes(b + 12);
+      const FourInts all = {s & SIX, (others & FOUR) | (s >> 2 & UPPER), o & SIX, (others >> 4 & FOUR) | (o >> 2 & UPPER)};
+      put_numbers((Codes)all, half(b), scales);
+      put_numbers((Codes)FourInts{all[2], all[3], all[0], all[1]}, -half(b + 2), offsets);
+    }
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
-    const SixBits six(b);
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
 #pragma GCC unroll 4
     for (int pair = 0; pair < 8; pair += 2) {
-      const Value lower = {six.scales[pair], -six.offsets[pair]}, upper = {six.scales[pair + 1], -six.offsets[pair + 1]};
 #pragma GCC unroll 2
       for (int side = 0; side < 32; side += 16) {
         const Codes both = codes_at(b + (FIVE ? 48 : 16) + 16 * pair + side);
         const int64_t at = 32 * pair + side;
-        if (!FIVE) {
-          use.put_halves(both, at, 32, lower, upper);
-          continue;
-        }
-        const Codes high = codes_at(b + 16 + side) >> pair;
-        use.put((both & 15) | (high & 1) << 4, at, lower);
-        use.put(both >> 4 | (high & 2) << 3, at + 32, upper);
+        const Value lower = groups[pair], upper = groups[pair + 1];
+        if (FIVE) use.template put_fives<0>(both, BitOfBytes{codes_at(b + 16 + side), pair}, at, 32, lower, upper);
+        else use.put_halves(both, at, 32, lower, upper);
       }
     }
   }
@@ -195,70 +323,109 @@ using Q5_K = Superblock<true>;
 struct Q6_K {
   static constexpr int64_t BLOCK = 256, GROUP = 16, ROOM = 210;
   static constexpr bool OFFSETS = false;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
+    for (int64_t i = 0; i < blocks; ++i, b += ROOM, scales += 16)
+      put_numbers<true>(codes_at(b + 192), half(b + 208), scales);
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
-    const float d = half(b + 208);
-    const int8_t* scales = reinterpret_cast<const int8_t*>(b + 192);
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
 #pragma GCC unroll 16
     for (int group = 0; group < 16; ++group) {
       const int quarter = group / 2 % 4, side = group % 2 * 16;
-      const Codes low = codes_at(b + group / 8 * 64 + quarter % 2 * 32 + side) >> quarter / 2 * 4 & 15;
-      const Codes high = codes_at(b + 128 + group / 8 * 32 + side) >> 2 * quarter & 3;
-      const float scale = d * static_cast<float>(scales[group]);
-      use.template put<true>((low | high << 4) - 32, 16 * group, {scale, NO_OFFSET});
+      const Codes low = codes_at(b + group / 8 * 64 + quarter % 2 * 32 + side), high = codes_at(b + 128 + group / 8 * 32 + side);
+      use.put_sixes(low, quarter / 2 * 4, high, 2 * quarter, 16 * group, groups[group]);
     }
   }
 };
 
-alignas(16) constexpr int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-alignas(16) constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-// Of 16 bytes those with the indices given, which are below 16.
-INLINE inline Codes looked_up(const int8_t* table, Codes indices) {
-#if WITH_AVX512 || WITH_AVX2
-  return (Codes)_mm_shuffle_epi8(_mm_load_si128(reinterpret_cast<const __m128i*>(table)), (__m128i)indices);
-#else
-  Codes found;
-  for (int i = 0; i < 16; ++i) found[i] = table[indices[i]];
-  return found;
-#endif
-}
-
-template <typename Use>
-INLINE inline void from_table(const int8_t* table, const uint8_t* codes, float scale, int64_t at, const Use& use) {
-  const Codes both = codes_at(codes);
-  use.template put<true>(looked_up(table, both & 15), at, {scale, NO_OFFSET});
-  use.template put<true>(looked_up(table, both >> 4), at + 16, {scale, NO_OFFSET});
-}
-
 struct IQ4_NL {
   static constexpr int64_t BLOCK = 32, GROUP = 32, ROOM = 18;
   static constexpr bool OFFSETS = false;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
+    read_halves<ROOM>(b, blocks, scales, nullptr);
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) { from_table(IQ4, b + 2, half(b), 0, use); }
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
+    use.template put_halves<IQ4>(codes_at(b + 2), 0, 16, groups[0], groups[0]);
+  }
 };
 
 struct IQ4_XS {
   static constexpr int64_t BLOCK = 256, GROUP = 32, ROOM = 136;
   static constexpr bool OFFSETS = false;
-  template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
-    const float d = half(b);
-    for (int group = 0; group < 8; ++group) {
-      const int low = b[4 + group / 2] >> group % 2 * 4 & 15, high = b[2 + group / 4] >> group % 4 * 2 & 3;
-      from_table(IQ4, b + 8 + 16 * group, d * static_cast<float>((low | high << 4) - 32), 32 * group, use);
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
+    for (int64_t i = 0; i < blocks; ++i, b += ROOM, scales += 8) {
+      const float d = half(b);
+      for (int g = 0; g < 8; ++g) {
+        const int low = b[4 + g / 2] >> g % 2 * 4 & 15, high = b[2 + g / 4] >> g % 4 * 2 & 3;
+        scales[g] = d * static_cast<float>((low | high << 4) - 32);
+      }
     }
+  }
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; ++g)
+      use.template put_halves<IQ4>(codes_at(b + 8 + 16 * g), 32 * g, 16, groups[g], groups[g]);
   }
 };
 
 struct MxFp4 {
   static constexpr int64_t BLOCK = 32, GROUP = 32, ROOM = 17;
   static constexpr bool OFFSETS = false;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
+    for (int64_t i = 0; i < blocks; ++i, b += ROOM) scales[i] = as_float(b[0] < 2 ? 0x200000u << b[0] : (b[0] - 1u) << 23);
+  }
   template <typename Use>
-  INLINE static void expand(const uint8_t* b, const Use& use) {
-    from_table(FP4, b + 1, as_float(b[0] < 2 ? 0x200000u << b[0] : (b[0] - 1u) << 23), 0, use);
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
+    use.template put_halves<FP4>(codes_at(b + 1), 0, 16, groups[0], groups[0]);
   }
 };
+
+// Of a row, or of some one after the other.
+template <typename Kind>
+struct Row {
+  const uint8_t* block;
+  const float *scales, *offsets;
+
+  Row at(int64_t k) const { return {block + k / Kind::BLOCK * Kind::ROOM, scales + k / Kind::GROUP, offsets + k / Kind::GROUP}; }
+
+  // f(place, block) for all blocks, whose codes expand() hands to what f gives.
+  template <typename F>
+  INLINE void each(int64_t width, const F& f) const {
+    const uint8_t* b = block;
+    Groups<Kind::OFFSETS> groups = {scales, offsets};
+    for (int64_t k = 0; k < width; k += Kind::BLOCK, b += Kind::ROOM) {
+      Kind::expand(b, groups, f(k, b));
+      groups.scales += Kind::BLOCK / Kind::GROUP, groups.offsets += Kind::BLOCK / Kind::GROUP;
+    }
+  }
+};
+
+// f(r, row) for the rows from first to last. Scales are read for some at a time and then taken from memory, as vectors of
+// one number: to make these of each block's took longer than its products.
+template <typename Kind, typename F>
+INLINE inline int64_t for_rows(const uint8_t* blocks, int64_t width, int64_t first, int64_t last, const F& f) {
+  constexpr int64_t GROUPS = 64, MOST = 4096, MORE = 15;
+  const int64_t groups = width / Kind::GROUP, some = groups < GROUPS ? GROUPS / groups : 1, room = some * groups + MORE;
+  const auto run = [&](float* scales, float* offsets) {
+    for (int64_t r = first; r < last; r += some) {
+      const int64_t count = r + some < last ? some : last - r;
+      const Row<Kind> rows = {blocks + r * (width / Kind::BLOCK * Kind::ROOM), scales, offsets};
+      Kind::read(rows.block, count * width / Kind::BLOCK, scales, offsets);
+      for (int64_t i = 0; i < count; ++i) f(r + i, rows.at(i * width));
+    }
+  };
+  if (room <= MOST) {
+    alignas(64) float scales[MOST], offsets[MOST];
+    run(scales, offsets);
+    return DONE;
+  }
+  const Buffer<float> scales(room), offsets(room);
+  if (scales == nullptr || offsets == nullptr) return NO_MEMORY;
+  run(scales, offsets);
+  return DONE;
+}
 
 // f(Kind()) for the format, by its number.
 template <typename F>

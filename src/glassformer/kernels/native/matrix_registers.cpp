@@ -55,24 +55,28 @@ void prepare(const float* x, int64_t width, int64_t last, uint16_t* terms, float
     }
 }
 
-// What a block of a row hands its codes to; the row is one of 16, for which scales and offsets stand together.
-template <int GROUP>
-struct Row {
+// What a block hands its codes to, to be bfloat16 numbers.
+struct Narrow {
   uint16_t* codes;
-  float *scales, *offsets;
 
   template <bool SIGNED = false>
-  INLINE void put(Codes some, int64_t at, Value value) const {
+  INLINE void put(Codes some, int64_t at, Value) const {
     const __m512i wide = SIGNED ? _mm512_cvtepi8_epi32((__m128i)some) : _mm512_cvtepu8_epi32((__m128i)some);
     const __m256bh narrow = _mm512_cvtneps_pbh(_mm512_cvtepi32_ps(wide));
     std::memcpy(codes + at, &narrow, sizeof narrow);
-    scales[at / GROUP * SIDE] = value.scale;
-    offsets[at / GROUP * SIDE] = value.offset;
   }
-  template <int8_t LEAST = 0>
+  template <const int8_t* TABLE = nullptr>
   INLINE void put_halves(Codes both, int64_t at, int64_t apart, Value lower, Value upper) const {
-    put<(LEAST < 0)>((both & 15) + LEAST, at, lower);
-    put<(LEAST < 0)>((both >> 4) + LEAST, at + apart, upper);
+    put<TABLE != nullptr>(standing_for<TABLE>(both & 15), at, lower);
+    put<TABLE != nullptr>(standing_for<TABLE>(both >> 4), at + apart, upper);
+  }
+  template <int8_t LEAST, typename Fifth>
+  INLINE void put_fives(Codes both, Fifth fifth, int64_t at, int64_t apart, Value lower, Value upper) const {
+    put<(LEAST < 0)>(((both & 15) | fifth.bytes(0)) + LEAST, at, lower);
+    put<(LEAST < 0)>((both >> 4 | fifth.bytes(1)) + LEAST, at + apart, upper);
+  }
+  INLINE void put_sixes(Codes low, int from, Codes high, int above, int64_t at, Value value) const {
+    put<true>(((low >> from & 15) | (high >> above & 3) << 4) - 32, at, value);
   }
 };
 
@@ -81,27 +85,35 @@ template <typename Kind>
 struct Part {
   static constexpr int GROUP = Kind::GROUP;
   int64_t width;
+  Buffer<uint16_t> codes;  // of 16 rows
   Buffer<uint32_t> pairs;
   Buffer<float> scales, offsets;
 
   Part(int64_t rows, int64_t width)
-      : width(width), pairs(rows * width / 2), scales(rows * width / GROUP), offsets(rows * width / GROUP) {}
+      : width(width),
+        codes(SIDE * width),
+        pairs(rows * width / 2),
+        scales(rows * width / GROUP),
+        offsets(rows * width / GROUP) {}
+  bool made() const { return codes != nullptr && pairs != nullptr && scales != nullptr && offsets != nullptr; }
 
-  void unpack(const uint8_t* blocks, int64_t first, int64_t count, int64_t last) const {
-    const int64_t bytes = width / Kind::BLOCK * Kind::ROOM;
-    const __m512i next_row = (__m512i)(Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} * (Kind::BLOCK / 2));
-    alignas(64) uint16_t codes[SIDE * Kind::BLOCK];
-    for (int64_t r = 0; r < count; r += SIDE)
-      for (int64_t k = 0; k < width; k += Kind::BLOCK) {
-        for (int64_t i = 0; i < SIDE; ++i) {
-          const int64_t row = first + r + i < last ? first + r + i : last, group = (r * width + k * SIDE) / GROUP + i;
-          Kind::expand(blocks + row * bytes + k / Kind::BLOCK * Kind::ROOM,
-                       Row<GROUP>{codes + i * Kind::BLOCK, scales + group, offsets + group});
+  bool unpack(const uint8_t* blocks, int64_t first, int64_t count) const {
+    const __m512i next_row = (__m512i)(lanes() * static_cast<int32_t>(width / 2));
+    for (int64_t r = 0; r < count; r += SIDE) {
+      const int64_t end = r + SIDE < count ? r + SIDE : count;  // of others there is anything
+      const auto keep = [&](int64_t row, auto found) {
+        const int64_t i = row - first - r, start = r * width / GROUP + i;
+        found.each(width, [&](int64_t k, const uint8_t*) { return Narrow{codes + i * width + k}; });
+        for (int64_t g = 0; g < width / GROUP; ++g) {
+          scales[start + g * SIDE] = found.scales[g];
+          if (Kind::OFFSETS) offsets[start + g * SIDE] = found.offsets[g];
         }
-        uint32_t* to = pairs + (r * width + k * SIDE) / 2;
-        for (int64_t i = 0; i < Kind::BLOCK; i += 2, to += SIDE)
-          _mm512_store_si512(to, _mm512_i32gather_epi32(next_row, codes + i, 4));
-      }
+      };
+      if (for_rows<Kind>(blocks, width, first + r, first + end, keep) != DONE) return false;
+      for (int64_t i = 0; i < width / 2; ++i)
+        _mm512_store_si512(pairs + r * width / 2 + i * SIDE, _mm512_i32gather_epi32(next_row, codes + 2 * i, 4));
+    }
+    return true;
   }
 
   // Of 32 tokens and the 32 rows from r on.
@@ -163,10 +175,13 @@ int64_t multiply(const uint8_t* blocks, const float* x, float* out, int64_t rows
     const Registers<GROUP> registers;
     const Part<Kind> part(some, width);
     alignas(64) float sums[SUMS];
-    if (part.pairs == nullptr || part.scales == nullptr || part.offsets == nullptr) {
+    const auto require = [&](bool memory) {
+      if (memory) return true;
 #pragma omp atomic write
       result = NO_MEMORY;
-    }
+      return false;
+    };
+    require(part.made());
 #pragma omp barrier  // all threads know the result
     for (int64_t start = 0; result == DONE && start < tokens; start += PASS) {
       const int64_t end = start + PASS < tokens ? start + PASS : tokens;
@@ -178,7 +193,7 @@ int64_t multiply(const uint8_t* blocks, const float* x, float* out, int64_t rows
 #pragma omp for schedule(dynamic)
       for (int64_t first = 0; first < rows; first += some) {
         const int64_t count = first + some < rows ? some : rows - first;
-        part.unpack(blocks, first, (count + BOTH - 1) / BOTH * BOTH, rows - 1);
+        if (!require(part.unpack(blocks, first, count))) continue;
         for (int64_t t = 0; start + t < end; t += BOTH)
           for (int64_t r = 0; r < count; r += BOTH) {
             part.multiply(terms + t * width * TERMS, token_sums + t * width / GROUP, r, sums);

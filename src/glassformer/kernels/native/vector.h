@@ -39,6 +39,12 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+inline Ints lanes() {  // 0, 1, 2, ...
+  Ints all;
+  for (int i = 0; i < WIDTH; ++i) all[i] = i;
+  return all;
+}
+
 inline Floats filled(float value) { return value - Floats{}; }
 
 inline Floats load(const float* from) {
