@@ -119,6 +119,25 @@ def test_a_compiler_is_enough(library: Library, unbuilt: Path, tmp_path: Path, m
     assert works(native.library())
 
 
+@pytest.mark.slow
+def test_an_older_compiler_leaves_out_amx(unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    amx = native.LEVELS.index("AMX")
+    if native.best_level() < amx:
+        pytest.skip("this processor has no AMX")
+    (real,) = [path for path in map(shutil.which, native._COMPILERS) if path][:1]
+    older = tmp_path / "older"
+    older.write_text(
+        f'#!/bin/sh\ncase "$*" in *-mamx*) echo "error: -mamx-tile"; exit 1;; esac\nexec {real} "$@" -O0\n'
+    )
+    older.chmod(0o700)
+    monkeypatch.setattr(native, "COMPILED", (amx,))
+    monkeypatch.setenv("CXX", str(older))
+    found = native.library()
+    assert found is not None
+    assert found.level == amx - 1
+    assert works(found)
+
+
 def test_without_a_compiler_it_warns_once(
     unbuilt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -314,15 +314,26 @@ def _compiler() -> list[str]:
 def _run_compiler(
     compiler: Sequence[str], library: Path, levels: Iterable[int], threading: Sequence[str], linking: Sequence[str]
 ) -> None:
-    """Every source at its levels, as many at a time as there are processors; then the library of all."""
-    commands = []
-    for source in sorted(FOLDER.glob("*.cpp")):
-        for level in levels:
-            output = ["-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
-            flags = (*threading, *_FLAGS, *_LEVEL_FLAGS[level], f"-DLEVEL={level}")
-            commands.append([*compiler, *flags, *output])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(_run, commands))
+    """Every source at its levels, as many at a time as there are processors; then the library of all.
+
+    Compilers before GCC 11 and clang 12 know no AMX: with them it is compiled for what is best without.
+    """
+    amx, wanted = LEVELS.index("AMX"), {*levels}
+    while True:
+        commands = []
+        for source in sorted(FOLDER.glob("*.cpp")):
+            for level in sorted(wanted):
+                output = ["-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
+                flags = (*threading, *_FLAGS, *_LEVEL_FLAGS[level], f"-DLEVEL={level}")
+                commands.append([*compiler, *flags, *output])
+        try:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(_run, commands))
+            break
+        except RuntimeError:
+            if amx not in wanted:
+                raise
+            wanted = wanted - {amx} | {amx - 1}
     _run([*compiler, *linking, "-shared", *(command[-1] for command in commands), "-o", str(library)])
 
 
@@ -334,4 +345,6 @@ def _run(command: list[str]) -> None:
 
 
 def _load(library: Path) -> Library:
-    return Library(ctypes.CDLL(str(library)), max(COMPILED))
+    code = ctypes.CDLL(str(library))
+    found = (level for level in range(max(COMPILED), 0, -1) if hasattr(code, f"glassformer_some_rows_{level}"))
+    return Library(code, next(found, 0))

@@ -55,37 +55,12 @@ void prepare(const float* x, int64_t width, int64_t last, uint16_t* terms, float
     }
 }
 
-// What a block hands its codes to, to be bfloat16 numbers.
-struct Narrow {
-  uint16_t* codes;
-
-  template <bool SIGNED = false>
-  INLINE void put(Codes some, int64_t at, Value) const {
-    const __m512i wide = SIGNED ? _mm512_cvtepi8_epi32((__m128i)some) : _mm512_cvtepu8_epi32((__m128i)some);
-    const __m256bh narrow = _mm512_cvtneps_pbh(_mm512_cvtepi32_ps(wide));
-    std::memcpy(codes + at, &narrow, sizeof narrow);
-  }
-  template <const int8_t* TABLE = nullptr>
-  INLINE void put_halves(Codes both, int64_t at, int64_t apart, Value lower, Value upper) const {
-    put<TABLE != nullptr>(standing_for<TABLE>(both & 15), at, lower);
-    put<TABLE != nullptr>(standing_for<TABLE>(both >> 4), at + apart, upper);
-  }
-  template <int8_t LEAST, typename Fifth>
-  INLINE void put_fives(Codes both, Fifth fifth, int64_t at, int64_t apart, Value lower, Value upper) const {
-    put<(LEAST < 0)>(((both & 15) | fifth.bytes(0)) + LEAST, at, lower);
-    put<(LEAST < 0)>((both >> 4 | fifth.bytes(1)) + LEAST, at + apart, upper);
-  }
-  INLINE void put_sixes(Codes low, int from, Codes high, int above, int64_t at, Value value) const {
-    put<true>(((low >> from & 15) | (high >> above & 3) << 4) - 32, at, value);
-  }
-};
-
 // What a thread holds of some rows, 16 after 16.
 template <typename Kind>
 struct Part {
   static constexpr int GROUP = Kind::GROUP;
   int64_t width;
-  Buffer<uint16_t> codes;  // of 16 rows
+  Buffer<BFloat16> codes;  // of 16 rows
   Buffer<uint32_t> pairs;
   Buffer<float> scales, offsets;
 
@@ -99,11 +74,16 @@ struct Part {
 
   bool unpack(const uint8_t* blocks, int64_t first, int64_t count) const {
     const __m512i next_row = (__m512i)(lanes() * static_cast<int32_t>(width / 2));
+    float ones[Kind::BLOCK / GROUP], none[Kind::BLOCK / GROUP];  // with which values are codes
+    for (int64_t g = 0; g < Kind::BLOCK / GROUP; ++g) ones[g] = 1, none[g] = NO_OFFSET;
     for (int64_t r = 0; r < count; r += SIDE) {
       const int64_t end = r + SIDE < count ? r + SIDE : count;  // of others there is anything
       const auto keep = [&](int64_t row, auto found) {
         const int64_t i = row - first - r, start = r * width / GROUP + i;
-        found.each(width, [&](int64_t k, const uint8_t*) { return Narrow{codes + i * width + k}; });
+        for (int64_t k = 0; k < width; k += Kind::BLOCK, found.block += Kind::ROOM) {
+          const auto narrow = [to = codes + i * width + k](int64_t at, Floats some) INLINE { store(to + at, some); };
+          Kind::expand(found.block, Groups<Kind::OFFSETS>{ones, none}, in_values(narrow));
+        }
         for (int64_t g = 0; g < width / GROUP; ++g) {
           scales[start + g * SIDE] = found.scales[g];
           if (Kind::OFFSETS) offsets[start + g * SIDE] = found.offsets[g];
