@@ -131,7 +131,7 @@ def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
     said = [*Setting(instructions="Be brief.").messages(), asked, Message("assistant", "b", FINAL), asked]
     assert lm.prompt([system, *messages, reply, *messages]) == render(said, lm.tokenizer)
     for other in (["a", "b"], [*messages, "a"], [], torch.tensor([[1, 2]])):
-        with refused("other things than messages", expected="a text, or messages"):
+        with refused(expected="a text, or messages"):
             lm.prompt(other)
     lm = replace(lm, tokenizer=replace(lm.tokenizer, specials={}))
     with refused("which has no chat template"):
