@@ -232,12 +232,16 @@ using Q4_1 = Simple<20, 0, true, false>;
 using Q5_0 = Simple<22, -16, false, true>;
 using Q5_1 = Simple<24, 0, true, true>;
 
-struct Q8_0 {
-  static constexpr int64_t BLOCK = 32, GROUP = 32, ROOM = 34;
+template <int64_t BYTES>
+struct OneScale {
+  static constexpr int64_t BLOCK = 32, GROUP = 32, ROOM = BYTES;
   static constexpr bool OFFSETS = false;
   static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
     read_halves<ROOM>(b, blocks, scales, nullptr);
   }
+};
+
+struct Q8_0 : OneScale<34> {
   template <typename Use>
   INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
     use.template put<true>(codes_at(b + 2), 0, groups[0]);
@@ -338,12 +342,7 @@ struct Q6_K {
   }
 };
 
-struct IQ4_NL {
-  static constexpr int64_t BLOCK = 32, GROUP = 32, ROOM = 18;
-  static constexpr bool OFFSETS = false;
-  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
-    read_halves<ROOM>(b, blocks, scales, nullptr);
-  }
+struct IQ4_NL : OneScale<18> {
   template <typename Use>
   INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
     use.template put_halves<IQ4>(codes_at(b + 2), 0, 16, groups[0], groups[0]);
