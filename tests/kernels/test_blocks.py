@@ -112,8 +112,8 @@ def test_matrix_registers_round_no_activations(
 def test_infinite_activations_stay_in_their_token(kind: str, matrix_registers: Library) -> None:
     blocks, x = random_blocks(kind, 9, 2, usual=True), torch.randn(20, 2 * KINDS[kind].block)
     usual = block_linear(x, blocks, kind)
-    quiet_in_the_lowest_bit = torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)
-    for token, value in enumerate([torch.inf, -torch.inf, torch.nan, quiet_in_the_lowest_bit]):
+    nan_by_its_lowest_bit = torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)
+    for token, value in enumerate([torch.inf, -torch.inf, torch.nan, nan_by_its_lowest_bit]):
         x[token, 5] = value
     found = block_linear(x, blocks, kind)
     assert torch.equal(found[4:], usual[4:])

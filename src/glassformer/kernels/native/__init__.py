@@ -316,7 +316,7 @@ def _run_compiler(
 ) -> None:
     """Every source at its levels, as many at a time as there are processors; then the library of all.
 
-    Compilers before GCC 11 and clang 12 know no AMX: with them it is compiled for what is best without.
+    A compiler that knows no AMX, as before GCC 11 and clang 12, compiles the level before it.
     """
     amx, wanted = LEVELS.index("AMX"), {*levels}
     while True:

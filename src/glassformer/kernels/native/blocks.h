@@ -401,8 +401,8 @@ struct Row {
   }
 };
 
-// f(r, row) for the rows from first to last. Scales are read for some at a time and then taken from memory, as vectors of
-// one number: to make these of each block's took longer than its products.
+// f(r, row) for the rows from first to last. The scales of some rows are read at a time, so that blocks find them in memory
+// as float32: to convert them one by one took longer than the products.
 template <typename Kind, typename F>
 INLINE inline int64_t for_rows(const uint8_t* blocks, int64_t width, int64_t first, int64_t last, const F& f) {
   constexpr int64_t GROUPS = 64, MOST = 4096, MORE = 15;

@@ -139,11 +139,11 @@ inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* roo
 }
 
 // The numbers of a row, of FLOAT32, BFLOAT16 or blocks.
-inline void row_of(const Matrix& m, int64_t row, float* out) {
+inline int64_t row_of(const Matrix& m, int64_t row, float* out) {
   const Numbers table{m.data, m.format == BFLOAT16};
-  if (m.format >= BLOCKS) CALL(expand_blocks)(m.data, out, m.format, 0, m.width, row, row + 1, 1);
-  else
-    for (int64_t i = 0; i < m.width; ++i) out[i] = table[row * m.width + i];
+  if (m.format >= BLOCKS) return CALL(expand_blocks)(m.data, out, m.format, 0, m.width, row, row + 1, 1);
+  for (int64_t i = 0; i < m.width; ++i) out[i] = table[row * m.width + i];
+  return DONE;
 }
 
 // ---- the step -------------------------------------------------------------------------------------------------------
@@ -243,10 +243,10 @@ struct Thread {
     const float scale = static_cast<float>(d.embedding_scale);
     for (int64_t t = index; t < s.total; t += threads) {
       float* x = s.x + t * d.hidden_dim;
-      row_of(d.embedding, s.tokens[t], x);
+      require(row_of(d.embedding, s.tokens[t], x) == DONE);
       for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] *= scale;
       if (d.positions.data != nullptr) {
-        row_of(d.positions, s.start + t % s.count, normed);
+        require(row_of(d.positions, s.start + t % s.count, normed) == DONE);
         for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] += normed[i];
       }
       if (d.embedding_norm.weight != nullptr) normalise(d.embedding_norm, x, 1, d.hidden_dim, x);

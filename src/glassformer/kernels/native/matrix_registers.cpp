@@ -27,8 +27,8 @@ struct Registers {
   ~Registers() { _tile_release(); }
 };
 
-// Of these instructions GCC does not know what they read: of the shapes, which must not be made in place, more than a
-// pointer, and the memory from which registers are loaded. It is as written before.
+// GCC does not know that instructions with registers read memory, so what is written before them has to be ordered before.
+// Of the shapes it takes 8 bytes for read: made in place, the others would be left out.
 INLINE inline void written() { asm volatile("" ::: "memory"); }
 
 // Of each 16 tokens, for each group: the three terms [term, token, weight], and the sums of the tokens' numbers.
@@ -74,10 +74,10 @@ struct Part {
 
   bool unpack(const uint8_t* blocks, int64_t first, int64_t count) const {
     const __m512i next_row = (__m512i)(lanes() * static_cast<int32_t>(width / 2));
-    float ones[Kind::BLOCK / GROUP], none[Kind::BLOCK / GROUP];  // with which values are codes
+    float ones[Kind::BLOCK / GROUP], none[Kind::BLOCK / GROUP];  // scales and offsets with which values are the codes
     for (int64_t g = 0; g < Kind::BLOCK / GROUP; ++g) ones[g] = 1, none[g] = NO_OFFSET;
     for (int64_t r = 0; r < count; r += SIDE) {
-      const int64_t end = r + SIDE < count ? r + SIDE : count;  // of others there is anything
+      const int64_t end = r + SIDE < count ? r + SIDE : count;  // products of rows after it are not stored
       const auto keep = [&](int64_t row, auto found) {
         const int64_t i = row - first - r, start = r * width / GROUP + i;
         for (int64_t k = 0; k < width; k += Kind::BLOCK, found.block += Kind::ROOM) {
