@@ -104,12 +104,10 @@ page-check: web/node_modules/.package-lock.json $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/verify.py
-	$(BIN)/python benchmarks/embedding.py --rounds 3
 	$(BIN)/python benchmarks/lookup.py --rounds 5
 	$(BIN)/python benchmarks/capture.py --rounds 3
 	$(BIN)/python benchmarks/mxfp4.py
 	$(BIN)/python benchmarks/explorer.py
-	$(BIN)/python benchmarks/speculative.py
 	$(BIN)/python benchmarks/dense.py
 	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/run.py --rounds 3
@@ -135,7 +133,7 @@ matrix:
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/jupytext --sync notebooks/*.py
-	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+	TQDM_DISABLE=1 $(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 	$(BIN)/jupytext --update-metadata '{"widgets": null}' notebooks/explorer.ipynb  # its pictures tell the same
 
 docs: $(VENV)/.installed-dev

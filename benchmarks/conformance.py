@@ -35,12 +35,11 @@ from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from test_blocks import copy_block, cross_block, encoder_block, not_neutral
 from timing import keep
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, BertConfig, BertModel, GptOssConfig, GptOssForCausalLM
+from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
 
-from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.generation import generate
-from glassformer.models import Decoder, embed
+from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.lens import direct_logits, logit_lens
 from programs import Ours, Tracr, program_of, same
@@ -51,7 +50,7 @@ GPT_OSS: dict[str, Any] = {
 }
 LENGTH, NEW = 40, 20
 """Tokens of a text, longer than every window, and those that are generated."""
-PEERS = ("torch", "transformers", "transformer-lens", "gpt-oss", "sentence-transformers", "tracr", "nnsight")
+PEERS = ("torch", "transformers", "transformer-lens", "gpt-oss", "tracr", "nnsight")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 MEASURES = ("logits", "hidden states", "attention weights", "gradients")
 Measured = dict[str, list[Tensor]]
@@ -285,38 +284,6 @@ def openai_rows() -> Iterator[dict[str, Any]]:
                     ours = Decoder.from_pretrained(folder, dtype=dtype, experts=experts).eval()
                     row = {"reference": "OpenAI's gpt-oss", "library": f"glassformer, {experts} experts", "dtype": name}
                     yield {**row, "outputs": largest([ours(tokens[None])[0]], [wanted])}
-
-
-@torch.no_grad()
-def sentence_rows() -> Iterator[dict[str, Any]]:
-    """Vectors of texts in one batch, from a random BERT."""
-    from sentence_transformers.models import Normalize, Pooling
-
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-        model = BertModel(BertConfig(vocab_size=50, max_position_embeddings=32, **sizes))
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) / 4)
-        model.save_pretrained(folder)
-        texts = [torch.randint(2, 50, (length,)).tolist() for length in (20, 7, 1)]
-        real = torch.arange(20) < torch.tensor([[len(text)] for text in texts])
-        tokens = torch.tensor([text + [0] * (20 - len(text)) for text in texts])
-        found: dict[str, Tensor] = {}
-        for name in ("float64", "float32"):
-            given: Any = {"attention_mask": real.long()}
-            hidden = model.to(DTYPES[name]).eval()(input_ids=tokens, **given).last_hidden_state
-            given = {"token_embeddings": hidden, **given}
-            for module in (Pooling(24, "mean"), Normalize()):
-                given = module(given)
-            found[name] = given["sentence_embedding"]
-        for name in found:
-            ours = embed(load_encoder(folder).to(DTYPES[name]).eval(), texts)
-            libraries = {"glassformer": ours, "sentence-transformers": found[name]}
-            for library, vectors in libraries.items():
-                if (library, name) != ("sentence-transformers", "float64"):
-                    row = {"reference": "sentence-transformers' vectors", "library": library, "dtype": name}
-                    yield {**row, "outputs": largest([vectors], [found["float64"]])}
 
 
 def tracr_rows() -> dict[str, Any]:
@@ -561,8 +528,6 @@ def measure_all(quick: bool) -> dict[str, Any]:
     results: dict[str, Any] = {"peers": VERSIONS, "families": list(families(names)), "references": list(torch_rows())}
     if VERSIONS["gpt-oss"]:
         results["references"] += openai_rows()
-    if VERSIONS["sentence-transformers"]:
-        results["references"] += sentence_rows()
     results["faults"] = [dataclasses.asdict(each) for each in faults()]
     results["tracr"] = tracr_rows() if VERSIONS["tracr"] and not quick else None
     return results

@@ -40,7 +40,7 @@ def generate(model: Decoder) -> None:
     """The likeliest tokens after one."""
     step, tokens = DecodingStep(model, model.new_cache(1, NEW + 1), constant=True), torch.tensor([[1]])
     for _ in range(NEW):
-        tokens = step(tokens)[:, -1].argmax(-1, keepdim=True)
+        tokens = step(tokens).argmax(-1, keepdim=True)
 
 
 def ours(model: Decoder, what: str, processor_time: bool) -> float:

@@ -25,14 +25,24 @@
 # about six minutes on one core.
 #
 # **How it works.** Each exercise has a blank, a worked number or two, and hints to unfold. The check after it compares
-# your answer with the library on many inputs, gradients included, and shows the smallest input that goes wrong. It does
-# not see how much is computed, or with which functions. *The original exercise* is the one that this lesson follows.
+# your answer with the library on many inputs, gradients included where an answer has any (the line that it prints says
+# so), and shows the smallest of them that fails. It does not see how much is computed, or with which functions.
 # **Predict** asks for a guess before a number is shown. Write it down: a wrong guess is what teaches.
+#
+# *The original exercise* is the one that this lesson follows. In four places it contradicts itself:
+#
+# | | it says | it also says, and this lesson follows |
+# |---|---|---|
+# | rotary pairs | coordinates 1 and 2, 3 and 4, ... | the numbers of its test: coordinates $i$ and $i + d/2$ |
+# | causal mask | scores are multiplied by a mask of 1 and $-\infty$ | $0$ and $-\infty$ are added to the scores |
+# | window of $k$ | the most recent $k$ tokens | the token itself and $k$ before it |
+# | router | scores outside the top $k$ become 0, then softmax | weights of the chosen experts alone, `[..., top_k]` |
 
 # %% tags=["setup"]
 # %matplotlib inline
 import functools
 import itertools
+import math
 import textwrap
 from collections.abc import Callable, Iterable
 
@@ -44,6 +54,7 @@ from torch import Tensor, nn
 
 from glassformer.course import lesson
 from glassformer.course.exercises.gpt_oss import puzzle, recurrence
+from glassformer.labs.wording import at_most, below, standard_error
 
 torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine
 check = lesson("gpt_oss")
@@ -100,21 +111,6 @@ check("coefficients", coefficients)
 # %% [markdown]
 # **Predict** the best possible accuracy at each position of a sequence with noise: at the first, at the third, at the
 # last. (At position 0 one token has been read, and the second is predicted.) Part 3 shows it.
-#
-# ## A worked example: one query, two keys, one sink
-#
-# A query has the scores $0$ and $\ln 3$ with two keys, whose values are 4 and 8. Softmax makes weights of the
-# exponentials, 1 and 3: one quarter and three quarters. The output is $4/4 + 3 \cdot 8/4 = 7$.
-#
-# GPT-OSS adds a *sink*: one more number to the softmax, without a value. With a sink of $\ln 4$ the exponentials are
-# 1, 3 and 4. The keys keep $1/8$ and $3/8$, half of the attention rests on the sink, and the output halves. A head that
-# has nothing to say can be silent. Without a sink the weights always sum to 1.
-
-# %%
-scores, values = torch.tensor([1.0, 3.0]).log(), torch.tensor([4.0, 8.0])
-sunk = torch.cat([scores, torch.tensor([4.0]).log()]).softmax(0)
-print("weights", scores.softmax(0).numpy().round(4), "output", round(float(scores.softmax(0) @ values), 4))
-print("with the sink", sunk[:2].numpy().round(4), "output", round(float(sunk[:2] @ values), 4))
 
 # %% [markdown]
 # ## Part 1: the parts
@@ -198,12 +194,13 @@ check("swiglu", SwiGLUFeedForward)
 #
 # Rotary embedding turns pairs of coordinates of queries and keys. Pair $i$ of position $p$ turns by the angle
 # $p\,\theta_i$ with $\theta_i = \mathrm{base}^{-i / (d/2)}$, where $i$ counts from 0. So $(u, v)$ becomes
-# $(u \cos - v \sin,\; v \cos + u \sin)$. The coordinates of a pair are $i$ and $i + d/2$, as in GPT-OSS. Other models
-# pair neighbours: the same up to an order of coordinates, but not the same numbers.
+# $(u \cos - v \sin,\; v \cos + u \sin)$. The coordinates of a pair are $i$ and $i + d/2$, as in GPT-OSS and in the
+# original exercise's test. Other models, and the original exercise's text, pair neighbours: the same up to an order of
+# coordinates, but not the same numbers.
 #
 # By hand, $d = 2$: at position 1 the pair $(1, 0)$ turns by one radian and becomes $(\cos 1, \sin 1)$.
 #
-# Compute cosines and sines once, in `__init__`, as tables [max_seq_len, d/2].
+# Cosines and sines can be computed once, in `__init__`, as tables [max_seq_len, d/2] in float32.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -342,6 +339,16 @@ def share_heads(x: Tensor, num_heads: int) -> Tensor:
 check("grouping", share_heads)
 
 # %% [markdown]
+# ### A worked example: one query, two keys
+#
+# A query has the scores $0$ and $\ln 3$ with two keys, whose values are 4 and 8. Softmax makes weights of the
+# exponentials, 1 and 3: one quarter and three quarters. The output is $4/4 + 3 \cdot 8/4 = 7$.
+
+# %%
+scores, values = torch.tensor([1.0, 3.0]).log(), torch.tensor([4.0, 8.0])
+print("weights", scores.softmax(0).numpy().round(4), "output", round(float(scores.softmax(0) @ values), 4))
+
+# %% [markdown]
 # ### Exercise: attention
 #
 # For each head, with $q$ and $k$ rotated and a learned weight $w$ of the head on its keys:
@@ -349,7 +356,8 @@ check("grouping", share_heads)
 # $$\mathrm{softmax}\big(\mathrm{scale} \cdot q\,(w k)^\top + M\big)\, v,$$
 #
 # where $M$ is $-\infty$ where the mask is False. Without a mask, attention is causal. The weights $w$ come from the
-# original exercise; the published GPT-OSS has none. You need not use `device`. Do not call PyTorch's own attention.
+# original exercise; the published GPT-OSS has none. You need not use `device`. PyTorch's own attention
+# would hide these steps.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -548,10 +556,22 @@ for axes, (title, parts) in zip(panels, stacks.items(), strict=True):
 plt.show()
 
 # %% [markdown]
+# ### A worked example: a sink
+#
+# GPT-OSS adds a *sink*: one more number to the softmax, without a value. The query of the worked example has the scores
+# $0$ and $\ln 3$, with exponentials 1 and 3. With a sink of $\ln 4$ the exponentials are 1, 3 and 4. The keys keep $1/8$
+# and $3/8$, half of the attention rests on the sink, and the output, 7 before, halves. A head that has nothing to say
+# can be silent. Without a sink the weights always sum to 1.
+
+# %%
+sunk = torch.cat([scores, torch.tensor([4.0]).log()]).softmax(0)
+print("with the sink", sunk[:2].numpy().round(4), "output", round(float(sunk[:2] @ values), 4))
+
+# %% [markdown]
 # ### Exercise: sink
 #
 # Softmax with one more number per head, which takes part in the sum and carries no value. It returns the weights of
-# the keys alone, which then sum to less than 1. The worked example above is its smallest case.
+# the keys alone, which then sum to less than 1. The worked example above is a small case of it.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -648,8 +668,8 @@ print("and softmax first:", by_hand.softmax(0)[:2].numpy().round(4))
 # %% [markdown]
 # ### Exercise: mixture
 #
-# The output for a token is the sum of its chosen experts' outputs, each times its routing weight. An expert should
-# compute only the tokens that chose it.
+# The output for a token is the sum of its chosen experts' outputs, each times its routing weight. It is enough
+# that an expert computes the tokens that chose it.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -828,6 +848,10 @@ print("changed at positions", ((small(tokens) - small(other)).abs().amax(-1)[0] 
 # 1,000 test sequences, and 10,000 for training. No test sequence shares all four hidden numbers with one of training;
 # pairs $(a, b)$ are few, and occur in both. Bayes' rule over all hidden numbers gives the exact distribution of every
 # next token: no model has a higher expected accuracy.
+#
+# The original exercise draws its sequences in cells that must not be modified. They are not ours to copy, so the library
+# draws its own by the same rule. Where the document is there, a test of the library runs those cells in place of this
+# one and trains on their sequences: the accuracy is the same within the noise of the draw.
 
 # %%
 from torch.utils.data import DataLoader, TensorDataset
@@ -850,7 +874,8 @@ print("best possible accuracy at positions 0 to 7:", optimum[:8].round(2), " mea
 # %% [markdown]
 # Compare with your first prediction. Two tokens say little of $a$ and $b$; with four there are two equations. Even then
 # the optimum stays below 1, because the noise cannot be foreseen. At position 0 it is above chance: noise adds to the
-# probability of the last token plus one, whatever the rule.
+# probability of the last token plus one, whatever the rule; and after a 0 the rule gives another 0 more often than any
+# other token.
 #
 # ### Exercise: training-step
 #
@@ -1085,20 +1110,33 @@ for title, each in found.items():
     print(f"{title:22}" + "".join(f"{measured(each, part):>14}" for part in parts))
 
 # %% [markdown]
-# One next token where the model is sure of the rule, and one where it is not. Temperature changes all proportions; the
+# Two contexts, and the next token under four settings. In the first the rule and plus one differ, and the model comes
+# nearest to the true probabilities of the two; in the second no token is likely. Temperature changes all proportions; the
 # nucleus removes the tail and keeps the proportions of the rest.
 
-# %%
+# %% tags=["hide-input"] jupyter={"source_hidden": true}
+contexts = test_tokens[:, :40]
+by_rule = (contexts[:, -2:] * split.test.generators.coefficients).sum(-1) % DATA.vocab_size
+by_increment = (contexts[:, -1] + 1) % DATA.vocab_size
+next_token = functools.partial(F.one_hot, num_classes=DATA.vocab_size)
+truth = (1 - DATA.next_prob) * next_token(by_rule) + DATA.next_prob * next_token(by_increment)
 with torch.no_grad():
-    sure = model(test_tokens[:, :40])[:, -1].softmax(-1).amax(-1)
-contexts = {"sure": test_tokens[sure.argmax()][None, :40], "unsure": test_tokens[sure.argmin()][None, :40]}
+    predicted = model(contexts)[:, -1].softmax(-1)
+distance = (predicted - truth).abs().sum(-1).masked_fill(by_rule == by_increment, 2.0)
+rows = {"knows the rule": int(distance.argmin()), "does not": int(predicted.amax(-1).argmin())}
 figure, panels = plt.subplots(2, 4, figsize=(10, 4.4), sharey=True, sharex=True, layout="constrained")
-for (name, context), row in zip(contexts.items(), panels, strict=True):
+for (name, number), row in zip(rows.items(), panels, strict=True):
     for axes, (top_p, t) in zip(row, ((1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (0.8, 2.0)), strict=True):
         with torch.no_grad():
-            shares = get_dist_after_with_temp_and_topp(model(context), top_p, t)[0, -1]
+            logits = model(contexts[number : number + 1])
+            shares = get_dist_after_with_temp_and_topp(logits, top_p, t)[0, -1]
         axes.bar(range(DATA.vocab_size), shares, edgecolor="black")
-        axes.set(title=f"{name}: t = {t:g}, top-p = {top_p:g}", ylim=(0, 1))
+        rule, increment = float(shares[by_rule[number]]), float(shares[by_increment[number]])
+        print(f"{name}, t = {t:g}, top-p = {top_p:g}: rule {rule:.3f}, plus one {increment:.3f}")
+        for token, word in ((by_rule[number], "rule"), (by_increment[number], "+1")):
+            axes.annotate(word, (token, shares[token]), xytext=(0, 3), textcoords="offset points", ha="center")
+        axes.set(title=f"{name}: t = {t:g}, top-p = {top_p:g}", ylim=(0, 1.15))
+        axes.title.set_fontsize(9)
     row[0].set_ylabel("probability")
 for axes in panels[1]:
     axes.set_xlabel("next token")
@@ -1181,28 +1219,31 @@ train(
     num_epochs=2,
 )
 first = calc_per_token_acc(with_sinks, test_loader)[0]
-error = 2 * (0.25 / len(test_tokens)) ** 0.5
-print(f"position 0 (± {error:.3f}): with sinks {first:.3f}, without {by_position[0]:.3f}, best {optimum[0]:.3f}")
+error = 2 * max(standard_error(share, len(test_tokens)) for share in (first, by_position[0], optimum[0]))
+print(
+    f"position 0 (two standard errors: at most {at_most(error, 3)}): "
+    f"with sinks {first:.3f}, without {by_position[0]:.3f}, best {optimum[0]:.3f}"
+)
 runs = torch.arange(DATA.vocab_size)[:, None].expand(-1, 3)
 for title, each in {"without": model, "with sinks": with_sinks}.items():
     with torch.no_grad():
         shares = each(runs).softmax(-1)
-    print(f"{title}: a probability changes by up to {float((shares[:, 2] - shares[:, 0]).abs().max()):.1e}")
+    print(f"{title}: a probability changes by up to {below(float((shares[:, 2] - shares[:, 0]).abs().max()))}")
 
 # %% [markdown]
 # ## Your report
 #
-# Write your own: at most 600 words, at least 300, with five elements: cross-entropy, generation, nucleus sampling,
-# temperature, accuracy per token.
+# At most 600 words, at least 300, with five elements: cross-entropy, generation, nucleus sampling, temperature, accuracy
+# per token.
 
-# %% [markdown]
-# *Your report.*
+# %% [markdown] tags=["for-students"]
+# *Write yours here.*
 
-# %% [markdown]
-# Ours is printed by the cells that follow. Its numbers come from the cells above, and each comparison of percentages is
-# made only beyond two standard errors.
+# %% [markdown] tags=["published"]
+# The report's numbers come from the cells above, and each comparison of percentages is made only beyond two standard
+# errors.
 
-# %%
+# %% tags=["hide-input", "published"] jupyter={"source_hidden": true}
 words = 0
 
 
@@ -1220,14 +1261,15 @@ def compare(one: str, other: str, part: str, more: str, less: str) -> str:
     return less if found[other].above(found[one], part) else "not measurably another number of"
 
 
+# %%
 say("""Cross-entropy. Each update minimises the mean cross-entropy between the model's distribution at every position of
 every sequence in the batch and the token that follows there.""")
 
-# %%
+# %% tags=["published"]
 say("""Generation. The model reads the whole sequence so far, a token is chosen from its logits at the last position and
 appended, and the longer sequence is read again.""")
 
-# %%
+# %% tags=["published"]
 say(f"""Nucleus sampling. At temperature 1 and with the full distribution, {measured(found["temperature 1"], "neither")}
 percent of the steps are errors, which the true process never makes. With top-p 0.9 it is
 {measured(found["top-p 0.9"], "neither")} percent:
@@ -1245,7 +1287,7 @@ alone, so it cannot tell a rare genuine step from an error of the same probabili
 token: {measured(found["greedy"], "neither")} percent errors, but {measured(found["greedy"], "cycling")} percent of its
 continuations end in a cycle.""")
 
-# %%
+# %% tags=["published"]
 say(f"""Temperature. It divides all logits before the softmax. From 0.5 over 1 to 1.5 the errors are
 {measured(found["temperature 0.5"], "neither")}, {measured(found["temperature 1"], "neither")} and
 {measured(found["temperature 1.5"], "neither")} percent, and the continuations in a cycle
@@ -1255,17 +1297,23 @@ holds to be nearly impossible. A low one comes close to greedy decoding, with it
 {min(choices, key=lambda title: found[title].distance(found["true sequences"]))} has the mixture of rule, plus one and
 error that is nearest to the true one, but none that we tried is free of errors.""")
 
-# %%
+# %% tags=["published"]
+error = math.hypot(*(standard_error(share, test_tokens[:, 1:].numel()) for share in (accuracies[-1], optimum.mean())))
+lost = {
+    "before it can know the hidden numbers": gap[:3],
+    "while it finds the hidden numbers": gap[3:12],
+    "after it should have found the hidden numbers": gap[12:],
+}
 say(f"""Accuracy per token. The model reaches {accuracies[-1]:.3f} and the best possible predictor {optimum.mean():.3f} on
-the same sequences (two standard errors of a difference: {2 * (0.5 / test_tokens[:, 1:].numel()) ** 0.5:.3f}, if tokens
-were independent; one training). At positions 0 to 2 even the best predictor is right in {optimum[:3].mean():.2f} of the
-cases only: two hidden numbers need two equations, hence four tokens. From position 12 on it is right in
-{optimum[12:].mean():.3f} and the model in {by_position[12:].mean():.3f}. Per position the model loses
-{gap[:3].mean():.3f} at positions 0 to 2, {gap[3:12].mean():.3f} at 3 to 11 and {gap[12:].mean():.3f} later. So it is
-furthest from the best {"while it finds" if gap[3:12].mean() > gap[12:].mean() else "after it should have found"} the hidden
-numbers. In sum {gap[12:].sum() / gap.sum():.0%} of what is lost lies from position 12 on, which is most of the sequence.
-The best predictor stays below 1 because the noise cannot be foreseen. A part of the loss at position 0 is one of
-attention without a sink, which cannot tell a first token from a run of it.""")
+the same sequences (two standard errors of a difference: {at_most(2 * error, 3)}, if tokens were independent; one
+training). At positions 0 to 2 even the best predictor is right in {optimum[:3].mean():.2f} of the cases only: two hidden
+numbers need two equations, hence four tokens. From position 12 on it is right in {optimum[12:].mean():.3f} and the model
+in {by_position[12:].mean():.3f}. Per position the model loses {gap[:3].mean():.3f} at positions 0 to 2,
+{gap[3:12].mean():.3f} at 3 to 11 and {gap[12:].mean():.3f} later. So it is furthest from the best
+{max(lost, key=lambda when: lost[when].mean())}. In sum {gap[12:].sum() / gap.sum():.0%} of what is lost lies from
+position 12 on, which is most of the sequence. The best predictor stays below 1 because the noise cannot be foreseen. At
+position 0 attention without a sink cannot do as well as the best predictor: it cannot tell a first token from a run of
+it.""")
 print(f"{words} words")
 assert 300 <= words <= 600
 
@@ -1330,9 +1378,9 @@ else:
         )
 
 # %% [markdown]
-# SmolLM2 has no learned sinks and uses the first token as one. This is read as a head at rest; it is not measured here.
-# GPT-OSS makes the sink a parameter; the small model rests little on it. With a vocabulary of tens of thousands the
-# nucleus matters more than in the exercise, and temperature decides how many tokens it keeps.
+# SmolLM2 has no learned sinks and gives much of its attention to the first token. This is often read as a head at rest;
+# that is not measured here. GPT-OSS makes the sink a parameter; the small model rests little on it. Of SmolLM2's tens of
+# thousands of tokens the nucleus keeps a few or thousands: the temperature decides how many.
 #
 # ## What to try next
 #

@@ -37,7 +37,7 @@
 # ## How to work
 #
 # In each exercise, replace the line `raise NotImplementedError()`. The cell after it checks your answer: it says that
-# the answer is right, or shows the smallest case in which it is wrong; `check.case` then holds its arguments. Each
+# the answer is right, or shows the smallest of its cases that fails; `check.case` then holds its arguments. Each
 # exercise has two hints; open them when you need them. *Predict* means: write down what you expect before you run the
 # next cell.
 #
@@ -61,6 +61,7 @@ from glassformer.course import lesson
 from glassformer.course.exercises.hand_designed import tasks
 from glassformer.handcraft import TASKS, HeadWeights, NumpyHead, verify
 from glassformer.labs.hand_designed import set_random_seed
+from glassformer.labs.wording import at_least, below
 
 torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine
 check = lesson("hand_designed")
@@ -132,7 +133,7 @@ check("softmax", softmax)
 # %% [markdown]
 # ## Exercise: attention in NumPy
 #
-# Compute the head's output query by query, in a loop, so that every step can be printed.
+# Compute the head's outputs. A loop over the queries is enough, and lets you print every step.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -181,8 +182,8 @@ for name, x in {"A B": [A, B], "B A": [B, A], "A B B": [A, B, B]}.items():
 #
 # ## Exercise: the head in PyTorch
 #
-# The same head as a module that can be trained: all scores at once, without a loop over queries. `Qm`, `Km` and `Vm`
-# are linear layers without bias, made in this order, since the submission log below depends on it. A linear layer
+# The same head as a module that can be trained; all scores can be computed at once. `Qm`, `Km` and `Vm` are linear
+# layers without bias, made in this order, since the submission log below depends on it. A linear layer
 # stores its matrix transposed, `[out, in]`; you need not care.
 #
 # <details><summary>Hint 1</summary>
@@ -260,8 +261,11 @@ def rescale(matrix):
 # %% nbgrader={"grade": true, "grade_id": "rescale-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("rescale", rescale)
 
+# %% [markdown]
+# The next cell, folded here, defines the figure of two heads that later cells draw.
 
-# %%
+
+# %% tags=["hide-input"] jupyter={"source_hidden": true}
 def vectors(name, numbers):
     """A sequence of a task's letters, given by their numbers: as vectors, and as names of the positions."""
     space = task[name].space
@@ -351,8 +355,8 @@ for error in (1e-3, 1e-6, 1e-9):
     print(f"error {error:g}: sharpness {sharpness(6, error)} for 6 keys, {sharpness(64, error)} for 64")
 
 # %% [markdown]
-# Before rounding up, a thousandth of the error costs `ln 1000 = 6.9`, and 63 other keys instead of 5 cost
-# `ln(63 / 5) = 2.5`.
+# Before rounding up, a thousandth of the error costs `ln 1000`, about `6.9`, and 63 other keys instead of 5 cost
+# `ln(63 / 5)`, about `2.5`.
 #
 # ## Exercise: design a head that attends by content
 #
@@ -504,8 +508,11 @@ panels("content-design", {"designed": hand_content, "learned": learned_content},
 # ## Question 1
 #
 # Compare the variables of the designed and of the learned head in the figure. What is similar, what is different, and
-# why? Before you answer, do the next exercise and look at the numbers below it. (`verify`, which prints the last of
-# them, counts positions from 0.)
+# why? Before you answer, do the next exercise and look at the numbers below it. `verify` prints the last of them. It
+# counts positions from 0. Its *margin* is the smallest lead, over all queries of all sequences, of the best right key's
+# score over the best wrong key's. A margin $m$ takes the place of $s$ in *sharpness*: with $n$ keys the wrong ones get
+# less than $(n - 1)\,e^{-m}$ of the attention. From that, and from the errors of the values, follows the *bound on
+# error*, which no output exceeds.
 #
 # ## Exercise: change of basis
 #
@@ -588,8 +595,8 @@ print(verify(learned_content, content, tolerance=None))
 # **Different**
 #
 # - *Km* and *Qm* have hardly anything in common, entry by entry, and *K* and *Q* use all three directions instead of
-#   one each. A change of basis changes these entries and no score, so that training has no reason to find our axes. The
-#   scores agree: their cosine is nearly 1.
+#   one each. A change of basis changes these entries and no score, hence no output, so that the loss does not prefer our
+#   axes. The scores agree: their cosine is nearly 1.
 # - *Sharpness*: designed scores differ by several times as much as learned ones. The leaked attention shrinks like
 #   exp(-difference), and the gradient shrinks with it. So training becomes slow before the leak is small, and faint
 #   cells remain in *Attn* and *Out*.
@@ -697,20 +704,27 @@ print(verify(learned_position, task["position-design"], tolerance=None))
 # ## The submission log
 #
 # What the course's document wants to be handed in: the output of your class for a given seed, its source, and both
-# designs with their outputs for a random sequence. All numbers are flat lists; the cell prints them rounded and saves
-# nothing.
-
+# designs with their outputs for a random sequence. All numbers are flat lists. The cell saves them beside this notebook,
+# in `submission_log.json`, and prints them rounded.
 
 # %%
+import json
+import time
+
+
 def submission():
     """Your results by name, as JSON values."""
     torch.manual_seed(1998)
     transformer = PytorchTransformer(7, 4, 3, 2, 9)
     with torch.no_grad():
         out = transformer(torch.randn(8, 7))
-    log = {"torch_transformer_shape": list(out.shape), "torch_transformer_value": out.flatten().tolist()[2:7]}
-    for part in ("__init__", "forward"):
-        log[f"torch_transformer_{part.strip('_')}"] = inspect.getsource(getattr(PytorchTransformer, part))
+    log = {
+        "time": time.time(),
+        "torch_transformer_shape": list(out.shape),
+        "torch_transformer_value": out.flatten().tolist()[2:7],
+        "torch_transformer_init": inspect.getsource(PytorchTransformer.__init__),
+        "torch_transformer_forward": inspect.getsource(PytorchTransformer.forward),
+    }
     for name, entry, answer, seed in (
         ("content-design", "attention_by_content", content_design(), 1997),
         ("position-design", "attention_by_position", position_design(), 2017),
@@ -726,7 +740,10 @@ def submission():
     return log
 
 
-for name, value in submission().items():
+log = submission()
+with open("submission_log.json", "w", encoding="utf-8") as file:
+    json.dump(log, file)
+for name, value in log.items():
     shown = f"{len(value)} characters" if isinstance(value, str) else np.round(value, 3).tolist()
     print(f"{name:<28} {shown}")
 
@@ -828,11 +845,12 @@ plt.show()
 # %% [markdown]
 # ## Question 3
 #
-# Matrices cannot be compared entry by entry; attention can. The next cell prints how each head spends it, and what its
-# values are. What do the designed and the trained heads have in common, what is different, and why?
+# Matrices cannot be compared entry by entry; attention can. The next two cells, the first of them folded, measure how
+# each head spends it, and print what its values are. What do the designed and the trained heads have in common, what is
+# different, and why?
 
 
-# %%
+# %% tags=["hide-input"] jupyter={"source_hidden": true}
 def spent(head):
     """The mean attention of letters on CLS, on themselves, on other occurrences and on other letters, by target."""
     cases = both.all_cases
@@ -848,6 +866,7 @@ def spent(head):
     return {sign: found[sign] / counts[sign] for sign in found}
 
 
+# %%
 print("target                    CLS  itself  same letter elsewhere  other letters")
 for name, head in (("designed", hand_both), *((f"trained {i}", head) for i, head in enumerate(trained))):
     for sign, (cls, itself, same, other) in spent(head).items():
@@ -876,9 +895,10 @@ for name, head in (("designed", hand_both), ("trained 0", learned_both)):
 # ## A proof where not everything can be run
 #
 # The library builds the same heads from a description, and proves them. There are too many sequences of up to 64
-# letters over an alphabet of 26, so that they cannot all be run. As in *sharpness*: if, for every query, each right key
-# scores higher than each wrong one by a **margin** $m$, no output is off by more than $(n - 1)\,e^{-m}$. To find $m$,
-# pairs of a query and a key are enough (each a token at a position), and there are few of those.
+# letters over an alphabet of 26, so that they cannot all be run. As in *sharpness*: if the right keys of a query have
+# equal scores, higher than those of all wrong keys by a **margin** of at least $m$, and values that are the wanted
+# output exactly, no output is off by more than $(n - 1)\,e^{-m}$. To find $m$, pairs of a query and a key are enough
+# (each a token at a position), and there are few of those. The bound that is printed also covers rounding.
 
 # %%
 from glassformer.handcraft import design
@@ -888,7 +908,7 @@ found = verify(design(large).weights, large, tolerance=1e-9)
 print(
     f"{design(large).description}: {found.verdict.upper()}, by {found.rests_on}, for {found.num_possible:.2g} sequences"
 )
-print(f"margin {found.margin:.3g}; no output is off by more than {found.bound:.2g}")
+print(f"margin at least {at_least(found.margin, 1)}; no output is off by more than {below(found.bound)}")
 
 # %% [markdown]
 # ## Broken
@@ -942,7 +962,7 @@ print(f"the best of 1,000 random heads: {max(right)} of {wanted.size} signs; the
 # - Give your head for the third task fewer columns in `Km` and `Qm`. How few are enough?
 # - Write a head that outputs the letter before each position, and check it: `verify(head, TASKS["previous_token"]())`.
 # - Train the third task from 20 seeds. How many heads fail, and at which letter? The lab's report
-#   (`docs/labs/hand-designed/report.md` in the repository) has an answer for 100.
+#   (`docs/labs/hand-designed/report.md` in the repository) has an answer for ten.
 # - Open the page *Design* (`glassformer explore`), change a number of a head, and watch the verdict.
 #
 # # On a real model
@@ -1008,5 +1028,6 @@ if lm is not None:
 # %% [markdown]
 # (The numbers are printed only where SmolLM2 can be loaded.) The intervals hold with 95 % confidence, over the texts.
 # At first reading none of these heads costs much. The second reading breaks without *previous token* or *the one after
-# it*, which are the two steps of copying, and suffers without *same token*. It does not notice the five *first token*
-# heads: many others look there too.
+# it*, which are the two steps of copying, and suffers without *same token*. Without the five *first token* heads it does
+# not change beyond its interval. Many other heads give the first token more than half of their attention, too (the number
+# is printed above); whether they stand in for the five was not tested.

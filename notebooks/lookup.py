@@ -23,9 +23,14 @@
 # explained here.
 #
 # **How it works.** Cells with an exercise ask for a few lines; the cell below runs `check`, which compares the
-# answer with the library's form on many inputs and shows the smallest one that fails; it runs without dropout, but
-# for the exercise on dropout. Hints are folded. **Predict** asks for a guess before the cell below it prints the
-# number. Training takes a minute or two on one core, the rest seconds.
+# answer with the library's form on many inputs and shows the smallest of them that fails. Dropout is off, except in
+# cases with `dropout` 1, which drops everything. Hints are folded. **Predict** asks for a guess before the cell below it
+# prints the number. Training takes a minute or two on one core, the rest seconds.
+#
+# **Where the original exercise contradicts itself.** Its vocabulary has the token `[EOS]`, but its data look up
+# `VOCAB['EOS']`, which stops with a `KeyError`: here the token is `[EOS]`. It says that two distinct facts are selected for
+# a context, and its code takes one, as here. It asks for a spike of attention *from the query token*, but its decoder
+# gets no query: it starts with `[SOS]` (section 9).
 #
 # The experiment behind this lesson, with three seeds and with more encodings, is `glassformer lab lookup`.
 #
@@ -67,6 +72,7 @@ from glassformer.labs.lookup import (
     VOCAB_SIZE,
 )
 from glassformer.labs.lookup.experiments.recipes import BAG, SLOTS, shortened
+from glassformer.labs.wording import below
 from glassformer.training.classification import wilson
 from glassformer.training.in_context_lookup import answers, train_in_context
 
@@ -347,6 +353,10 @@ check("feed_forward", PositionWiseFeedForward)
 # Each part of a layer *adds* to its input, and the sum is normalised: `norm(x + dropout(part(x)))`. The addition
 # keeps what was there before; the norm keeps its size. An encoder layer has two parts, a decoder layer three.
 #
+# A layer gets its mask as `[batch, 1, 1, position]`. Scores have the shape `[batch, head, query, key]`; where the mask
+# has a 1, PyTorch uses the same values for every head and every query. So each text has one row of truth values, which
+# says which of its positions are real and may be seen as keys.
+#
 # **Exercise: encoder_layer.** Self-attention, Add & Norm, feed-forward, Add & Norm. No positions anywhere.
 #
 # <details><summary>Hint 1</summary>
@@ -607,7 +617,9 @@ with torch.no_grad():
     logits = model(enc_input, dec_input)
     change = (model(enc_input[:, order], dec_input) - logits).abs().max()
 print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters, logits {list(logits.shape)}")
-print(f"the order {order.tolist()} changes a logit by at most {change:.1e}; the largest is {logits.abs().max():.1f}")
+print(
+    f"the order {order.tolist()} changes a logit by at most {below(change.item())}; the largest is {logits.abs().max():.1f}"
+)
 
 # %% [markdown]
 # By rounding only: attention sums over keys, and a sum does not depend on the order of its terms. Training is not
@@ -692,8 +704,8 @@ plt.show()
 
 # %% [markdown]
 # The last epoch is the best one: the loss is still falling, and keeping the best weights changes nothing *here*.
-# Validation contexts repeat those of training, so this curve could not show overfitting. The training loss is
-# higher because dropout is on, and because each batch's loss is taken before its update.
+# Validation contexts repeat those of training, so this curve could not show overfitting. The two losses differ in more
+# than their contexts: that of training is taken with dropout on, and of each batch before its update.
 #
 # ## 7. Greedy decoding
 #
@@ -768,7 +780,7 @@ print("the outputs are identical:", torch.equal(*outputs))
 # %% nbgrader={"grade": false, "grade_id": "scrambling", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def scrambling_test(predict, contexts):
-    """The largest change of a logit (a number) and the number of most likely tokens that change."""
+    """The largest change of a logit and the number of most likely tokens that change."""
     ### BEGIN SOLUTION
     largest, changed = 0.0, 0
     for context in contexts:
@@ -809,11 +821,11 @@ for name, watched in (("no positions in the encoder", model), ("control, with po
 
     largest, changed = scrambling_test(written, contexts)
     tokens = len(contexts) * math.factorial(5) * 2
-    print(f"{name}: a logit changes by up to {largest:.1e}, {changed:,} of {tokens:,} tokens change")
+    print(f"{name}: a logit changes by up to {below(largest)}, {changed:,} of {tokens:,} tokens change")
 
 # %% [markdown]
-# The control's logits change far more than by rounding, so the test sees positions. Its words stay: three facts are
-# easy to tell apart. Words alone would have shown nothing.
+# The control's logits change far more than by rounding, so the test sees positions. Its words stay, so that words alone
+# would have shown nothing.
 #
 # ## 9. Where the decoder looks
 #
@@ -828,8 +840,8 @@ for name, watched in (("no positions in the encoder", model), ("control, with po
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `handle = module.register_forward_hook(...)`, then `handle.remove()`, also if the model raises an error: `try` and
-# `finally`.
+# `handle = module.register_forward_hook(...)`, then `handle.remove()`; with `try` and `finally` the hook also goes
+# where the model raises an error.
 #
 # </details>
 
@@ -858,7 +870,7 @@ check("hook", cross_attention_weights)
 # `COLOR` and `ITEM`. On which of the five will the weight of `[SOS]` be, in each head?
 
 
-# %%
+# %% tags=["hide-input"] jupyter={"source_hidden": true}
 def plot_cross_attention(attention_matrix, enc_tokens, dec_tokens, title):
     """A heat map for each head: encoder tokens on the X axis, decoder tokens on the Y axis."""
     figure, panels = plt.subplots(1, len(attention_matrix), figsize=(11, 1.9), layout="constrained", sharey=True)
@@ -875,6 +887,7 @@ def plot_cross_attention(attention_matrix, enc_tokens, dec_tokens, title):
     plt.show()
 
 
+# %%
 enc_input, dec_input, *_ = next(iter(test_loader))
 row = (enc_input == VOCAB["ALICE"]).any(1).int().argmax()  # the first with this fact
 context, target = enc_input[row : row + 1], dec_input[row : row + 1]
@@ -893,8 +906,8 @@ for key, value in FACT_PAIRS:
 
 # %% [markdown]
 # Facts are fixed, so either token of a fact identifies it, and heads may look at the key instead. Which they choose
-# depends on the seed. RED alone is not enough: it is the value of one fact and the key of another. A weight shows
-# where a head looks, not what the answer needs: the lab's report forbids single edges and counts again.
+# differs between seeds (the lab's report has three). RED alone is not enough: it is the value of one fact and the key of
+# another. A weight shows where a head looks, not what the answer needs.
 #
 # ## 10. What such an encoder cannot look up
 #
@@ -955,15 +968,15 @@ for recipe, split in ((shortened(SLOTS), "unseen"), (shortened(BAG), "all")):
         facts = sample(recipe.data, asked, seed=99, split=split, num_facts=count)
         share = float((answers(reader, facts, recipe) == facts.answer).double().mean())
         low, high = wilson(share, asked)
-        limit = f", a bag's limit {bag_ceiling(recipe.data, count):.3f}" if recipe.encoding == "bag" else ""
+        limit = f", a bag's limit {bag_ceiling(recipe.data, count):.4f}" if recipe.encoding == "bag" else ""
         print(f"{recipe.encoding:5} {count:2} facts: {share:.3f} right (95 %: {low:.3f} to {high:.3f}){limit}")
 facts = sample(shortened(SLOTS).data, 1000, seed=7, split="unseen", num_facts=8)
 first, second = (answers(trained["slots"][0], each, shortened(SLOTS)) for each in (facts, reordered(facts, seed=1)))
 print("slots in another order: answers changed", int((first != second).sum()), "of 1000")
 
 # %% [markdown]
-# Slots were asked about pairings of key and value that training never showed. So the model has learned to look up,
-# not three answers by heart. It is still a set: the order of the slots changes no answer.
+# Slots were asked about pairings of key and value that training never showed. So where they are right, the model has
+# learned to look up, not answers by heart. It is still a set: the order of the slots changes no answer.
 #
 # ## What to try next
 #
@@ -1024,5 +1037,5 @@ if lm is not None:
         print(f"   where the fact is number {place + 1}: {interval(at, rng)}")
 
 # %% [markdown]
-# A set has no middle; a text has one. What this model answers depends on where a fact stands. With so few contexts
-# only a difference between intervals that do not overlap counts.
+# A set has no middle; a text has one. What this model answers depends on where a fact stands. With so few contexts we
+# count only differences between intervals that do not overlap.

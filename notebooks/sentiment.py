@@ -15,21 +15,21 @@
 
 # %% [markdown]
 # # Sentiment: build a transformer and train it to judge reviews
-# *Name, student ID and date: to be entered by the person who submits this notebook.*
 #
 # **Aims.** After this lesson you can
 #
 # - turn texts into rows of ids, and say what padding may and may not do;
 # - write attention, several heads, the residual path and normalisation, and join them to a classifier;
 # - train it, and recognise an accuracy that means nothing;
-# - test whether attention shows what a verdict rests on.
+# - draw attention, and say what its weights do not show.
 #
 # **What you should know.** Python classes; matrix products; softmax and cross-entropy; how PyTorch computes a gradient.
 #
 # **How it works.** You write thirteen short answers, each in place of the line `raise NotImplementedError()`. After
-# each, `check(...)` runs your code on small and on larger inputs and compares values and gradients with the library
-# `glassformer`. If something differs, it shows the smallest input for which it does; `check.case` then holds it.
-# Dropout is off, except in a case with `dropout` 1, which drops everything. Before a number is shown, **Predict** asks
+# each, `check(...)` runs your code on small and on larger inputs and compares it with the library `glassformer`: values,
+# and gradients too where an answer has any (the line that it prints says which). If something differs, it shows the
+# smallest of these inputs that fails; `check.case` then holds it.
+# Dropout is off, except in cases with `dropout` 1, which drops everything. Before a number is shown, **Predict** asks
 # for your guess. Write it down first.
 #
 # **Differences from the course's document.** This lesson follows a university assignment, called *the course's
@@ -57,27 +57,26 @@ check = lesson("sentiment")
 torch.manual_seed(42)
 torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine
 
-# %%
+# %% tags=["hide-input"] jupyter={"source_hidden": true}
 from functools import partial
 
 from IPython.display import Markdown, display
+from sklearn.model_selection import train_test_split
 
 import glassformer
 from glassformer.data.examples import CLASSES, split_by_text
 from glassformer.data.sentiment import leaky_examples, reviews
 from glassformer.errors import InputError
 from glassformer.figures.attention_maps import attention_grid, attention_map
-from glassformer.figures.coloured_words import coloured_text
 from glassformer.labs.sentiment.course_training import analyze_complexity, overtakes
 from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF
 from glassformer.labs.sentiment.figures import draw_recurrent_and_parallel, draw_timeline, draw_training_curves
 from glassformer.labs.sentiment.model_diagram import architecture
 from glassformer.labs.sentiment.model_diagram import block as block_diagram
-from glassformer.labs.sentiment.published import published
 from glassformer.labs.sentiment.tfidf import TfidfClassifier
+from glassformer.labs.wording import below
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.observe.cost import count_operations
-from glassformer.observe.detectors import rank_correlation
 from glassformer.training.classification import wilson
 
 
@@ -95,53 +94,7 @@ def interval(right: int, of: int) -> str:
 # %% [markdown]
 # # Part 1: What attention changes
 #
-# ## 1.1 Two ways to read a text
-#
-# A recurrent network reads word by word: what the first word says reaches the last one through every state between. In
-# attention, each position reads every other one directly, and all positions are computed at once.
-
-# %%
-draw_recurrent_and_parallel()
-
-# %% [markdown]
-# The figure is a drawing; the next cell measures. It takes untrained networks of width 64 and computes how strongly an
-# input affects the last position: the norm of the gradient with respect to an input some positions back, relative to
-# the input one position back.
-#
-# **Predict** how this number changes from 1 to 63 positions back, for a recurrent network and for a transformer block.
-
-# %%
-torch.manual_seed(0)
-networks = {name: getattr(nn, name)(64, 64, batch_first=True) for name in ("RNN", "GRU", "LSTM")}
-networks["transformer block"] = nn.TransformerEncoderLayer(64, 8, 256, dropout=0.0, batch_first=True)
-distances = (1, 4, 16, 63)
-print(f"{'positions back':>18}", *(f"{distance:>8}" for distance in distances))
-for name, network in networks.items():
-    x = torch.randn(16, 64, 64, requires_grad=True)
-    found = network(x)
-    # A random direction: the sum over the coordinates is constant behind a normalisation.
-    last = (found[0] if isinstance(found, tuple) else found)[:, -1]
-    (last * torch.randn_like(last)).sum().backward()
-    norms = x.grad.norm(dim=-1).mean(dim=0)
-    print(f"{name:>18}", *(f"{norms[-1 - distance] / norms[-2]:8.0e}" for distance in distances))
-
-# %% [markdown]
-# In the recurrent networks the influence decreases exponentially, in the block it hardly depends on the distance. This
-# is before training. It does not show that a recurrent network cannot learn to use a distant word: the gates of a GRU
-# or an LSTM can learn to keep a state.
-#
-# ## 1.2 The whole model
-#
-# What you will build, from top to bottom: embeddings, positions, two blocks, a mean over the tokens (`<CLS>` among
-# them), and a linear classifier. Sizes and parameter counts are read from the library's encoder of the same sizes.
-
-# %%
-sizes = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "max_length": 32, "num_classes": 2}
-reference = Encoder(EncoderConfig(500, 2, 64, 256, 8, 32, num_classes=2, activation="relu"))
-architecture(reference)
-
-# %% [markdown]
-# ## 1.3 Attention by hand
+# ## 1.1 Attention by hand
 #
 # Each position has a **key** (what it can be found by) and a **value** (what it passes on); a **query** says what is
 # looked for. The better a query and a key fit, the more of the value is taken.
@@ -167,6 +120,54 @@ for name, each in (("all words", scores), ("without superb", masked)):
     print(f"{name:>14}: weights", *(f"{weight:.3f}" for weight in weights), f"-> {weights @ values:+.3f}")
 e = math.e
 print(f"by hand: {(e**2 - 1) / (1 + e + e**2):+.3f} and {-1 / (1 + e):+.3f}")
+
+# %% [markdown]
+# ## 1.2 Two ways to read a text
+#
+# A recurrent network reads word by word: what the first word says reaches the last one through every state between. In
+# attention, each position reads every other one directly, and all positions are computed at once.
+
+# %%
+draw_recurrent_and_parallel()
+
+# %% [markdown]
+# The figure is a drawing; the next cell measures how strongly an input affects the last position. The gradient of an
+# output with respect to an input says by how much the output changes if each coordinate of the input changes a little;
+# its norm, the length of this vector, is the size of the effect. The cell prints the norm for an input some positions
+# back, divided by that for the input one position back, in untrained networks of width 64. The transformer block is
+# PyTorch's: attention as above, where all words are query, key and value in turn, and what Part 4 adds to it.
+#
+# **Predict** how this number changes from 1 to 63 positions back, for a recurrent network and for a transformer block.
+
+# %%
+torch.manual_seed(0)
+networks = {name: getattr(nn, name)(64, 64, batch_first=True) for name in ("RNN", "GRU", "LSTM")}
+networks["transformer block"] = nn.TransformerEncoderLayer(64, 8, 256, dropout=0.0, batch_first=True)
+distances = (1, 4, 16, 63)
+print(f"{'positions back':>18}", *(f"{distance:>8}" for distance in distances))
+for name, network in networks.items():
+    x = torch.randn(16, 64, 64, requires_grad=True)
+    found = network(x)
+    # A random direction: the sum over the coordinates is constant behind a normalisation.
+    last = (found[0] if isinstance(found, tuple) else found)[:, -1]
+    (last * torch.randn_like(last)).sum().backward()
+    norms = x.grad.norm(dim=-1).mean(dim=0)
+    print(f"{name:>18}", *(f"{norms[-1 - distance] / norms[-2]:8.0e}" for distance in distances))
+
+# %% [markdown]
+# In the recurrent networks the influence decreases exponentially, in the block it hardly depends on the distance. This
+# is before training. It does not show that a recurrent network cannot learn to use a distant word: the gates of a GRU
+# or an LSTM can learn to keep a state.
+#
+# ## 1.3 The whole model
+#
+# What you will build, from top to bottom: embeddings, positions, two blocks, a mean over the tokens (`<CLS>` among
+# them), and a linear classifier. Sizes and parameter counts are read from the library's encoder of the same sizes.
+
+# %%
+sizes = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "max_length": 32, "num_classes": 2}
+reference = Encoder(EncoderConfig(500, 2, 64, 256, 8, 32, num_classes=2, activation="relu"))
+architecture(reference)
 
 # %% [markdown]
 # # Part 2: From text to vectors
@@ -413,7 +414,7 @@ attention_map(np.exp(invented) / np.exp(invented).sum(axis=1, keepdims=True), wo
 #
 # ### Exercise: attention
 #
-# What section 1.3 did by hand, for every query at once. `mask` is True where a query may attend to a key, and each
+# What section 1.1 did by hand, for every query at once. `mask` is True where a query may attend to a key, and each
 # query has at least one such key. Return the output and the weights. Axes before the last two are batches: leave them
 # alone. If `dropout` is given, apply it to the weights before they multiply the values; return them as they were before
 # it. (The check gives a known function in its place: the square.)
@@ -464,7 +465,8 @@ print("sums of the rows:", weights.sum(-1).numpy())
 attention_map(weights.numpy(), words, title="Weights of random queries and keys of width 8")
 
 # %% [markdown]
-# Without the division nearly all weight falls on one key, and the gradient of such a softmax is nearly 0.
+# Without the division nearly all weight falls on one key where vectors are wide, and the gradient of such a softmax is
+# nearly 0.
 #
 # ## 3.3 Several heads
 #
@@ -728,8 +730,8 @@ for residual in (True, False):
     print(f"{'with' if residual else 'without':>7} residuals", *(f"{cosine[at]:6.2f}" for at in (0, 3, 7, 11)))
 
 # %% [markdown]
-# Without the residual path all positions become nearly equal: attention averages, and nothing restores what is specific
-# to a position.
+# Without the residual path all positions become nearly equal within a few blocks: attention averages over positions, and
+# no path leads what is specific to a position around it.
 #
 # # Part 5: The classifier
 #
@@ -839,7 +841,7 @@ for name, factor in (("with", 1.0), ("without", 0.0)):
 # ## 5.2 Data
 #
 # Twenty sentences in the form of the course's data, ten of praise and ten of blame, ten copies of each. A fifth is held
-# out at random.
+# out at random, as much praise as blame: the split is stratified, with the course's function and seed.
 
 # %%
 toy = leaky_examples()
@@ -847,9 +849,9 @@ print(
     f"{len(toy)} texts, {sum(each.label for each in toy)} positive; {len({each.text for each in toy})} different ones:"
 )
 print("  ", toy[1].text, "/", toy[-1].text)
-order = torch.randperm(len(toy), generator=torch.Generator().manual_seed(42)).tolist()
-toy_train, toy_held_out = [toy[at] for at in order[40:]], [toy[at] for at in order[:40]]
-print(f"{len(toy_train)} to train on, {len(toy_held_out)} to validate on")
+toy_train, toy_held_out = train_test_split(toy, test_size=0.2, random_state=42, stratify=[each.label for each in toy])
+for name, part in (("train", toy_train), ("validate", toy_held_out)):
+    print(f"{len(part)} to {name} on, {sum(each.label for each in part)} of them positive")
 
 # %% [markdown]
 # ## 5.3 Training
@@ -999,11 +1001,11 @@ for name, around in (("seen", SeesPadding), ("left out", None)):
             positive.append(padded(tensors(fits, ids_of, length)[0])[0].softmax(-1)[:, 1])
     moved = torch.stack(positive) - positive[0]
     flipped = ((positive[-1] > 0.5) != (positive[0] > 0.5)).sum()
-    print(f"padding {name:>8}: a probability moves by up to {moved.abs().max():.1e};", end=" ")
+    print(f"padding {name:>8}: a probability moves by up to {below(moved.abs().max().item())};", end=" ")
     print(f"{flipped} of {len(fits)} verdicts differ between 16 and 128 tokens")
 
 # %% [markdown]
-# No error is raised in either case. With padding left out, the changes are rounding.
+# No error is raised in either case. With padding left out, nothing changes but by rounding.
 #
 # ## 5.5 Attention of the trained model
 
@@ -1027,13 +1029,14 @@ for text in sentences:
     display(attention_grid(grid, tokens, title=title, panel_names=panel_names))
     for layer, each in enumerate(weights, start=1):
         received = each.mean(1)  # [head, key]
-        head, key = divmod(int(received.argmax()), len(tokens))
-        print(f"layer {layer}: head {head + 1} puts {received.max():.0%} of its weight on {tokens[key]!r}")
+        most, keys = received.max(1)
+        readings = (f"{tokens[key]} {share:.0%}" for share, key in zip(most, keys, strict=True))
+        print(f"layer {layer}, what each head reads most:", ", ".join(readings))
 
 # %% [markdown]
-# In layer 1 some heads read one word from nearly every position, and often one that judges; most heads of layer 2
-# spread their weights. The third sentence praises and blames. Several heads read either word, and the maps do not say
-# which of them decides.
+# In layer 1 some heads read one word from nearly every position, and often one that judges; the heads of layer 2
+# spread their weights. The third sentence praises and blames. Which word a head of layer 1 reads most, *superb*, *cast* or
+# *dull*, differs between heads, and the maps do not say which of these words decides.
 #
 # ### Exercise: how much attention a word receives
 #
@@ -1065,59 +1068,6 @@ def attention_received(weights: torch.Tensor, real: torch.Tensor) -> torch.Tenso
 check("attention-received", attention_received)
 
 # %% [markdown]
-# ### Does a word matter that is read?
-#
-# Weights say where a head reads, not what the verdict rests on. To measure that, mask one word like padding. The
-# *margin* is the logit of the predicted class minus the other one. The *effect* of a word is by how much the margin
-# falls when the word is masked.
-#
-# **Predict** whether attention ranks the words of a text as their effects do.
-
-
-# %%
-@torch.no_grad()
-def rank_words(text: str):
-    """The words, the attention that they receive (mean of both layers), and their effects."""
-    ids = torch.tensor([[index for index in encode(text, vocabulary, 32) if index != PAD]])
-    logits, weights = model(ids)
-    real = torch.ones_like(ids, dtype=torch.bool)
-    received = torch.stack([attention_received(each, real)[0] for each in weights]).mean(0)
-    label, places = int(logits.argmax()), range(1, ids.shape[1])
-    without = real.repeat(len(places), 1)
-    without[range(len(places)), list(places)] = False
-    changed, _ = model(ids.repeat(len(places), 1), without)
-    margin = logits[0, label] - logits[0, 1 - label]
-    return read(text)[0][1:], received[1:], margin - (changed[:, label] - changed[:, 1 - label])
-
-
-for text in sentences:
-    tokens, received, effects = rank_words(text)
-    label = "loss of the verdict's margin without the word"
-    display(coloured_text(tokens, [round(e, 1) + 0.0 for e in effects.tolist()], text, signed=True, label=label))
-    print(
-        *(
-            f"{token} {weight:.2f} {effect:+.1f};"
-            for token, weight, effect in zip(tokens, received, effects, strict=True)
-        )
-    )
-
-# %%
-sized, signed = [], []
-for each in held_out:
-    tokens, received, effects = rank_words(each.text)
-    if len(tokens) >= 5:
-        sized.append(float(rank_correlation(received, effects.abs())))
-        signed.append(float(rank_correlation(received, effects)))
-for name, each in (("size of the effect", sized), ("effect with its sign", signed)):
-    error = np.std(each, ddof=1) / math.sqrt(len(each))
-    print(f"rank correlation of attention and {name}: {np.mean(each):+.2f} ± {2 * error:.2f} ({len(each)} texts)")
-
-# %% [markdown]
-# After ± stand two standard errors. Random rankings would give 0. So attention tells better than chance which words
-# matter. This is one training of one network. The lab's report (`docs/labs/sentiment/report.md` in the
-# repository) has three trainings of two networks, asks with and without the sign, and compares two estimates by
-# gradients.
-#
 # # Part 6: Comparison, cost, use
 #
 # ## 6.1 A baseline that could win
@@ -1149,12 +1099,22 @@ by_kind(verdicts)
 NEGATIONS = {"not", "n't", "never", "no", "none", "nobody", "nothing", "nowhere", "neither", "nor", "without", "cannot"}
 negated = sum(not NEGATIONS.isdisjoint(split_words(each.text)) for each in train)
 print(f"{negated} of {len(train)} training texts contain one of {', '.join(sorted(NEGATIONS))}")
+written = dict.fromkeys(sorted(NEGATIONS - {"n't"}), "")
+written |= {f"{verb}n't": verb for verb in ("is", "was", "do", "does", "did", "would", "could")}
+negative = tfidf.probabilities([f"{negation} superb" for negation in written])
+positive = tfidf.probabilities([f"{rest} superb" for rest in written.values()])
+unseen = int((negative == positive).all(axis=1).sum())
+print(f"{unseen} of {len(written)} negations ({', '.join(written)}) leave the probabilities of TF-IDF unchanged")
+print(
+    f"{len(NEGATIONS & set(vocabulary))} of {len(NEGATIONS)} are in the transformer's vocabulary of {len(vocabulary)}"
+)
 print(f"{count(model):,} parameters against {tfidf.num_parameters:,}")
 
 # %% [markdown]
 # On plain reviews the intervals overlap, and the word counts are far smaller: one would take them. On negation both are
-# below chance. Negations (*not*, *never*, *no*, *n't*) are stop words or cut off, so the word counts cannot see them.
-# The transformer could, but hardly a training text contains one. The accuracy on plain reviews shows none of this.
+# below chance. The word counts cannot see the negations that were tried: they are stop words, which are left out, or the
+# word `n't`, which is in no training text and has no weight. To the transformer they are `<UNK>`, one unknown word like any
+# other, since hardly a training text contains one. The accuracy on plain reviews shows none of this.
 #
 # ## 6.2 Cost
 #
@@ -1221,34 +1181,38 @@ draw_timeline()
 # 6. Which developments are exciting, and which concerning?
 # 7. What was hard to implement, and what surprised?
 #
-# Answer them yourself before you run the cell. It shows the answers of the lab's published report; the sections after
-# it are from there too. The report has the numbers of its own, larger runs.
+# Answer them yourself.
 
-# %%
+# %% [markdown] tags=["published"]
+# These are the answers of the lab's published report, and so are the sections below. The report has the numbers of its
+# own, larger runs.
+
+# %% tags=["hide-input", "published"] jupyter={"source_hidden": true}
+from glassformer.labs.sentiment.published import published
+
 display(Markdown(published("The course's questions")))
 
 # %% [markdown]
 # # Summary
 #
-# You built every part of a transformer, and each agrees with an independent one. You trained it twice: once where a
-# perfect score was a leak, once on texts that were new. You saw what its heads read, and tested what its verdicts rest
-# on.
+# You built every part of a transformer, and each agrees with an independent one. You trained it where a perfect score was
+# a leak, and judged it on texts that were new. You saw what its heads read, and tested what its verdicts rest on.
 #
 # ## Key takeaways
 
-# %%
+# %% tags=["hide-input", "published"] jupyter={"source_hidden": true}
 display(Markdown(published("Takeaways")))
 
 # %% [markdown]
 # ## From earlier models to transformers
 
-# %%
+# %% tags=["hide-input", "published"] jupyter={"source_hidden": true}
 display(Markdown(published("From earlier models to transformers")))
 
 # %% [markdown]
 # ## Looking forward and reflection
 
-# %%
+# %% tags=["hide-input", "published"] jupyter={"source_hidden": true}
 display(Markdown(published("Looking forward")))
 display(Markdown(published("Reflection")))
 
@@ -1256,7 +1220,7 @@ display(Markdown(published("Reflection")))
 # # What to try next
 #
 # - Remove one head at a time: set its columns of `W_o` to 0. Is any head indispensable?
-# - Train on the reviews of all kinds. Does the model learn negation from two hundred more texts?
+# - Train on the reviews of all kinds. Does the model learn negation from so few texts?
 # - Replace the mean by the vector of `<CLS>`. Which part of the model does that change, and what must now carry more?
 # - Normalise before each part instead of after it. Which of your checks notice?
 # - Shuffle the words of the held-out texts. How many verdicts change?
@@ -1287,7 +1251,7 @@ else:
     by_kind({"SmolLM2": (preferences > 0).long().tolist(), **verdicts})
 
 # %% [markdown]
-# SmolLM2 has read far more negations than our training set holds. Irony it takes at face value, so that it is right
-# less often than a coin. Where the intervals of two judges do not overlap, the difference is clear. Where they do,
+# SmolLM2 judges negations better than either of ours. On irony it is right less often than a coin: it goes by the words,
+# which there say the opposite. Where the intervals of two judges do not overlap, the difference is clear. Where they do,
 # count the texts that only one of the two gets right: both judged the same ones. (The numbers of SmolLM2 are printed
 # only where it can be loaded.)

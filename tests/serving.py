@@ -11,8 +11,8 @@ import uvicorn
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.server import HOST, listen, make_server
 
-PATIENCE = 20.0
-"""Seconds after which a server that does not begin or end has failed its test."""
+PATIENCE = 300.0
+"""Seconds after which a server that does not begin or end is taken to hang."""
 
 
 @dataclass

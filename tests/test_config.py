@@ -69,13 +69,13 @@ def test_a_value_of_another_type_or_beyond_its_bounds_is_refused(field: str, val
 @pytest.mark.parametrize(
     ("text", "got"),
     [
-        ("{", "Outer from '{'"),
-        ("[]", "Outer from []"),
-        ('"text"', "Outer from 'text'"),
-        ("{}", "Outer without name"),
+        ("{", "'{'"),
+        ("[]", "[]"),
+        ('"text"', "'text'"),
+        ("{}", "no name"),
         ('{"name": "a", "colour": 1}', "unknown field colour"),
         ('{"name": "a", "inner": {"size": 1, "width": 1}}', "unknown field inner.width"),
-        ('{"name": "a", "inner": {}}', "without inner.size"),
+        ('{"name": "a", "inner": {}}', "no inner.size"),
         ('{"name": "a", "inner": 3}', "inner = 3"),
         ('{"name": "a", "inner": {"size": 0}}', "inner.size = 0"),
         ('{"name": "a", "eps": 1e400}', "eps = inf"),
@@ -89,7 +89,7 @@ def test_faults_of_json_are_named(text: str, got: str) -> None:
 def test_unknown_missing_and_positional_arguments_are_named() -> None:
     with refused("colour"):
         Outer("a", colour=1)  # type: ignore[call-arg]
-    with refused("^Outer without name$"):
+    with refused("^no name$"):
         Outer()  # type: ignore[call-arg]
     with refused("^width = 0$"):
         Outer("a", 0)

@@ -10,6 +10,7 @@ EXAMPLES = (
     "glassformer.models.decoder.Decoder",
     "glassformer.generation.decoding.generate",
     "glassformer.observe.capture.capture",
+    "glassformer.observe.collect.collect",
     "glassformer.observe.intervene.intervene",
     "glassformer.programs.compiler.compile_program",
     "glassformer.handcraft.verification.verify",

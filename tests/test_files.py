@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 from glassformer import files as module
 from glassformer.files import (
+    Written,
     lies_inside,
     new_directory,
     new_file,
@@ -25,14 +26,16 @@ class Killed(BaseException):
     """Stands for a process that ends here: nothing after it runs but what Python itself unwinds."""
 
 
+TOY = Written("a toy", ("file", "part-*"), lambda directory: (directory / "file").is_file())
+
+
 def fill(path: Path, text: str, *, replace: bool = False) -> None:
-    with new_directory(path, replace=replace) as draft:
-        (draft / "inner").mkdir()
-        (draft / "inner" / "file").write_text(text)
+    with new_directory(path, replaces=TOY if replace else None) as draft:
+        (draft / "file").write_text(text)
 
 
 def content(path: Path) -> str:
-    return (path / "inner" / "file").read_text()
+    return (path / "file").read_text()
 
 
 def test_appears_complete_and_only_at_the_end(tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_appears_complete_and_only_at_the_end(tmp_path: Path) -> None:
 def test_an_error_in_the_block_leaves_everything_as_it_was(tmp_path: Path) -> None:
     target = tmp_path / "target"
     fill(target, "old")
-    with pytest.raises(FileNotFoundError), new_directory(target, replace=True) as draft:
+    with pytest.raises(FileNotFoundError), new_directory(target, replaces=TOY) as draft:
         (draft / "no such directory" / "file").write_text("new")
     assert content(target) == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
@@ -114,7 +117,7 @@ def test_a_reader_between_the_two_renames_waits_for_the_new_directory(
         os.rename(source, destination)
         if source == target:
             with monkeypatch.context() as patched:
-                draft = tmp_path / ".target.partial"
+                draft = tmp_path / ".target.glassformer-partial"
                 patched.setattr(module.time, "sleep", lambda seconds: os.rename(draft, target))
                 found.append(content(standing(target)))
             os.rename(target, draft)
@@ -126,7 +129,7 @@ def test_a_reader_between_the_two_renames_waits_for_the_new_directory(
 
 
 def test_a_leftover_draft_does_not_leak_into_the_next_one(tmp_path: Path) -> None:
-    leftover = tmp_path / ".target.partial"
+    leftover = tmp_path / ".target.glassformer-partial"
     leftover.mkdir()
     (leftover / "stale").write_text("x")
     fill(tmp_path / "target", "new")
@@ -174,7 +177,7 @@ def test_a_file_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch
         draft.write_bytes(b"new")
         assert not path.exists()
     assert path.read_bytes() == b"new"
-    assert told == ["flush .file.partial", "replace", "flush deep"]
+    assert told == ["flush .file.glassformer-partial", "replace", "flush deep"]
     with pytest.raises(FileNotFoundError), new_file(path) as draft:
         draft.write_bytes((tmp_path / "no such file").read_bytes())
     assert path.read_bytes() == b"new"
@@ -203,12 +206,12 @@ def test_a_text_that_cannot_take_its_place_leaves_no_draft(tmp_path: Path) -> No
 
 
 def test_what_lies_inside(tmp_path: Path) -> None:
-    inside = tmp_path / "cache" / "snapshots" / "abc"
-    for directory in (inside / "1_Pooling", tmp_path / "cache" / "blobs", tmp_path / "elsewhere"):
+    inside = tmp_path / "models--a--b" / "snapshots" / "abc"
+    for directory in (inside / "1_Pooling", tmp_path / "models--a--b" / "blobs", tmp_path / "elsewhere"):
         directory.mkdir(parents=True)
     for name, target in (
-        ("blob", tmp_path / "cache" / "blobs" / "1"),
-        ("1_Pooling/blob", tmp_path / "cache" / "blobs" / "1"),
+        ("blob", tmp_path / "models--a--b" / "blobs" / "1"),
+        ("1_Pooling/blob", tmp_path / "models--a--b" / "blobs" / "1"),
         ("near", inside / "own"),
         ("far", tmp_path / "elsewhere" / "1"),
     ):
@@ -220,12 +223,14 @@ def test_what_lies_inside(tmp_path: Path) -> None:
 WRITER = """
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from glassformer.files import new_directory, write_text
+from glassformer.files import Written, new_directory, write_text
+
+TOY = Written("a toy", ("x", "y", "z"), lambda directory: True)
 
 def write(letter):
     for _ in range(100):
         write_text(Path("file"), letter * 100_000)
-        with new_directory(Path("directory"), replace=True) as draft:
+        with new_directory(Path("directory"), replaces=TOY) as draft:
             for name in "xyz":
                 (draft / name).write_text(letter)
 
@@ -249,7 +254,7 @@ def test_a_long_wait_for_another_process_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "_SILENT", 3)
-    draft = tmp_path / ".file.partial"
+    draft = tmp_path / ".file.glassformer-partial"
     draft.touch()
     handle = os.open(draft, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -269,7 +274,7 @@ def test_a_long_wait_for_another_process_is_told(
 def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
-    (tmp_path / ".target.partial").symlink_to(tmp_path / "precious")
+    (tmp_path / ".target.glassformer-partial").symlink_to(tmp_path / "precious")
     with pytest.raises(OSError, match="partial"):
         fill(tmp_path / "target", "new")
     assert (tmp_path / "precious" / "file").read_text() == "mine"

@@ -101,13 +101,13 @@ def test_a_text_that_grows_past_the_border_of_long_factors_is_read_anew(window: 
             text = [*text, int(model(torch.tensor([text]))[0, -1].argmax())]
         return text[-count:]
 
-    replies = Continuation(model, speculate=3)
+    replies = Continuation(model)
     with torch.no_grad():
         for length in (9, 11, 12, 13, 10):
             prompt = [3, 1, 4, 3, 1, 4, 3, 1, 4, 3, 1, 4, 3][:length]
             expected = uncached(prompt, 12)
             assert generate(model, [prompt, prompt], 12) == [expected, expected]
-            assert generate(model, [prompt], 12, speculate=6) == [expected]
+            assert generate(model, [prompt], 12) == [expected]
             assert [*replies.reply(prompt, 12)] == expected
             assert [*replies.reply(prompt, 1)] == expected[:1]  # the cache had other keys by then
 

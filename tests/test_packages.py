@@ -24,7 +24,7 @@ PACKAGES = [
 ]
 # Names of packages to install that differ from the modules', and what packages of ours bring along.
 INSTALLED_AS = {"sklearn": "scikit-learn", "starlette": "fastapi", "anyio": "fastapi", "traitlets": "anywidget"}
-INSTALLED_AS |= {"pydantic_core": "pydantic"}
+INSTALLED_AS |= {"pydantic_core": "pydantic", "pypandoc": "pypandoc-binary"}
 OF_OTHERS = {"transformers"}  # read only where the model is one of it
 
 
@@ -71,8 +71,8 @@ def imported() -> set[str]:
 
 def test_src_imports_what_the_project_names() -> None:
     every = named(PROJECT["dependencies"]).union(*(named(EXTRAS[name]) for name in EXTRAS if name != "dev"))
-    # torch.utils imports the one, Jupyter the other.
-    assert every - {"tensorboard", "ipykernel"} == imported() - {"tensorboard"}
+    # torch.utils imports the first, Jupyter the second; who asks for a table of pandas has it.
+    assert every - {"tensorboard", "ipykernel"} == imported() - {"tensorboard", "pandas"}
     assert not every & named(EXTRAS["dev"])
     (listed,) = EXTRAS["all"]
     assert listed == f"glassformer[{','.join(sorted(set(EXTRAS) - {'all', 'dev'}))}]"
@@ -138,6 +138,7 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
     assert {name for name in lacking if ".training." in name} <= {f"glassformer.training.{name}" for name in drives}
 
 
+HAND_IN = "sys.exit(main(['lab', 'lookup', '--hand-in', '/dev/null/folder', '--author', 'Ann']))"
 MISSING = (
     ("accelerate", "train", "from glassformer.training import train"),
     ("accelerate", "train", "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))"),
@@ -149,6 +150,8 @@ MISSING = (
     ("datasets", "hub", "from glassformer.data import sentiment; sentiment.from_hub('stanfordnlp/sst2')"),
     ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
     ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
+    ("nbclient", "hand-in", HAND_IN),
+    ("typst", "hand-in", HAND_IN),
     ("matplotlib", "labs", "import glassformer.labs.lookup"),
     ("matplotlib", "labs", "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))"),
 )

@@ -1,10 +1,6 @@
 """Texts that are programs, right and wrong for the exercises of the page, and texts that are none."""
 
-import random
-from collections.abc import Sequence
-
 from glassformer.explorer.loading.bundled import CARDS
-from glassformer.programs.language import Value
 
 FILLED = {
     "histogram": ["operator.eq"],
@@ -59,52 +55,3 @@ def blank(name: str) -> str:
     text: str = CARDS["programs"][name]["blank"]
     assert text.count("___") == 1
     return text
-
-
-SIGNS = ["+", "-", "*", "/", "//", "%", "==", "!=", "<", "<=", ">", ">=", "&", "|"]
-COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
-
-
-class Writer:
-    """Random texts: most are programs, and many of those have no value for some sequence."""
-
-    def __init__(self, draw: random.Random, vocabulary: Sequence[Value]) -> None:
-        self.draw = draw
-        self.variables, self.selectors = ["tokens", "indices", "indices"], ["everything"]
-        self.constants = [repr(token) for token in vocabulary] + ["0", "1", "-2", "3", "None", "True", "False"]
-
-    def text(self) -> str:
-        lines = []
-        for name in "abcde"[: self.draw.randrange(6)]:
-            kind = self.draw.choice(("variables", "variables", "selectors"))
-            lines.append(f"{name} = {self.variable(2) if kind == 'variables' else self.selector(2)}")
-            getattr(self, kind).append(name)
-        return "\n".join([*lines, self.variable(2)])
-
-    def variable(self, depth: int) -> str:
-        kind = self.draw.randrange(8) if depth else 0
-        if kind <= 1:
-            return self.draw.choice(self.variables[-3:] if self.draw.random() < 0.7 else self.variables)
-        if kind <= 4:
-            sides = [self.variable(depth - 1), self.draw.choice((self.variable(depth - 1), *self.constants))]
-            if self.draw.random() < 0.2:
-                sides.reverse()
-            return f"({f' {self.draw.choice(SIGNS)} '.join(sides)})"
-        if kind == 5:
-            return f"{self.draw.choice('-~')}{self.variable(depth - 1)}"
-        selector = self.selector(depth - 1)
-        if kind == 6:
-            return f"selector_width({selector})"
-        default = self.draw.choice(("", ", 0", ", default=1", f", {self.draw.choice(self.constants)}"))
-        return f"{self.draw.choice(('aggregate', 'pick'))}({selector}, {self.variable(depth - 1)}{default})"
-
-    def selector(self, depth: int) -> str:
-        kind = self.draw.randrange(6) if depth else 0
-        if kind == 0:
-            return self.draw.choice(self.selectors)
-        if kind == 1:
-            return f"~{self.selector(depth - 1)}"
-        if kind == 2:
-            return f"({self.selector(depth - 1)} {self.draw.choice('&|')} {self.selector(depth - 1)})"
-        keys, queries = self.variable(depth - 1), self.variable(depth - 1)
-        return f"select({keys}, {queries}, operator.{self.draw.choice(COMPARISONS)})"

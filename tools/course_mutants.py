@@ -3,18 +3,18 @@
     python tools/course_mutants.py [--labs lookup gpt_oss] [--count 1000] [--seed 0] [--documents DIRECTORY]
         [--out runs/course-mutants.json]
 
-Wrong answers are the faults that people make (``src/glassformer/course/faults``) and mutants: solutions changed in
-one place, by the operators of tools/mutation.py or by leaving a named argument out; all of them, or a sample of
-``--count``. Each is judged by
+Wrong answers are the faults that people make (``src/glassformer/course/faults``), others that hold on ordinary inputs
+(``tests/course/wrong``), and mutants: solutions changed in one place, by the operators of tools/mutation.py or by
+leaving a named argument out; all of them, or a sample of ``--count``. Each is judged by
 
 - check: the lesson's own check.
 - document: the test cells of the documents that the lessons are made from, ``LAB.txt`` in ``--documents``. They run on
   the names of the lesson's solutions, the wrong one among them. An error refuses an answer; what a cell prints or draws
   does not. A cell judges those exercises without whose answer it fails. Others are not in this column.
 - 10 inputs, 100 inputs: values compared with the library's on random inputs of the usual shape, without gradients. An
-  input is one of the exercise's cases with other random numbers: of those that have random numbers and are not in
-  float64, one of the largest. Where no case has random numbers (sizes, texts), any case. A design is run on random
-  sequences of its task. Exercises without an input are not in these columns.
+  input is one of the exercise's cases with other random numbers: of those that have random numbers of ordinary size
+  and are not in float64, one of the largest. Where no case has random numbers (sizes, texts), any case. A design is
+  run on random sequences of its task. Exercises without an input are not in these columns.
 
 Not counted are answers that are "too slow", as they reach a time limit, and mutants that are "right": designs and other
 data that the check finds right for every input, and those that change no output, whose reasons stand in
@@ -50,6 +50,7 @@ from glassformer.course.checking import (
     Exercise,
     Lesson,
     TooLong,
+    ValuesAlone,
     Verdict,
     answer_data,
     compared,
@@ -66,6 +67,7 @@ MOST_CPU_SECONDS = 120.0
 NUMBERS = 10, 100
 JUDGES = "check", "document", "10 inputs", "100 inputs"
 REASONS = Path(__file__).with_suffix(".json")
+OTHERS = Path(__file__).parents[1] / "tests" / "course" / "wrong"
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,12 @@ class Wrong:
 
 
 def faults(lab: str) -> list[Wrong]:
-    """The faults that people make."""
+    """The faults that people make, and others."""
     cells = {cell.exercise: cell.source for cell in read_lesson(lab)}
     return [
-        Wrong(lab, name, "faults", f"{fault.change}", changed(cells[name], *fault.change))
-        for name, listed in read_faults(lab).items()
+        Wrong(lab, name, kind, f"{fault.change}", changed(cells[name], *fault.change))
+        for kind, read in (("faults", read_faults(lab)), ("others", read_faults(lab, OTHERS)))
+        for name, listed in read.items()
         for fault in listed
     ]
 
@@ -235,7 +238,8 @@ def usual(exercise: Exercise) -> list[int]:
         parts = list(numbers(case))
         drawn = any(not np.array_equal(one, two) for one, two in zip(parts, numbers(other), strict=True))
         wide = any(isinstance(part, Tensor) and part.dtype == torch.float64 for part in parts)
-        sizes.append(math.prod(parts[0].shape) if drawn and not wide else 0)
+        ordinary = not isinstance(case, ValuesAlone)
+        sizes.append(math.prod(parts[0].shape) if drawn and ordinary and not wide else 0)
     return [number for number, size in enumerate(sizes) if size == max(sizes)]
 
 
@@ -347,7 +351,7 @@ def is_right(wrong: Wrong, found: dict[str, Any] | None, reasons: dict[str, str]
 def table(results: list[tuple[Wrong, Any]], reasons: dict[str, str]) -> list[dict[str, Any]]:
     """A row for each kind and lesson: by judge, the refused and the judged answers."""
     rows = []
-    for kind, lab in itertools.product(("faults", "mutants"), (*LABS, "all")):
+    for kind, lab in itertools.product(("faults", "others", "mutants"), (*LABS, "all")):
         chosen = [(wrong, found) for wrong, found in results if wrong.kind == kind and lab in (wrong.lab, "all")]
         counted = [(wrong, found) for wrong, found in chosen if found and not is_right(wrong, found, reasons)]
         row: dict[str, Any] = {"kind": kind, "lesson": lab, "answers": len(chosen)}

@@ -2,7 +2,7 @@
 
     python tools/random_gpt_oss.py DIR [--size 20b] [--layout openai] [--experts bfloat16] [--seed 0]
 
-The size 20b takes 13.8 GB of disk, some minutes, and less than 3 GiB of memory.
+The size 20b takes 13.8 GB of disk, some minutes, and about 3 GB of memory.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def main() -> None:
     changes = {name: value for name, value in changes.items() if value is not None}
     changes["expert_format"] = "mxfp4" if flags["experts"] == "mxfp4" else "dense"
     config = dataclasses.replace(SIZES[flags["size"]], **changes)
-    options = {"seed": flags["seed"], "replace": flags["replace"], "progress": True}
+    options = {"seed": flags["seed"], "replace": flags["replace"]}
     size = write_random_gpt_oss(flags["directory"], config, layout=flags["layout"], **options)
     print(f"{flags['directory']}: {size / 1e9:.2f} GB of random weights")
 

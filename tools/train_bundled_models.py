@@ -27,8 +27,9 @@ from glassformer.data.in_context_lookup import LookupConfig, sample
 from glassformer.data.lookup import all_contexts
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch
 from glassformer.data.sentiment import reviews
-from glassformer.explorer.loading.bundled import BUNDLED, INDUCTION, KEYS, RECURRENCE, VALUES
-from glassformer.files import new_directory, write_text
+from glassformer.explorer import BUNDLED
+from glassformer.explorer.loading.bundled import INDUCTION, KEYS, RECURRENCE, VALUES
+from glassformer.files import Written, new_directory, write_text
 from glassformer.labs.lookup.experiments.course_runs import share_right, train_course
 from glassformer.labs.sentiment.experiments.recipes import ScratchRecipe, TrainingRecipe, train_recipe
 from glassformer.models.decoder import Decoder
@@ -162,6 +163,7 @@ def make_sentiment(work: Path) -> None:
     }
     classifier.encoder.half()
     directory = BUNDLED / "sentiment"
+    (directory / "measured.json").unlink(missing_ok=True)  # which is no part of a classifier
     save_classifier(classifier, directory)
     write_text(directory / "measured.json", json.dumps(measured, indent=1) + "\n")
 
@@ -293,7 +295,9 @@ def _samples(model: Decoder) -> list[str]:
 
 
 def _write(name: str, model: nn.Module, measured: dict[str, Any]) -> None:
-    with new_directory(BUNDLED / name, replace=True) as draft:
+    names = ("config.json", "model.safetensors", "measured.json")
+    earlier = Written("a bundled model", names, lambda directory: (directory / names[-1]).is_file())
+    with new_directory(BUNDLED / name, replaces=earlier) as draft:
         tensors = {key: value.detach().half().contiguous() for key, value in model.state_dict().items()}
         save_file(tensors, draft / "model.safetensors")
         (draft / "model.safetensors").chmod(0o644)  # others shall read what is installed
@@ -317,7 +321,7 @@ def main(names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as work:
             MAKERS[name](Path(work))
         size = sum(file.stat().st_size for file in (BUNDLED / name).rglob("*") if file.is_file())
-        print(f"{BUNDLED / name}: {size / 1024:.0f} KiB", flush=True)
+        print(f"{BUNDLED / name}: {size / 1000:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ TEXT = "When Mary and John went to the store, John gave a drink to"
 SECOND = "When Mary and John went to the store, Mary gave a drink to"
 SPOT = '{"layer":15,"position":9}'
 PICTURES = {
-    "explorer-light": "model=smollm2&layer=23&head=3&pin=13",
-    "explorer-dark": "model=smollm2&layer=23&head=3&pin=13",
+    "explorer-light": "model=smollm2",
+    "explorer-dark": "model=smollm2",
+    "explorer-flow-light": "model=smollm2&view=flow",
     "explorer-lines-dark": "model=sentiment&shape=lines&layer=1&head=1&pin=5",
     "explorer-design-light": "model=unique",
     "explorer-program-light": "model=program-histogram",

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.checkpoints.bert import load_encoder, write_encoder
+from glassformer.checkpoints.bert import ENCODER_DIRECTORY, load_encoder, write_encoder
 from glassformer.data.batches import in_length_order, pad
 from glassformer.data.subword import Tokenizer, tokenizer_from_json
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.errors import require, require_positive
-from glassformer.files import new_directory, write_text
+from glassformer.files import Written, local_path, new_directory, write_text
 from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
 from glassformer.untrusted import in_file, json_value, read_text
@@ -23,6 +23,11 @@ from glassformer.untrusted import in_file, json_value, read_text
 ENCODER = "encoder"
 """Subdirectory of a training run that holds its classifier."""
 _TOKENIZER, _CLASSES = "tokenizer.json", "classes.json"
+CLASSIFIER_DIRECTORY = Written(
+    "a classifier that was saved before",
+    (*ENCODER_DIRECTORY.names, _TOKENIZER, _CLASSES),
+    lambda directory: (directory / _CLASSES).is_file() and ENCODER_DIRECTORY.recognises(directory),
+)
 
 
 @dataclass(frozen=True)
@@ -125,9 +130,12 @@ def token_effects(classifier: Classifier, text: str, label: int, batch_size: int
 def save_classifier(classifier: Classifier, directory: Path | str) -> None:
     """Write a directory that :func:`load_classifier` reads.
 
-    An existing directory is replaced as a whole: after an error it is as it was before.
+    A directory of an earlier classifier is replaced as a whole, and after an error it is as it was before.
+
+    Raises:
+        InputError: If the directory exists and holds anything else.
     """
-    with new_directory(Path(directory), replace=True) as draft:
+    with new_directory(local_path(directory), replaces=CLASSIFIER_DIRECTORY) as draft:
         write_encoder(classifier.encoder, draft)
         write_text(draft / _CLASSES, json.dumps(classifier.classes) + "\n")
         write_text(draft / _TOKENIZER, classifier.tokenizer.to_json())
@@ -139,10 +147,12 @@ def load_classifier(directory: Path | str) -> Classifier:
     Args:
         directory: The classifier's directory, or that of a training run with the classifier in ``encoder``.
     """
-    directory = Path(directory)
+    directory = local_path(directory)
     if (directory / ENCODER).is_dir():
         directory = directory / ENCODER
-    trained = not directory.is_dir() or (directory / _CLASSES).exists()
+    expected = "a directory that save_classifier() or the lab 'sentiment' wrote"
+    require(directory.is_dir(), f"no directory {directory}", expected, "Train one: glassformer lab sentiment --quick.")
+    trained = (directory / _CLASSES).exists()
     fix = "Name its directory; of a classifier of transformers, glassformer.explore(model, tokenizer=...) shows it."
     require(trained, f"{directory} without {_CLASSES}", "a classifier that was trained here", fix)
     words, names = (read_text(directory / name, inside=True) for name in (_TOKENIZER, _CLASSES))

@@ -111,13 +111,13 @@ def _input_error(cls: type, error: ValidationError) -> InputError:
     name = ".".join(map(str, path))
     kind, value = first["type"], first["input"]
     if kind == "missing":
-        return InputError(f"{cls.__name__} without {name}", "every required field", f"Pass {name}.")
+        return InputError(f"no {name}", "every required field", f"Pass {name}.")
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         known, close = ", ".join(sorted(fields)), difflib.get_close_matches(name, fields, n=1)
         fix = f"Did you mean {close[0]}?" if close else f"Remove {name}."
-        return InputError(f"{cls.__name__} with the unknown field {name}", f"the fields {known}", fix)
+        return InputError(f"the unknown field {name}", f"the fields {known}", fix)
     if not path:
-        return InputError(f"{cls.__name__} from {value!r}", "a JSON object", f"Correct it: {first['msg']}.")
+        return InputError(f"{value!r}", "a configuration as a JSON object", f"Correct it: {first['msg']}.")
     messages = [first["msg"], *(each["msg"] for each in others if each["loc"][:1] == first["loc"][:1])]
     expected = " or ".join(dict.fromkeys(each.removeprefix("Input should be ") for each in messages))
     for long, plain in _PLAIN.items():

@@ -10,6 +10,7 @@ _LONGEST = 10_000
 _EXTRAS = {
     **dict.fromkeys(("anywidget", "cachetools", "fastapi", "starlette", "uvicorn"), "explore"),
     **dict.fromkeys(("datasets", "huggingface_hub"), "hub"),
+    **dict.fromkeys(("jupyter_client", "nbclient", "nbformat", "pypandoc", "typst"), "hand-in"),
     "accelerate": "train",
     "matplotlib": "figures",
     "sklearn": "labs",
@@ -53,6 +54,14 @@ def naming_extras(extra: str | None = None) -> Iterator[None]:
         extra = extra or _EXTRAS[package]
         fix = f"Run: pip install 'glassformer[{extra}]'."
         raise InputError(f"no module {package}", f"the packages of the extra {extra}", fix) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust has failed within itself: an error that is no :class:`Exception`.
+
+    Each such library has a class of its own for it, which none of them exports.
+    """
+    return type(error).__name__ == "PanicException"
 
 
 class CheckpointError(InputError):

@@ -1,4 +1,7 @@
-"""Directories and files that are complete or absent, whatever moment the process or the machine dies at.
+"""Paths that users name, and directories and files that are complete or absent, whenever the process or machine dies.
+
+:func:`local_path` gives the meaning of a path everywhere. What the library did not write is never removed: a place that
+is taken is written only where :class:`Written` or a function recognises what stands there.
 
 What is new is written beside its place under a hidden name, flushed to the disk, and then renamed: a rename is atomic,
 so a reader sees the old state or the new one. A directory that replaces another needs two renames: readers find it by
@@ -10,12 +13,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.text import shown
 
 try:
@@ -23,16 +28,61 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_PARTIAL = ".partial"
-_REPLACED = ".replaced"
+_PARTIAL = ".glassformer-partial"
+_REPLACED = ".glassformer-replaced"
 _TRIES, _PAUSE = 20, 0.01
 """How often, and how many seconds apart, it is looked whether a directory that is being replaced is there."""
 _SILENT = 500
 """How often, as far apart, it is looked whether another process has written, before a line says so."""
 
 
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path that a user names. ``~`` and ``~user`` are home directories, as for a shell.
+
+    Every public function and command that takes a path reads it by this function.
+
+    Raises:
+        InputError: If ``path`` is empty, or ``~user`` is no user of this machine.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise InputError("an empty path", "the path of a file or directory", "Name it; '.' is the working directory.")
+    path = Path(text)
+    if not text.startswith("~"):
+        # "./~name" is a name here: without its dot it would become a home directory the next time it is read.
+        return path.absolute() if path.parts[:1] and path.parts[0].startswith("~") else path
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        fix = f"Check the name. A file of this name here is './{shown(Path(text))}'."
+        raise InputError(f"{shown(Path(text))}, of no user of this machine", "~ or ~user of a user", fix) from error
+
+
+@dataclass(frozen=True)
+class Written:
+    """A kind of directory that the library writes, and by which it recognises one.
+
+    Attributes:
+        kind: A noun with its article, for messages: ``"a classifier"``.
+        names: Patterns of the names of all its files. It has no directories and no links.
+        recognises: Whether a directory with such names is one.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    recognises: Callable[[Path], bool]
+
+    def foreign_entries(self, directory: Path) -> list[str]:
+        """Return the sorted names of what stands in ``directory`` and is no file of this kind of directory."""
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if not self._names_file(entry))
+
+    def _names_file(self, entry: os.DirEntry[str]) -> bool:
+        return entry.is_file(follow_symlinks=False) and any(fnmatchcase(entry.name, name) for name in self.names)
+
+
 @contextmanager
-def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
+def new_directory(path: Path, *, replaces: Written | None = None) -> Iterator[Path]:
     """Write a directory so that ``path`` is complete or absent: ``with new_directory(path) as draft: ...``.
 
     The block fills ``draft``, an empty directory beside ``path``. When the block ends, everything in it is flushed to
@@ -40,38 +90,57 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Args:
         path: The directory to make, or a link to it. Its parents are made where missing.
-        replace: Whether the directory may exist already; it is then replaced as a whole.
+        replaces: The kind of directory that ``path`` may be already; it is then replaced as a whole. So is an empty
+            one. None: nothing may be there.
 
     Raises:
-        InputError: If ``path`` exists and ``replace`` is false, or it is a file or holds the working directory.
+        InputError: If ``path`` is taken by anything else, even by a directory of the right kind with one more file in
+            it, or if it holds the working directory.
     """
     path = path.resolve()
-    _require_free(path, replace)
+    require_replaceable_directory(path, replaces)
     draft = _beside(path, _PARTIAL)
     with _turn(draft, directory=True):
         try:
-            _require_free(path, replace)  # another process may have written it meanwhile
+            require_replaceable_directory(path, replaces)  # another process may have written it meanwhile
             recover(path)
             for left in draft.iterdir():
                 _remove(left)
             yield draft
+            for entry in (*draft.rglob("*"), draft):
+                _share(entry, draft.stat().st_mode)
+                _flush(entry)
+            require_replaceable_directory(path, replaces)  # writing may have taken long
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        for entry in (*draft.rglob("*"), draft):
-            _share(entry, draft.stat().st_mode)
-            _flush(entry)
-        if path.exists():
-            os.replace(path, _beside(path, _REPLACED))
-        os.replace(draft, path)
+        try:
+            if path.exists():
+                os.replace(path, _beside(path, _REPLACED))
+            os.replace(draft, path)
+        except OSError:  # the root of a mounted file system, for example
+            shutil.rmtree(draft, ignore_errors=True)
+            recover(path)
+            raise
         _flush(path.parent)
         shutil.rmtree(_beside(path, _REPLACED), ignore_errors=True)
 
 
-def _require_free(path: Path, replace: bool) -> None:
-    free = not path.exists() or (replace and path.is_dir() and not Path.cwd().is_relative_to(path))
+def require_replaceable_directory(path: Path, replaces: Written | None) -> None:
+    """Check that :func:`new_directory` may write ``path``: it is free, empty, or of the kind ``replaces``."""
+    if not os.path.lexists(path):
+        return
     fix = "Choose another path, or remove the old one."
-    require(free, f"{path}, which exists already", "a directory that is not there yet", fix)
+    if replaces is None or not path.is_dir() or Path.cwd().is_relative_to(path):
+        raise InputError(f"{shown(path)}, which exists already", "a directory that is not there yet", fix)
+    expected = f"a new directory, or {replaces.kind} to replace"
+    if foreign := replaces.foreign_entries(path):
+        names = ", ".join(shown(Path(name)) for name in foreign[:3])
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        got = f"{shown(path)}, which exists already and holds {names}{more}"
+        raise InputError(got, expected, "Choose another path, or move these files away.")
+    if any(path.iterdir()) and not replaces.recognises(path):
+        raise InputError(f"{shown(path)}, which exists already and is not {replaces.kind}", expected, fix)
 
 
 def _turn(draft: Path, *, directory: bool) -> ExitStack:
@@ -111,6 +180,13 @@ def remove_directory(path: Path) -> None:
         shutil.rmtree(doomed)
 
 
+def set_aside(path: Path) -> Path:
+    """Rename ``path`` to ``path-1``, or to the first such name that is free, and return that."""
+    aside = next(each for number in count(1) if not os.path.lexists(each := Path(f"{path}-{number}")))
+    os.replace(path, aside)
+    return aside
+
+
 def recover(path: Path) -> None:
     """Bring back the old ``path`` if a process died after moving it away and before moving the new one in."""
     replaced = _beside(path, _REPLACED)
@@ -146,7 +222,7 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
+def new_file(path: Path, *, replaces: Callable[[Path], bool] | None = None) -> Iterator[Path]:
     """Write a file so that ``path`` is the old or the whole new one: ``with new_file(path) as draft: ...``.
 
     The block writes the file ``draft`` beside ``path``. When the block ends, it is flushed to the disk and becomes
@@ -154,7 +230,15 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Args:
         path: The file to make or to replace. Its parents are made where missing.
+        replaces: Whether a file that stands there may be replaced, for a path that a user names; a link is then
+            followed. None: it may, for a path in a directory that the library itself made.
+
+    Raises:
+        InputError: If something stands there that may not be replaced.
     """
+    if replaces is not None:
+        path = Path(os.path.realpath(path))
+        require_replaceable(path, replaces)
     draft = _beside(path, _PARTIAL)
     with _turn(draft, directory=False):
         mode = draft.stat().st_mode
@@ -162,11 +246,47 @@ def new_file(path: Path) -> Iterator[Path]:
             yield draft
             _share(draft, mode)
             _flush(draft)
+            if replaces is not None:
+                require_replaceable(path, replaces)  # writing may have taken long
             os.replace(draft, path)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
     _flush(path.parent)
+
+
+def require_replaceable(path: Path, replaces: Callable[[Path], bool]) -> None:
+    """Check that nothing stands at ``path``, or a regular file for which ``replaces`` is true."""
+    if not os.path.lexists(path):
+        return
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "not a regular file"
+        raise InputError(f"{shown(path)}, which is {kind}", "a file", "Choose another name.")
+    if not replaces(path):
+        got = f"{shown(path)}, which exists already and was not written by this function"
+        expected = "a new name, or a file that it wrote before"
+        raise InputError(got, expected, "Choose another name, or remove the file.")
+
+
+def any_file(path: Path) -> bool:
+    """Return True: the user has asked for any file at ``path`` to be replaced."""
+    return True
+
+
+def no_file(path: Path) -> bool:
+    """Return False: nothing may be at ``path``."""
+    return False
+
+
+def holds(path: Path, mark: bytes, size: int) -> bool:
+    """Whether ``mark`` stands in the first ``size`` bytes of a file, or in the last ``-size`` bytes."""
+    try:
+        with path.open("rb") as file:
+            if size < 0:
+                file.seek(max(0, path.stat().st_size + size))
+            return mark in file.read(abs(size))
+    except OSError:
+        return False
 
 
 def require_absent(path: Path, overwrite: bool = False) -> None:
@@ -176,9 +296,12 @@ def require_absent(path: Path, overwrite: bool = False) -> None:
     require(free, f"{shown(path)}, which is there already", "a new name", fix)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new one, never a part."""
-    with new_file(path) as draft:
+def write_text(path: Path, text: str, *, replaces: Callable[[Path], bool] | None = None) -> None:
+    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new one, never a part.
+
+    ``replaces`` is that of :func:`new_file`.
+    """
+    with new_file(path, replaces=replaces) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
@@ -204,9 +327,24 @@ def _share(path: Path, mode: int) -> None:
         path.chmod(now | mode & 0o666)
 
 
+_TRUSTED = {Path(__file__).parent}
+"""Directories of installed packages. An installer may make links of their files: uv, Nix, Bazel, ``cp -rs``."""
+
+
+def trust(directory: Path) -> None:
+    """Trust the files of a directory that an installed package holds, wherever links among them lead."""
+    _TRUSTED.add(directory)
+
+
 def lies_inside(file: Path) -> bool:
-    """Whether ``file`` lies in its directory, or where the hub's cache keeps it, and is no link to elsewhere."""
-    directory = file.parent.resolve()
-    # snapshots/<revision>/<name> and snapshots/<revision>/<folder>/<name> link to blobs/<hash>.
-    caches = [parent.parent / "blobs" for parent in directory.parents[:2] if parent.name == "snapshots"]
-    return any(file.resolve().is_relative_to(place) for place in (directory, *caches))
+    """Whether ``file`` may be read as a part of the directory that it is in, wherever that comes from.
+
+    It may if it is no link, or a link to a file of the same directory or to a file of the Hugging Face hub's cache,
+    ``models--OWNER--NAME/blobs/HASH``, which holds nothing but downloads. In an installed package any link may.
+    """
+    place = Path(os.path.abspath(file))
+    if any(place.is_relative_to(directory) for directory in _TRUSTED):
+        return True
+    target = Path(os.path.realpath(file))
+    in_cache = target.parent.name == "blobs" and target.parent.parent.name.startswith("models--")
+    return in_cache or target.is_relative_to(os.path.realpath(file.parent))

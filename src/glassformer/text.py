@@ -1,7 +1,9 @@
-"""Text from untrusted sources, made safe to print on one line."""
+"""Text from untrusted sources, made safe to print on one line, and bounds as text that do not promise too much."""
 
 import difflib
+import math
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 
 LONGEST_CELL = 60
@@ -37,3 +39,30 @@ def one_line(text: str, longest: int | None = None) -> str:
 def short(text: str) -> str:
     """What a file says, for a message: quoted, on one line and not long."""
     return ascii(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 3] + "...")
+
+
+def byte_size(number: int) -> str:
+    """Bytes with three digits, in powers of ten: "98.4 MB", "13.8 GB"."""
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if number >= 0.9995 * size:
+            scaled = number / size
+            decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:,.{decimals}f} {unit}"
+    return f"{number} B"
+
+
+def rounded_up(bound: float, digits: int) -> str:
+    """An upper bound with so many significant digits, never below it: 4.981e-10 with three is "4.99e-10"."""
+    return _rounded(bound, digits, ROUND_CEILING)
+
+
+def rounded_down(bound: float, digits: int) -> str:
+    """A lower bound with so many significant digits, never above it."""
+    return _rounded(bound, digits, ROUND_FLOOR)
+
+
+def _rounded(bound: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(bound):
+        return f"{bound:g}"
+    context = Context(prec=digits, rounding=rounding, traps=[])  # whatever the caller has set
+    return f"{float(context.plus(Decimal.from_float(bound))):.{digits}g}"

@@ -24,8 +24,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 WIDE = {"viewport": {"width": 1440, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
 LOOKS = ("wide", *(pytest.param(look, marks=pytest.mark.slow) for look in ("dark", "phone", "phone-dark")))
-PATIENCE = 20_000
-"""Milliseconds after which something that a test waits for counts as missing."""
+PATIENCE = 180_000
+"""Milliseconds after which something that a test waits for counts as missing, on the slowest machine."""
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ def reads_most(page: Page) -> list[str]:
 
 
 def test_every_head_is_in_the_grid_and_a_click_or_the_arrow_keys_choose_one(page: Page, go: Any) -> None:
-    go(page, model=MODEL, text=TEXT)
+    go(page, model=MODEL, view="attention", text=TEXT)
     heads = page.get_by_role("radio")
     run_heads = heads.count()
     assert run_heads > 1
@@ -70,7 +70,7 @@ def test_every_head_is_in_the_grid_and_a_click_or_the_arrow_keys_choose_one(page
 
 
 def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT)
+    go(page, model=MODEL, view="attention", text=TEXT)
     asked = m.AskMeasures(run=reading.run.run, part=reading.stack().part)
     entropy = reading.backend.answer("measures", asked).entropy[0][0]
     name = page.get_by_role("radio").first.get_attribute("aria-label") or ""
@@ -83,7 +83,7 @@ def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, r
 
 
 def test_hovering_a_cell_tells_its_weight_and_its_words(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT)
+    go(page, model=MODEL, view="attention", text=TEXT)
     size = (reading.stack().queries, reading.stack().keys)
     for query, key in ((5, 2), (size[0] - 1, 0), (7, 7)):
         hover_cell(page, query, key, size)
@@ -96,7 +96,7 @@ def test_hovering_a_cell_tells_its_weight_and_its_words(page: Page, go: Any, rea
 
 def test_larger_weights_are_darker_and_masked_ones_hatched(page: Page, go: Any, reading: Reading, watch: Any) -> None:
     watch.forgive("willReadFrequently")
-    go(page, model=MODEL, text=TEXT)
+    go(page, model=MODEL, view="attention", text=TEXT)
     size = (reading.stack().queries, reading.stack().keys)
     row = reading.rows(size[0] - 1)[0, 0]
     order = np.argsort(row)
@@ -111,7 +111,7 @@ def test_larger_weights_are_darker_and_masked_ones_hatched(page: Page, go: Any, 
 
 
 def test_the_matrix_is_reached_and_read_with_the_keyboard(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT)
+    go(page, model=MODEL, view="attention", text=TEXT)
     cells = page.get_by_role("application")
     cells.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
@@ -126,7 +126,7 @@ def test_the_matrix_is_reached_and_read_with_the_keyboard(page: Page, go: Any, r
 
 
 def test_a_click_pins_a_query_and_the_address_keeps_it(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT)
+    go(page, model=MODEL, view="attention", text=TEXT)
     size = (reading.stack().queries, reading.stack().keys)
     page.locator(".cell-map").click(position=cell_at(page, 6, 1, size))
     assert state(page, lambda words: "pin" in words)["pin"] == "6"
@@ -137,7 +137,7 @@ def test_a_click_pins_a_query_and_the_address_keeps_it(page: Page, go: Any, read
 
 
 def test_lines_show_what_a_token_reads_and_what_reads_it(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT, shape="lines")
+    go(page, model=MODEL, view="attention", text=TEXT, shape="lines")
     over = page.locator(".between canvas").nth(1)
     blank = over.screenshot()
     page.locator(".column-query [data-place='9']").hover()
@@ -156,7 +156,7 @@ def test_lines_show_what_a_token_reads_and_what_reads_it(page: Page, go: Any, re
 
 
 def test_in_lines_a_click_or_enter_pins_a_token(page: Page, go: Any) -> None:
-    go(page, model=MODEL, text=TEXT, shape="lines")
+    go(page, model=MODEL, view="attention", text=TEXT, shape="lines")
     page.locator(".column-query [data-place='4']").click()
     assert state(page, lambda words: "pin" in words)["pin"] == "4"
     expect(page.locator(".column-word[aria-selected=true]")).to_have_attribute("data-place", "4")
@@ -168,7 +168,7 @@ def test_in_lines_a_click_or_enter_pins_a_token(page: Page, go: Any) -> None:
 
 
 def test_the_text_is_coloured_by_what_a_query_reads(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT, shape="words")
+    go(page, model=MODEL, view="attention", text=TEXT, shape="words")
     text = page.locator(".token-text")
     text.locator("[data-place='10']").hover()
     row = reading.rows(10)[0, 0]
@@ -190,7 +190,7 @@ def background(word: Locator) -> float:
 
 
 def test_two_heads_are_compared_side_by_side_with_their_difference(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT)
+    go(page, model=MODEL, view="attention", text=TEXT)
     page.get_by_role("button", name="Compare with another head").click()
     expect(page.locator(".cell-map")).to_have_count(3)
     versus = json.loads(state(page, lambda words: "versus" in words)["versus"])
@@ -209,7 +209,7 @@ def test_two_heads_are_compared_side_by_side_with_their_difference(page: Page, g
 
 
 def test_one_query_is_followed_over_all_layers(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT, shape="layers", pin=9)
+    go(page, model=MODEL, view="attention", text=TEXT, shape="layers", pin=9)
     stack = reading.stack()
     layers = page.locator(".tops li")
     expect(layers).to_have_count(stack.layers)
@@ -226,7 +226,7 @@ def test_one_query_is_followed_over_all_layers(page: Page, go: Any, reading: Rea
 
 
 def test_a_number_stays_behind_a_token_written_from_right_to_left(page: Page, go: Any, reading: Reading) -> None:
-    go(page, model=MODEL, text=TEXT, shape="layers")
+    go(page, model=MODEL, view="attention", text=TEXT, shape="layers")
     token, number = page.locator(".tops .token").first.evaluate(
         """(token) => {
           token.firstChild.data = "\u05e9\u05dc";

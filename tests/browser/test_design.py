@@ -269,7 +269,9 @@ def test_a_head_that_is_read_rightly_and_fails_says_what_does_not_hold(page: Pag
     certificate = page.locator(".certificate")
     expect(certificate).to_contain_text("1,092 of 1,092 sequences were run")
     expect(certificate).to_contain_text("6,015 of 6,015")
-    expect(certificate.locator(".verdict p")).to_contain_text("Not so: every error at most 0.001.")
+    expect(certificate.locator(".verdict p")).to_contain_text(
+        "Each output reads right, but one is off by 0.1. Required: every error at most 0.001."
+    )
 
 
 def test_the_downloaded_weights_are_those_that_verify_reads(page: Page, show: Go, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Go, Open, check_accessible, check_fits, check_look, settled
+from .conftest import Go, Open, check_accessible, check_fits, check_look, eventually, settled
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,13 @@ Check = Callable[[Page], None]
 
 VIEWS = {
     **{"attention": "sentiment", "design": "identity", "program": "program-sort", "scramble": "lookup-course"},
-    **{"sampling": "recurrence", "experts": "recurrence", "whatif": "sentiment", "patch": "sentiment"},
+    **{
+        "flow": "induction",
+        "sampling": "recurrence",
+        "experts": "recurrence",
+        "whatif": "sentiment",
+        "patch": "sentiment",
+    },
 }
 """A model for each view."""
 
@@ -279,10 +285,13 @@ def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
     page.on("request", lambda request: asked.append(request.url))
     text_field(page).fill("a good film")
     expect(page.locator(".fault").first).to_contain_text("No answer from glassformer")
-    page.wait_for_timeout(1500)  # calls that the text makes later than the first, by their own waits
-    asked.clear()
-    page.wait_for_timeout(3000)
-    assert asked == []
+
+    def silent() -> bool:
+        asked.clear()
+        page.wait_for_timeout(3000)
+        return asked == []
+
+    eventually(page, silent)  # the text makes some calls later than the first, by their own waits
     server.start()
     page.evaluate("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator(".fault")).to_have_count(0)

@@ -14,7 +14,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.saving import saved_model
-from glassformer.explorer.saving.recorded_answers import edited
+from glassformer.explorer.saving.page_state import edited
 from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import State, changed
 
@@ -91,17 +91,23 @@ def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
     edits = {"removed": removed, "forbidden": forbidden}
     answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), "place": 3, **edits}))
     assert answer.distance > 1e-3
+    page.get_by_role("button", name="Show 1 more").click()
     shown = page.locator(".outcome .number:last-child").all_inner_texts()
     assert shown == [f"{100 * each.after:.1f} %" for each in sorted(answer.outcomes, key=lambda each: -each.before)]
     expect(page.get_by_role("button", name=re.compile("^Take back"))).to_have_count(2)
-    for region in ("What each head does", "What adds to the logit", "The logit lens"):
-        expect(page.get_by_role("region", name=region).locator("canvas, ol, table").first).to_be_visible()
-    # Heads can be looked at; nothing can be changed.
+    for region in ("What each head does", "What adds to the logit"):
+        expect(page.get_by_role("region", name=region).locator("ol").first).to_be_visible()
+    # Nothing can be changed, and what was not shown is not there.
+    expect(page.locator(".fault")).to_have_count(0)
     page.get_by_role("group", name="Heads to remove").get_by_role("button", name="layer 1, head 1").click()
     expect(page.get_by_role("heading", name="Forbid edges of layer 1, head 1")).to_be_visible()
+    expect(page.locator(".fault")).to_contain_text("layer 1, head 1, which this file does not hold")
     expect(page.get_by_role("button", name=re.compile("^Take back"))).to_have_count(2)
-    for control in (page.get_by_role("slider", name="Strength"), page.get_by_role("button", name="Undo all")):
-        expect(control).to_be_disabled()
+    expect(page.get_by_role("button", name="Undo all")).to_be_disabled()
+    page.get_by_role("button", name="Layers").click()
+    expect(page.get_by_role("region", name="The logit lens")).to_contain_text("Not in this file")
+    page.get_by_role("button", name="Steering").click()
+    expect(page.get_by_role("slider", name="Strength")).to_be_disabled()
     expect(page.locator(".fault")).to_have_count(0)
 
 
@@ -123,8 +129,9 @@ def test_its_model_is_changed(opened: Open, backend: Backend, model: str, text: 
         share = "<0.1 %" if each.after < 5e-4 else f"{100 * each.after:.1f} %".replace("100.0", "100")
         row = page.locator(".outcome").filter(has=page.get_by_text(each.name, exact=True)).first
         expect(row.locator(".number").last).to_have_text(share)
-    for region in ("What each head does", "The logit lens"):
-        expect(page.get_by_role("region", name=region).locator("canvas, ol, table").first).to_be_visible()
+    expect(page.get_by_role("region", name="What each head does").locator("ol").first).to_be_visible()
+    page.get_by_role("button", name="Layers").click()
+    expect(page.get_by_role("region", name="The logit lens").get_by_role("table")).to_be_visible()
     # Only decoders' texts consist of the tokens that they generate.
     expect(page.get_by_label("Any token", exact=True)).to_have_count(int(card.kind == "decoder"))
     expect(page.locator("progress")).to_have_count(0)
@@ -224,6 +231,50 @@ def test_a_folder_of_pages_leads_from_one_to_another(open_page: Open, tmp_path: 
     page.goto((tmp_path / "site/induction.html").as_uri() + "#tour=first&step=10")
     page.get_by_role("button", name="Finish").click()
     page.wait_for_url("**/site/index.html*")
+
+
+SHOWN: list[tuple[str, dict[str, Any]]] = [
+    ("induction", {"view": "flow", "text": "ABCDABC"}),
+    ("induction", {"view": "attention", "shape": "layers", "pin": 3}),
+    ("induction", {"view": "attention", "shape": "lines", "layer": 1, "head": 2, "pinned": [{"layer": 9, "head": 0}]}),
+    ("lookup-course", {"view": "attention", "versus": (0, 1), "order": [4, 3, 2, 1, 0]}),
+    ("lookup-course", {"view": "scramble", "order": [4, 3, 2, 1, 0]}),
+    ("recurrence", {"view": "experts"}),
+    ("recurrence", {"view": "whatif", "tool": "experts", "target": 2, "other": 3}),
+    ("sentiment", {"view": "whatif"}),
+    ("recurrence", {"view": "whatif", "tool": "lens", "target": 2, "other": 3}),
+    ("identity", {"view": "design", "cells": {"Vm.0.0": "5"}}),
+    ("identity", {"view": "attention", "cells": {"Vm.0.0": "5"}}),
+    ("program-sort", {"view": "program"}),
+]
+
+
+@pytest.mark.parametrize(("model", "state"), SHOWN, ids=[f"{model}-{state['view']}" for model, state in SHOWN])
+def test_a_file_without_its_model_holds_what_its_view_shows(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, model: str, state: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1)
+    page = opened(model=model, **state)
+    expect(page.locator(".fault")).to_have_count(0)
+    expect(page.locator("main")).not_to_contain_text(re.compile("[Nn]ot in this file|does not hold"))
+    expect(page.get_by_role("complementary", name="About this file")).to_contain_text("nothing new is computed")
+    screenshot(page, f"saved-without-{model}-{state['view']}")
+
+
+def test_a_file_without_its_model_says_what_it_does_not_hold(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1)
+    page = opened(model="induction", view="attention", layer=0, head=0)
+    page.get_by_role("application").focus()
+    for key in ("Escape", "ArrowRight", "ArrowDown"):
+        page.get_by_role("application").press(key)
+    assert shown_value(page) > 0
+    for title in tabs(page):
+        if title != "Attention":
+            expect(page.locator("main")).to_contain_text("This file does not hold this view")
+    page.get_by_role("tab", name="Attention").click()
+    expect(page.locator(".fault")).to_have_count(0)
+    page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(1).click()
+    expect(page.locator(".fault")).to_contain_text("layer 0, head 1, which this file does not hold")
 
 
 def test_a_model_that_is_too_large_is_recorded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,21 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from playwright.sync_api import Locator, Page, Route, expect
 
 from glassformer.explorer import messages as m
+from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.recorded_answers import whole_sweep
+from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, cell_at, state
-from .conftest import Go, Open, Watch, showing
+from .conftest import Go, Open, Watch, settled, showing
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -53,7 +58,11 @@ def chance(log_odds: float) -> str:
 
 def head(page: Page, layer: int, number: int) -> Locator:
     group = page.get_by_role("group", name="Heads to remove")
-    return group.get_by_role("button", name=re.compile(f"^layer {layer}, head {number}(,|$)"))
+    return group.get_by_role("button", name=re.compile(f"^layer {layer}, head {number}(,|:|$)"))
+
+
+def take(page: Page, tool: str) -> None:
+    page.get_by_role("group", name="What to look at or change").get_by_role("button", name=tool).click()
 
 
 def chips(page: Page) -> Locator:
@@ -133,6 +142,7 @@ def test_a_click_on_a_cell_forbids_the_edge(page: Page, show: Go, model: Model) 
 
 def test_the_strength_steers_and_a_drag_is_one_step(page: Page, show: Go, model: Model) -> None:
     show(page)
+    take(page, "Steering")
     panel = page.get_by_role("region", name="Steer")
     target = model.what_if().target
     toward = next(each.id for each in model.what_if().outcomes if each.id != target)
@@ -151,15 +161,16 @@ def test_the_strength_steers_and_a_drag_is_one_step(page: Page, show: Go, model:
     answer = model.what_if(steer=steer)
     assert answer.distance > 0.1
     shows(page, answer)
-    expect(slider(page)).to_have_attribute("aria-valuetext", "1 lengths of the stream")
+    expect(slider(page)).to_have_attribute("aria-valuetext", "1 times the stream's length")
     page.get_by_label("Strength, exact").fill("-3.5")
     shows(page, model.what_if(steer={**steer, "strength": -3.5}))
-    expect(chips(page)).to_have_text([re.compile("^After layer 2: \u22123.5 lengths towards ")])
+    expect(chips(page)).to_have_text([re.compile("^After layer 2: \u22123.5 times the stream's length towards ")])
     page.go_back()
     shows(page, answer)
     page.go_back()
     # Before the drag.
-    expect(slider(page)).to_have_attribute("aria-valuetext", "0 lengths of the stream")
+    expect(page.get_by_role("region", name="Steer")).to_be_visible()
+    expect(slider(page)).to_have_attribute("aria-valuetext", "0 times the stream's length")
 
 
 def test_of_a_quick_drag_the_newest_is_asked_and_the_last_is_shown(page: Page, show: Go, model: Model) -> None:
@@ -173,7 +184,8 @@ def test_of_a_quick_drag_the_newest_is_asked_and_the_last_is_shown(page: Page, s
         route.continue_()
 
     page.route("**/api/whatif", slowly)
-    target = model.what_if().target
+    take(page, "Steering")
+    second = model.what_if().outcomes[1].id
     slider(page).evaluate(
         """async (slider) => {
           for (let at = 1; at <= 20; at += 1) {
@@ -183,7 +195,7 @@ def test_of_a_quick_drag_the_newest_is_asked_and_the_last_is_shown(page: Page, s
           }
         }"""
     )
-    shows(page, model.what_if(steer={"layer": 1, "toward": target, "away": None, "strength": -1.0}))
+    shows(page, model.what_if(steer={"layer": 2, "toward": second, "away": None, "strength": -1.0}))
     assert asked[0] == -0.05
     assert asked[-1] == -1
     assert len(asked) < 8
@@ -196,6 +208,7 @@ def test_what_was_answered_before_a_refusal_is_not_shown(page: Page, show: Go, w
     expect(page.locator(".moved")).to_contain_text("of the probability moved")
     choices = page.get_by_role("group", name="Which attention is shown")
     expect(choices).to_be_visible()
+    take(page, "Experts")
     page.get_by_role("button", name=re.compile("^layer 3, expert D")).click()
     expect(page.locator(".fault")).to_contain_text("leaves no expert")
     expect(page.locator(".results")).to_have_css("opacity", "0")
@@ -205,6 +218,7 @@ def test_what_was_answered_before_a_refusal_is_not_shown(page: Page, show: Go, w
 
 def test_experts_are_forbidden_and_replaced(page: Page, show: Go, model: Model) -> None:
     show(page)
+    take(page, "Experts")
     group = page.get_by_role("group", name="Experts to forbid")
     chosen = group.get_by_role("button", name=re.compile("^layer 3, expert ., chosen here")).first
     letter = (chosen.get_attribute("aria-label") or "")[len("layer 3, expert ")]
@@ -223,25 +237,41 @@ def test_experts_are_forbidden_and_replaced(page: Page, show: Go, model: Model) 
     shows(page, model.what_if())
 
 
-def test_the_sweep_shows_each_head_and_opens_it(page: Page, show: Go, model: Model) -> None:
+def test_the_sweep_shows_each_head_and_opens_the_strongest(page: Page, show: Go, model: Model) -> None:
     show(page)
     sweep = whole_sweep(model.backend, m.AskSweep(ask=model.run.ask))
-    group = page.get_by_role("group", name=re.compile("^The effect of removing each head on "))
+    group = page.get_by_role("group", name="Heads to remove")
     for layer, row in enumerate(sweep.stacks[0].after):
         for number, after in enumerate(row):
             sign = "" if after <= sweep.before else r"\+"
             label = re.compile(rf"^layer {layer}, head {number}: {sign}.*, {chance(sweep.before)} to {chance(after)}$")
             expect(group.get_by_role("button", name=label)).to_have_count(1)
-    group.get_by_role("button", name=re.compile("^layer 2, head 3:")).click()
+    effects = {
+        (layer, number): after - sweep.before
+        for layer, row in enumerate(sweep.stacks[0].after)
+        for number, after in enumerate(row)
+    }
+    (layer, number), *_ = sorted(effects, key=lambda place: -abs(effects[place]))
+    panel = page.get_by_role("region", name="What each head does")
+    without = f"goes from {chance(sweep.before)} to {chance(sweep.before + effects[layer, number])}"
+    expect(panel).to_contain_text(f"Layer {layer}, head {number} does most: without it, {sweep.name} {without}.")
+    strongest = page.get_by_role("list", name="The heads with the largest effects").get_by_role("button")
+    expect(strongest).to_have_count(min(10, len(effects)))
+    # The pictures of what each head reads are a click away.
+    shown = page.get_by_role("group", name="What is shown of each head")
+    shown.get_by_role("button", name="Attention").click()
+    expect(group.get_by_role("button", name=f"layer {layer}, head {number}", exact=True)).to_be_visible()
+    strongest.first.click()
     expect(page.get_by_role("tab", selected=True)).to_have_text("Attention")
-    words = state(page, lambda words: words.get("head") == "3")
-    assert (words["layer"], words.get("view")) == ("2", "attention")
+    words = state(page, lambda words: words.get("view") == "attention")
+    assert (words.get("layer"), words.get("head")) == (str(layer), str(number))
     page.go_back()
     expect(page.get_by_role("tab", selected=True)).to_have_text("What if")
 
 
 def test_the_lens_is_a_table_of_layers_and_positions(page: Page, show: Go, model: Model) -> None:
     show(page)
+    take(page, "Layers")
     lens = model.backend.answer("lens", m.AskLens(ask=model.run.ask))
     table = page.get_by_role("region", name="The logit lens").get_by_role("table")
     rows = table.locator("tbody tr")
@@ -286,7 +316,7 @@ def test_another_token_can_be_the_target(page: Page, show: Go, model: Model) -> 
     second = model.what_if().outcomes[1]
     page.get_by_role("radio", name=re.compile(f"^{second.name}: ")).click()
     expect(page.get_by_role("heading", name=f"What adds to {second.name}")).to_be_visible()
-    expect(page.get_by_role("group", name=re.compile(f"on {second.name}; "))).to_be_visible()
+    expect(page.get_by_role("heading", name=f"Each head alone, for {second.name}")).to_be_visible()
     truth = model.contributions(target=second.id)
     expect(page.locator(".contributions .total .number")).to_have_text(short(truth.total))
     field = page.get_by_label("Any token", exact=True)
@@ -324,6 +354,7 @@ def test_a_link_shows_the_same_changes(page: Page, open_page: Open, show: Go, mo
     show(page)
     head(page, 0, 2).click()
     press_cell(page, COUNT - 1, COUNT - 2)
+    take(page, "Steering")
     slider(page).fill("0.5")
     expect(chips(page)).to_have_count(3)
     state(page, lambda words: {"removed", "forbidden", "steer"} <= set(words))
@@ -365,8 +396,9 @@ def test_a_classifier(page: Page, show: Go, backend: Any) -> None:
     answer = model.what_if(removed=[{"part": "self", "layer": 0, "head": 1}])
     assert answer.distance > 1e-3
     shows(page, answer)
-    expect(page.get_by_role("region", name="Swap experts")).to_have_count(0)
+    expect(page.get_by_role("button", name="Experts")).to_have_count(0)
     expect(page.get_by_label(re.compile("^After token"))).to_have_count(0)
+    take(page, "Layers")
     expect(page.get_by_role("region", name="The logit lens").locator("tbody tr")).to_have_count(4)
 
 
@@ -384,12 +416,24 @@ def test_without_the_edge_to_its_fact_the_answer_goes(page: Page, show: Go, back
 
 
 def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
-    show(page, text=" ".join(str((3 * at * at + at) % 7) for at in range(200)))
+    show(page, text=" ".join(str((3 * at * at + at) % 7) for at in range(200)), tool="lens")
     pages = page.get_by_role("group", name="Part of the text")
-    expect(pages).to_contain_text("192 to 199")
-    pages.get_by_role("button", name="Earlier").click()
-    expect(pages).to_contain_text("128 to 191")
-    expect(page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")).to_have_count(64)
+    columns = page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")
+    # The answer's own column is in sight, and as many as fit; none is cut off.
+    expect(pages).to_contain_text("192 to 199 of 200")
+    expect(columns).to_have_count(8)
+    seen = set(range(192, 200))
+    earlier = pages.get_by_role("button", name="Earlier")
+    while earlier.is_enabled():
+        before = pages.inner_text()
+        earlier.click()
+        expect(pages).not_to_have_text(before, use_inner_text=True)
+        first, last = (int(number) for number in re.findall(r"\d+", pages.inner_text())[:2])
+        expect(columns).to_have_count(last + 1 - first)
+        assert last >= min(seen) - 1 >= first
+        seen |= set(range(first, last + 1))
+    assert seen == set(range(200))
+    expect(pages).to_contain_text("0 to ")
 
 
 def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
@@ -403,7 +447,7 @@ def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
         held.append(route)
 
     page.route("**/api/whatif", hold)
-    page.get_by_role("group", name="Heads to remove").get_by_role("button", name="layer 0, head 0", exact=True).click()
+    head(page, 0, 0).click()
     # While the answer is under way, nothing is said of it, and the answer before is dimmed.
     expect(status).to_have_text("Computing\u2026")
     expect(panel).to_have_attribute("data-busy", "true")
@@ -443,6 +487,7 @@ def test_one_difference_is_what_all_panels_are_about(page: Page, show: Go, model
     count = sum(stack.layers * stack.heads for stack in model.run.attentions)
     largest = page.get_by_role("list", name="The heads with the largest effects").get_by_role("listitem")
     expect(largest).to_have_count(min(10, count))
+    take(page, "Layers")
     page.get_by_role("button", name="over \u201c3\u201d").click()
     shown = page.locator(".lens tbody tr").first.locator("td").last
     assert number(shown.inner_text()) == pytest.approx(odds, abs=0.06)
@@ -511,6 +556,48 @@ def test_the_focus_stays_where_a_change_was_taken_back(page: Page, go: Go, name:
 def test_the_focus_stays_beside_the_second_text_when_a_sample_is_taken(page: Page, go: Go) -> None:
     go(page, model="induction", view="patch")
     panel = page.get_by_role("region", name="The second text")
+    expect(panel.get_by_role("button")).to_have_count(0)  # it begins with the sample
+    panel.get_by_role("textbox").fill(page.get_by_label("Text", exact=True).input_value())
     panel.get_by_role("button").press("Enter")
     expect(panel.get_by_role("button")).to_have_count(0)
     expect(panel).to_be_focused()
+
+
+@pytest.fixture(scope="module")
+def deep(serve: Callable[[Any], Any]) -> str:
+    """The address of a decoder with as many layers and heads as SmolLM2 has, and a text of 14 tokens."""
+    config = DecoderConfig(vocab_size=12, num_layers=30, hidden_dim=36, ff_dim=36, num_heads=9, head_dim=4)
+    torch.manual_seed(0)
+    model = wrap_model(Decoder(config).eval(), [each % 12 for each in range(14)])
+    return str(serve(Backend([model])).address)
+
+
+@pytest.mark.slow
+def test_a_model_of_thirty_layers_fits_with_its_answer_in_sight(deep: str, open_page: Open) -> None:
+    page = open_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{deep}#view=whatif")
+    settled(page)
+    expect(page.get_by_role("list", name="The heads with the largest effects")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollHeight") <= 1600
+    expect(page.locator(".outcome").first).to_be_in_viewport()
+    take(page, "Layers")
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollHeight") <= 1800
+    for frame in page.locator(".head-grid, .cell-table").all():
+        assert frame.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["attention", "whatif"])
+def test_on_a_phone_every_head_of_thirty_layers_is_in_reach(view: str, deep: str, open_page: Open) -> None:
+    phone = open_page(phone=True)
+    phone.goto(f"{deep}#view={view}")
+    settled(phone)
+    grid = phone.locator(".head-grid").last
+    # No frame within the page scrolls, in either direction.
+    assert grid.evaluate("grid => grid.scrollWidth <= grid.clientWidth && grid.scrollHeight <= grid.clientHeight")
+    buttons = grid.get_by_role("button" if view == "whatif" else "radio")
+    expect(buttons).to_have_count(270)
+    for button in (buttons.first, buttons.nth(8), buttons.last):
+        button.scroll_into_view_if_needed()
+        expect(button).to_be_in_viewport(ratio=1)

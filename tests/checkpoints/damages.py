@@ -119,7 +119,7 @@ def other_kind_of_file(damaged: Damaged, rng: Random) -> list[str]:
 
 
 def link_outside(damaged: Damaged, rng: Random) -> list[str]:
-    files = [each for each in damaged.directory.iterdir() if (damaged.elsewhere / each.name).exists()]
+    files = [each for each in damaged.directory.glob("*.json") if (damaged.elsewhere / each.name).exists()]
     file = rng.choice(sorted(files))
     file.unlink()
     target = damaged.elsewhere / file.name

@@ -19,13 +19,14 @@ from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer.checkpoints.decoders import save_decoder
 from glassformer.models import Decoder, DecoderConfig
+from processes import printed
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured as on Linux")
 
 KINDS = ("huggingface", "openai", "pieces", "dense", "mixtral", "own")
 SMALL = replace(GPT_OSS_TINY, vocab_size=64, num_layers=2, num_experts=4, num_heads=4)
 MIXTRAL = DecoderConfig(vocab_size=64, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=16, num_experts=4)
-SECONDS, BYTES = 2.0, 2**28
+BYTES = 2**28
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def load(intact: Path) -> Iterator[Callable[[Path], dict[str, Any]]]:
 
     yield ask
     worker.stdin.close()
-    assert worker.wait(timeout=60) == 0
+    assert worker.wait(timeout=600) == 0
     worker.stdout.close()
 
 
@@ -79,8 +80,27 @@ def check(damage: Damage, kind: str, rng: random.Random, intact: Path, root: Pat
     assert told["others"] == []
     assert told["outside"] == []
     assert told["bytes"] <= BYTES
-    assert told["seconds"] <= SECONDS  # of the processor's time, which others on the machine do not lengthen
     return told
+
+
+SLOW_START = """
+import runpy, sys, time
+from glassformer.checkpoints import decoders
+load = decoders.load_decoder
+def load_slowly(directory):
+    while time.process_time() < 8:  # as a slow machine does that imports what it needs first
+        pass
+    return load(directory)
+decoders.load_decoder = load_slowly
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_what_the_worker_does_first_has_no_limit(intact: Path) -> None:
+    worker = str(Path(__file__).with_name("damaged_worker.py"))
+    printed(SLOW_START, arguments=[worker, str(intact / "own")], stdin=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,6 @@ what they say."""
 import os
 import random
 import struct
-import time
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from glassformer.data.gguf_tokenizer import byte_vocabulary
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.processor_time import Budget
 from refusals import refused
 
 # Opening a file takes 5 ms; the machine is shared.
@@ -141,14 +141,14 @@ def stored(directory: Path, content: bytes, name: str = "a.gguf") -> Path:
 def test_hostile_files_are_refused_at_once(case: str, tmp_path: Path) -> None:
     content, fault = HOSTILE[case]
     path = stored(tmp_path, content)
+    budget = Budget(SECONDS)
     tracemalloc.start()
-    start = time.perf_counter()
     with refused(fault, error=CheckpointError) as caught:
         read_gguf(path)
-    took, (_, most) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    _, most = tracemalloc.get_traced_memory()
+    assert not budget.is_over()  # while allocations are traced, which the speed of the machine then counts too
     tracemalloc.stop()
     assert len(str(caught.value)) < 2000
-    assert took < SECONDS
     assert most < BYTES
 
 
@@ -227,12 +227,12 @@ def check_damaged(model: Path, seeds: Sequence[int], directory: Path) -> None:
     content, messages = model.read_bytes(), [""]
     for seed in seeds:
         path = stored(directory, damaged(content, random.Random(seed)))
-        start = time.process_time()  # which others on the machine do not lengthen
+        budget = Budget(SECONDS)
         try:
             load_gguf(path)
         except CheckpointError as error:
             messages.append(str(error))
-        assert time.process_time() - start < SECONDS, seed
+        assert not budget.is_over(), seed
     assert len(messages) > len(seeds) / 2
     assert max(map(len, messages)) < 8000
 

@@ -231,8 +231,8 @@ def test_weights_that_a_kind_cannot_hold(kind: Any, weight: float, tmp_path: Pat
     path = tmp_path / "a.gguf"
     path.write_bytes(b"old")
     if weight == 1e8 and kind in ("F32", "BF16"):
-        write_gguf(decoder, path, kind=kind)
+        write_gguf(decoder, path, kind=kind, overwrite=True)
         return
     with refused("blk.1.ffn_up.weight"):
-        write_gguf(decoder, path, kind=kind)
+        write_gguf(decoder, path, kind=kind, overwrite=True)
     assert path.read_bytes() == b"old"

@@ -158,6 +158,20 @@ def test_on_a_terminal_near_commands_are_not_sent(conversation: Talk, capsys: Ca
     assert capsys.readouterr().err.count(command.HELP) == 6
 
 
+def test_words_that_would_end_other_programs_are_not_sent(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
+    talk = conversation(REPLY.format("a"), template=ChatTemplate("{{ messages }}"))
+    typed(monkeypatch, "exit\nhelp\n/help\n/quit\n")
+    on_a_terminal(monkeypatch, "stdin")
+    command.talk(talk, command.Screen(speed=False))
+    assert not prompts(talk)
+    said = capsys.readouterr().err
+    assert said.count("/quit ends, /help lists the commands.") == 3
+    assert "/new" in said
+    assert "/effort" not in said, "this model does not reason"
+
+
 @pytest.mark.parametrize(
     ("reply", "answered"),
     [
@@ -176,12 +190,14 @@ def test_a_message_without_an_answer_is_told(
     assert said.out.strip() == ("Four." if answered else "")
 
 
-def test_speculation_is_asked_for(conversation: Talk, tiny_gpt_oss: Path, monkeypatch: Patch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(command, "Continuation", lambda *_, speculate, **__: asked.append(speculate))
-    monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(REPLY.format("Four.")))
-    assert main(["chat", str(tiny_gpt_oss), "--message", "2 + 2?", "--speculate", "7"]) == 0
-    assert asked == [7]
+def test_a_dash_reads_the_message_from_standard_input(
+    conversation: Talk, tiny_gpt_oss: Path, output: Output, monkeypatch: Patch
+) -> None:
+    talk = conversation(REPLY.format("Four."))
+    monkeypatch.setattr(command, "Conversation", lambda *_, **__: talk)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"two lines\nof text\n")))
+    output(["chat", tiny_gpt_oss, "--message", "-", "--no-speed"])
+    assert [message.content for message in talk.messages if message.role == "user"] == ["two lines\nof text"]
 
 
 def test_the_end_of_the_input_ends_a_message_of_several_lines(conversation: Talk, monkeypatch: Patch) -> None:
@@ -347,7 +363,8 @@ def test_replies_are_cut_where_there_is_no_more_room(conversation: Talk) -> None
     talk = conversation(REPLY.format("long"), max_new_tokens=20)
     assert said(talk.say("x")) == ""
     assert talk.cut == "--max-new-tokens 20 is reached"
-    talk = conversation("<|channel|>final<|message|>" + "a" * 999, "", room=300)
+    repeating = "<|channel|>final<|message|>" + "a" * 999
+    talk = conversation(repeating, "", room=300, end_loops=False)
     answer = said(talk.say("x"))
     assert set(answer) == {"a"}
     assert talk.cut.startswith("--context 300 is full")
@@ -355,6 +372,15 @@ def test_replies_are_cut_where_there_is_no_more_room(conversation: Talk) -> None
     with refused(r"a conversation of \d+ tokens", expected="--context 300", fix="/new", error=ContextFull):
         next(talk.say("y"))
     assert talk.messages == before
+
+
+def test_a_reply_that_repeats_itself_is_cut(conversation: Talk) -> None:
+    talk = conversation("<|channel|>final<|message|>well, " + "no. " * 99, room=2000)
+    answer = said(talk.say("x"))
+    assert answer.startswith("well, no. no. ")
+    assert len(answer) < 100
+    assert talk.cut == "it repeats itself without end; --no-end-loops goes on"
+    assert [message.role for message in talk.messages] == ["user", "assistant"]
 
 
 def test_other_stop_tokens_end_a_reply_too(conversation: Talk) -> None:

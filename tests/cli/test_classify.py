@@ -182,3 +182,8 @@ def test_wrong_flags_are_named(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     refuses(["classify", "--run", tmp_path, "a film"], "without classes.json")
     monkeypatch.setattr(sys, "stdin", None)  # what Python makes of a closed one
     refuses(["classify", "--run", run], "no texts")
+
+
+def test_the_bundled_classifier_has_a_name(tmp_path: Path, output: Output, refuses: Refuses) -> None:
+    assert output(["classify", "--run", "sentiment", "A wonderful film."]).out.startswith("positive")
+    refuses(["classify", "--run", tmp_path / "absent", "A film."], "glassformer lab sentiment --quick")

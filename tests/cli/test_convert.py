@@ -15,10 +15,13 @@ from glassformer.cli.main import main
 from glassformer.data.gguf_tokenizer import byte_vocabulary
 from glassformer.errors import InputError
 from glassformer.generation.language_model import find_model
+from glassformer.generation.model_rule import BY_DEFAULT, generation_config
+from glassformer.generation.sampling import SamplingRule
 from glassformer.kernels.options import Clamp
 from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.text import byte_size
 from refusals import Output, Refuses
 from small_models import write_run
 
@@ -59,7 +62,7 @@ def test_gpt_oss_to_openai_and_back(released: Path, tmp_path: Path, capsys: pyte
     there, back = tmp_path / "there", tmp_path / "back"
     assert main(["convert", str(released), str(there), "--to", "openai"]) == 0
     size = sum(tensor.nbytes for tensor in load_file(there / "model.safetensors").values())
-    assert capsys.readouterr().out == f"{there}: gpt-oss in OpenAI's layout, {size / 1000:.2f} kB\n"
+    assert capsys.readouterr().out == f"{there}: gpt-oss in OpenAI's layout, {byte_size(size)}\n"
     assert main(["convert", str(there), str(back), "--to", "huggingface"]) == 0
     assert (back / "model.safetensors").read_bytes() == (released / "model.safetensors").read_bytes()
     assert (there / "tokenizer.json").read_bytes() == (back / "tokenizer.json").read_bytes()
@@ -182,12 +185,11 @@ def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, refuses
     refuses(["convert", released, out, "--to", "openai"], "pass --replace")
     assert list(out.iterdir()) == []
     for kept in (trained(tmp_path / "run") and tmp_path / "run", tmp_path):  # more than weights, or others' files
-        refuses(["convert", released, kept, "--replace"], f"--replace for {kept}")
+        refuses(["convert", released, kept, "--replace"], f"{kept}, which exists already and holds")
     assert main(["convert", str(released), str(out), "--to", "openai", "--replace"]) == 0
     before = logits(released)
     assert main(["convert", str(released), str(released), "--to", "openai", "--replace"]) == 0
     assert torch.equal(logits(released), before)
-    assert not (released / "nothing").exists()
 
 
 def test_damaged_sources_are_named(released: Path, tmp_path: Path, refuses: Refuses) -> None:
@@ -221,6 +223,16 @@ def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) 
     assert first.stop_tokens == second.stop_tokens
     message = [{"role": "user", "content": "Hi"}]
     assert second.chat_template.tokens(message, second.tokenizer) == [261, *second.tokenizer.encode("Hi")]
+
+
+def test_the_sampling_rule_stays(llama: Path, tmp_path: Path) -> None:
+    rule = SamplingRule(0.25, 30, 0.5, min_p=0.125, repetition_penalty=1.5)
+    plain, gguf, again = tmp_path / "plain.gguf", tmp_path / "out.gguf", tmp_path / "again"
+    assert main(["convert", str(llama), str(plain)]) == 0
+    assert find_model(plain).sampling.source == BY_DEFAULT
+    (llama / "generation_config.json").write_text(json.dumps(generation_config(rule)))
+    assert main(["convert", str(llama), str(gguf)]) == main(["convert", str(gguf), str(again)]) == 0
+    assert find_model(llama).sampling.rule == find_model(gguf).sampling.rule == find_model(again).sampling.rule == rule
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])
@@ -294,3 +306,15 @@ def test_a_directory_is_complete_or_absent(llama: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr("glassformer.cli.commands.convert.template_from_gguf", fails)
     assert main(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out")]) == 2
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("out", ["out", "out.gguf"])
+def test_a_tokenizer_that_is_named_comes_with_its_template(llama: Path, tmp_path: Path, out: str) -> None:
+    bare = tmp_path / "bare"
+    Decoder.from_pretrained(llama).save_pretrained(bare)
+    assert main(["convert", str(bare), str(tmp_path / out), "--tokenizer", str(llama)]) == 0
+    given, found = find_model(llama), find_model(tmp_path / out)
+    assert found.tokenizer.encode("Hé, you") == given.tokenizer.encode("Hé, you")
+    assert found.chat_template.text == given.chat_template.text
+    assert (found.chat_template.bos, found.chat_template.eos) == (given.chat_template.bos, given.chat_template.eos)
+    assert set(given.declared_ends) <= set(found.stop_tokens)

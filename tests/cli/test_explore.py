@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -62,6 +63,19 @@ def test_without_arguments_it_serves_what_comes_along(served: Served, output: Ou
     assert served.browser
     assert served.address == f"http://127.0.0.1:{served.port}/"
     assert said.splitlines()[0] == served.address
+
+
+@pytest.mark.parametrize(("run", "named"), [([], "the models"), (["uni\x1bque"], "uni\\x1bque")])
+def test_a_terminal_reads_what_is_loaded_before_anything_is_imported(
+    run: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = []
+    explore = SimpleNamespace(main=lambda flags: read.append(capsys.readouterr().err) or 0)
+    monkeypatch.setitem(sys.modules, "glassformer.cli.commands.explore", explore)
+    for is_terminal, line in ((True, f"loading {named} ...\n"), (False, "")):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda value=is_terminal: value)
+        assert main(["explore", *run]) == 0
+        assert read.pop() == line
 
 
 def test_what_is_named_is_shown_first(served: Served, tmp_path: Path) -> None:

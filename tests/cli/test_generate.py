@@ -1,13 +1,12 @@
 """``glassformer generate``: what it prints for which model, prompt and rule."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 
 from glassformer.checkpoints.decoders import load_decoder
@@ -15,14 +14,13 @@ from glassformer.cli.commands import generate as command
 from glassformer.cli.main import main
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.generation import SamplingRule, generate
-from glassformer.generation.language_model import FoundModel as Released
 from glassformer.kernels import native
 from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments.models import train_model
 from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.training import TrainingConfig, load_weights
-from refusals import Output, Refuses, refused
+from refusals import Output, Refuses
 from small_models import decoder
 
 TINY = [
@@ -66,6 +64,34 @@ def test_what_is_said_of_compiling_does_not_cut_the_text(
     assert capsys.readouterr().out.startswith("compiling ...\n")
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_dash_reads_standard_input(
+    end: str, text_run: Path, recurrence_run: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", stdin(f"naïve{end}".encode()))
+    flags = ["--max-new-tokens", "20", "--temperature", "0"]
+    assert output(["generate", text_run, "-", *flags]).out == "naïve café! naïve café\n"
+    for name in (["capture"], ["intervene", "--without", "0.0", "--generate", "3"]):
+        monkeypatch.setattr("sys.stdin", stdin(f"1 2 3{end}".encode()))
+        assert output([*name, recurrence_run, "-"]).out == output([*name, recurrence_run, "1 2 3"]).out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "an empty standard input"), (b"\n", "an empty standard input"), (b"caf\xe9", "the byte 0xe9 at place 3")],
+)
+@pytest.mark.parametrize("command", [["generate"], ["capture"], ["intervene", "--without", "0.0"]])
+def test_standard_input_that_is_no_text(
+    command: list[str], content: bytes, message: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", stdin(content))
+    refuses([*command, "nowhere", "-"], message)  # before the model is looked for
+
+
+def stdin(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8")
+
+
 def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: Output) -> None:
     arguments = ["1 2 3", "--max-new-tokens", "30", "--temperature", "1.3", "--top-k", "4", "--seed", "5"]
     rule = SamplingRule(temperature=1.3, top_k=4, seed=5)
@@ -84,8 +110,8 @@ def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: 
     assert "without the first token" not in alone[-1]
 
 
-def test_a_run_takes_a_device_and_any_length_of_drafts(recurrence_run: Path) -> None:
-    flags = ["1 2 3", "--max-new-tokens", "3", "--device", "cpu", "--speculate", "999999999"]
+def test_a_run_takes_a_device(recurrence_run: Path) -> None:
+    flags = ["1 2 3", "--max-new-tokens", "3", "--device", "cpu"]
     assert main(["generate", str(recurrence_run), *flags]) == 0
 
 
@@ -131,43 +157,6 @@ def test_what_cannot_be_continued(
 ) -> None:
     runs = {"text": text_run, "recurrence": recurrence_run, "nowhere": "nowhere"}
     refuses(["generate", runs[run], *flags], message)
-
-
-def test_speculation_is_used_and_gives_the_same_text(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags: dict[str, Any] = {"model": str(recurrence_run), "prompt": "1 2 3 1 2 3", "max_new_tokens": 12, "seed": 3}
-    expected = "".join(command.run(command.GenerateFlags(**flags)))
-    plain, asked = command.stream, []
-    monkeypatch.setattr(
-        command, "stream", lambda *args, **more: asked.append(more["speculate"]) or plain(*args, **more)
-    )
-    assert "".join(command.run(command.GenerateFlags(**flags, speculate=5))) == expected
-    assert asked == [5]
-    with refused("--compile with --speculate 5", fix="Leave one out"):  # before the weights are read
-        command.GenerateFlags(**flags, compile=True, speculate=5)
-
-
-@pytest.mark.parametrize(
-    ("compile", "dense", "expected"),
-    [(False, None, None), (True, None, "stored"), (True, "lossless", "lossless"), (False, "int8", "int8")],
-)
-def test_compiled_steps_take_weights_as_stored(
-    compile: bool, dense: Any, expected: str | None, tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str | None] = []
-    monkeypatch.setattr(Released, "load", lambda _, device, dense: asked.append(dense) or decoder())
-    monkeypatch.setattr(command, "stream", lambda *_, **options: iter([]))
-    command.run(command.GenerateFlags(str(tiny_gpt_oss), "a", compile=compile, dense=dense))
-    assert asked == [expected]
-
-
-def test_a_compiled_step_is_asked_for(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-    monkeypatch.setattr(command, "stream", lambda *args, compile, **options: asked.append(compile) or iter([[1], [2]]))
-    for compile in (False, True):
-        flags = command.GenerateFlags(str(recurrence_run), "3", compile=compile)
-        assert "".join(command.run(flags)) == "3 1 2"
-    assert asked == [False, True]
-    assert torch.is_grad_enabled()
 
 
 def released_continuation(directory: Path, prompt: list[int], count: int) -> list[int]:

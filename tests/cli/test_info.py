@@ -34,12 +34,12 @@ def test_gpt_oss(layout: str, whose: str, tmp_path: Path, output: Output) -> Non
         "experts 16 of width 64, 4 for each token, as MXFP4",
         "windows 16 tokens in layers 0, 2",
         "context 131,072 tokens, 32 times 4,096 by YaRN",
-        "experts 798,720 442.37 kB",
-        "total 1.02 M 879.94 kB in 1 file",
+        "experts 798,720 442 kB",
+        "total 1.02 M 880 kB in 1 file",
         "active 352,928 for each token",
-        "experts packed 859.31 KiB fits",
-        "all in bfloat16 1.94 MiB fits",
-        "cache, 4,096 tokens 1.00 MiB in 16 bits; twice in 32",
+        "experts packed 880 kB fits",
+        "all in bfloat16 2.04 MB fits",
+        "cache, 4,096 tokens 1.05 MB in 16 bits; twice in 32",
     ):
         assert expected in shown
 
@@ -106,9 +106,9 @@ def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
     found = info.describe(tmp_path / "model")
     machine = Machine(3_000_000, 1_000_000, None, "MXFP4 runs on PyTorch's operators")
     shown = [" ".join(line.split()) for line in info.as_text(found, machine, tmp_path).splitlines()]
-    assert "experts packed 859.31 KiB fits" in shown
-    assert "all in bfloat16 1.94 MiB more than is free now" in shown
-    assert "all in float32 3.88 MiB more than this machine has" in shown
+    assert "experts packed 880 kB fits" in shown
+    assert "all in bfloat16 2.04 MB more than is free now" in shown
+    assert "all in float32 4.07 MB more than this process may take" in shown
     assert "MXFP4 kernel: MXFP4 runs on PyTorch's operators" in shown
     nothing_known = info.as_text(found, Machine(None, None, "AVX2", None), tmp_path)
     assert "fits" not in nothing_known
@@ -148,3 +148,12 @@ def test_what_is_no_model(tmp_path: Path, refuses: Refuses) -> None:
     file = tmp_path / "model" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     refuses(["info", tmp_path / "model"], "model.safetensors, which cannot be read")
+
+
+def test_the_cache_is_no_longer_than_the_context(tmp_path: Path, output: Output) -> None:
+    Decoder(replace(DENSE, max_seq_len=128)).save_pretrained(tmp_path / "short", layout="glassformer")
+    heads, width = DENSE.num_kv_heads or DENSE.num_heads, DENSE.head_dim
+    spans = [min(128, DENSE.layer_window(layer) or 128) for layer in range(DENSE.num_layers)]
+    told = json.loads(output(["info", tmp_path / "short", "--json"]).out)
+    assert told["cache_bytes"] == {"128": sum(spans) * 2 * 2 * heads * width}  # keys and values of two bytes
+    assert any(line.startswith("cache, 128 tokens") for line in lines(output, tmp_path / "short"))

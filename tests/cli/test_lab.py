@@ -2,12 +2,17 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from glassformer.cli.commands import lab
+from glassformer.course.lessons import notebook
+from glassformer.labs.hand_in import Author
 from refusals import Output, Refuses
 
 
@@ -62,6 +67,59 @@ def test_flags_reach_the_lab_and_the_report_is_named(
 def test_wrong_arguments(arguments: list[str], helpful: str, calls: list[dict[str, object]], refuses: Refuses) -> None:
     refuses(["lab", *arguments], helpful)
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "helpful"),
+    [
+        (["--author", "Ann"], "--author without --hand-in"),
+        (["--student-id", "7"], "--student-id without --hand-in"),
+        (["--date", "2026-03-31"], "--date without --hand-in"),
+        (["--hand-in", "new"], "--hand-in without --author"),
+        (["--hand-in", "new", "--author", "Ann", "--date", "31.3.2026"], "--date 31.3.2026"),
+        (["--hand-in", "new", "--author", "Ann", "--date", "2026-02-30"], "--date 2026-02-30"),
+        (["--hand-in", "new", "--author", ""], "the author ''"),
+        (["--hand-in", "new", "--author", "A\nB"], "the author 'A"),
+        (["--hand-in", "new", "--author", "Ann", "--student-id", " "], "the student ID ' '"),
+        (["--hand-in", ".", "--author", "Ann"], "which exists already"),
+        (["--hand-in", "runs", "--author", "Ann"], "which holds the lab's run"),
+    ],
+)
+def test_wrong_hand_ins_are_refused_before_the_lab_runs(
+    arguments: list[str],
+    helpful: str,
+    calls: list[dict[str, object]],
+    refuses: Refuses,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").touch()
+    refuses(["lab", "gpt-oss", *arguments], helpful)
+    assert calls == []
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_hand_in_gets_the_lesson_and_the_flags(
+    calls: list[dict[str, object]], output: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def hand_in(lesson: dict[str, Any], author: Author, folder: Path, out: Path, write_report: Callable) -> Path:
+        asked.append((lesson, author, folder, out, write_report()))
+        return folder.with_name(f"{folder.name}.zip")
+
+    monkeypatch.setattr("glassformer.labs.hand_in.hand_in", hand_in)
+    flags = ["--hand-in", tmp_path / "new", "--author", "Ann", "--date", "2026-03-31", "--quick", "--resume"]
+    shown = output(["lab", "gpt-oss", *flags]).out
+    out = Path("runs/gpt-oss-quick")
+    expected = notebook("gpt_oss", solutions=True)
+    assert asked == [(expected, Author("Ann", date(2026, 3, 31)), tmp_path / "new", out, out / "report.md")]
+    assert calls == [{"out": out, "quick": True, "seed": 0, "resume": True}]
+    assert f"archive: {tmp_path / 'new.zip'}" in shown
+    assert "student ID" in shown
+    output(["lab", "gpt-oss", *flags, "--student-id", "7"])
+    assert asked[1][1] == Author("Ann", date(2026, 3, 31), "7")
 
 
 def test_every_lab_named_is_a_module() -> None:

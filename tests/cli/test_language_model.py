@@ -30,8 +30,11 @@ from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
+from glassformer.observe.detectors import head_scores
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
+from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.sweep import ablation_sweep
 from refusals import Output, refused
 from scripted import Script
 
@@ -118,9 +121,79 @@ def test_a_reply_begins_without_the_space_of_sentence_piece(
     assert [lm.generate(asked) for asked in ([{"role": "user", "content": "2 + 2"}], "2 + 2 =")] == ["4", " 4"]
 
 
+TEXTS = ["a", "some longer text", "and another one"]
+
+
+def test_several_texts_are_padded_on_the_left(tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu", dtype=torch.float32)
+    batch = lm.tokens(TEXTS)
+    assert [*batch] == ["tokens", "key_padding"]
+    for text, tokens, real in zip(TEXTS, batch["tokens"], batch["key_padding"], strict=True):
+        assert torch.equal(tokens[real], lm.tokens(text)[0])
+        assert bool(real[-1])
+    logits = lm(TEXTS)
+    assert torch.equal(logits, lm(batch))
+    assert torch.equal(logits, lm.model(**batch))
+    for text, row, real in zip(TEXTS, logits, batch["key_padding"], strict=True):
+        torch.testing.assert_close(row[real], lm(text)[0], rtol=1e-4, atol=1e-4)
+    assert lm.tokens(["a", "b"])["key_padding"].all()
+    special = lm.tokens(["<|end|>", "a"], special=True)["tokens"]
+    assert torch.equal(special[0], lm.tokens("<|end|>", special=True)[0])
+
+
+def test_captures_interventions_sweeps_and_lenses_take_several_texts(tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu", dtype=torch.float32)
+    batch = lm.tokens(TEXTS)
+    with capture(lm, what="residual", queries=-1) as seen:
+        logits = lm(batch)
+    assert seen[0, "residual"].shape[:2] == (3, 1)
+    with intervene(lm, zero("attention", layers=0)):
+        assert not torch.equal(lm(batch), logits)
+    sweep = ablation_sweep(lm, batch, lambda logits: logits[:, -1, 7])
+    for row, text in enumerate(TEXTS):
+        alone = ablation_sweep(lm, lm.tokens(text), lambda logits: logits[:, -1, 7])
+        torch.testing.assert_close(sweep.by_text[..., row], alone.by_text[..., 0], rtol=1e-4, atol=1e-4)
+    lens = logit_lens(lm, batch, queries=-1)
+    torch.testing.assert_close(lens[-1], logits[:, -1:], rtol=1e-4, atol=1e-4)
+    assert direct_logits(lm, batch, 7).total.shape == (3,)
+    assert head_scores(lm, batch).sink.isfinite().all()
+
+
+def test_several_texts_are_continued_as_each_alone(tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu", dtype=torch.float64)
+    assert lm.generate(TEXTS, 12) == [lm.generate(text, 12) for text in TEXTS]
+    asked = [[{"role": "user", "content": text}] for text in TEXTS]
+    assert lm.generate(asked, 12) == [lm.generate(messages, 12) for messages in asked]
+    assert lm.generate(TEXTS[:1], 12) == [lm.generate(TEXTS[0], 12)]
+    ends = lm.model(lm.tokens(TEXTS[0]))[0, -1].argmax()  # with which the first text ends at once
+    expected = [lm.generate(text, 12, stop=ends[None]) for text in TEXTS]
+    assert expected[0] == ""
+    assert lm.generate(TEXTS, 12, stop=ends[None]) == expected
+    steps = [*lm.stream(TEXTS, 12)]
+    assert all(len(pieces) == 3 for pieces in steps)
+    drawn = {"temperature": 1.0, "seed": 3}
+    assert lm.generate(TEXTS, 5, **drawn) == lm.generate(TEXTS, 5, **drawn)
+
+
+def test_lists_that_are_no_texts_are_refused(tiny_gpt_oss: Path, without_type_checks: None) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu")
+    message = {"role": "user", "content": "a"}
+    for texts in ([], ["a", 1], ["a", [message]], [message, "a"], [[message], message]):
+        for call in (lm.tokens, lm.generate, lm):
+            with refused(expected="a list of one or more texts"):
+                call(texts)
+    for call in (lm.tokens, lm):
+        with refused(expected="a list of one or more texts"):
+            call([[message]])
+    with refused("an empty text"):
+        lm.tokens(["a", ""])
+    with refused(expected="a text, or messages"):
+        lm.generate([["a"]])
+
+
 def test_a_directory_is_described_before_it_is_loaded(tiny_gpt_oss: Path) -> None:
     found = module.find_model(str(tiny_gpt_oss))
-    assert re.fullmatch(rf"{re.escape(found.name)}: [0-9.,]+ MiB", found.about)
+    assert re.fullmatch(rf"{re.escape(found.name)}: [0-9.]+ kB", found.about)
 
 
 def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -162,7 +163,7 @@ def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
     )
     script = f"import sys; from glassformer.cli.main import main; sys.exit(any(map(main, {lines})))"
     command = f"{sys.executable} -c {shlex.quote(script)} {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert ("best: loss" in done.stdout) == (closed != ">&-")
     assert ("step 1/1" in done.stderr) == (closed != "2>&-")
@@ -185,7 +186,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     process.stdout.close()
     complaints = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(timeout=60), complaints) == (1, b"")
+    assert (process.wait(timeout=600), complaints) == (1, b"")
 
 
 HELP = {
@@ -196,11 +197,10 @@ HELP = {
     ),
     "generate": (
         *("MODEL", "TEXT", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--stream"),
-        *("--no-stream", "--compile"),
+        "--no-stream",
     ),
     "design": (*get_args(flags.TaskName), ".json", ".npz", "--largest-error", "--overwrite"),
-    "compile": ("PROGRAM is a name of the library, such as histogram", "--run-python"),
-    "run-program": ("PROGRAM is a name of the library, such as histogram", "--run-python"),
+    "program": ("PROGRAM is a name of the library, such as histogram", "--run-python"),
     "verify": (
         *(*get_args(flags.TaskName), ".json", "numpy.savez", "a table of examples; only these are checked"),
         *("a Python file that defines letters, max_len and target(sequence)", "Exit status 0: proved"),
@@ -243,9 +243,26 @@ def test_the_help_of_a_command_tells_its_flags(helps: dict[str, str]) -> None:
         assert "--no-compile" not in shown
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_examples_of_a_command_are_accepted(name: str, helps: dict[str, str]) -> None:
+    lines = re.findall(rf"^ +(glassformer {name} .*|glassformer {name})$", helps[name], re.MULTILINE)
+    assert len(lines) == 2
+    assert helps[name].index(lines[1]) < helps[name].index("╭")
+    for line in lines:
+        _, command, *arguments = shlex.split(line)
+        cli.parse(command, arguments[: arguments.index("<")] if "<" in arguments else arguments)
+
+
+def test_the_common_options_of_train_are_options(helps: dict[str, str]) -> None:
+    common, _, others = helps["train"].partition("Common options:")[2].partition("╭")
+    named = re.findall(r"--[a-z.-]+[a-z]", common)
+    assert len(named) >= 12
+    assert [flag for flag in named if f"{flag} " not in others] == []
+
+
 @pytest.mark.parametrize("columns", [1, 4])
 def test_the_help_of_every_command_ends_in_the_narrowest_terminal(columns: int) -> None:
-    shown = printed(_HELP.format(names=[*cli.COMMANDS]), env={**os.environ, "COLUMNS": str(columns)}, timeout=60)
+    shown = printed(_HELP.format(names=[*cli.COMMANDS]), env={**os.environ, "COLUMNS": str(columns)}, timeout=600)
     assert shown.count("--help") >= len(cli.COMMANDS)
 
 
@@ -270,3 +287,53 @@ def test_the_choices_are_those_of_the_library() -> None:
     assert get_args(flags.Effort) == get_args(harmony.Effort)
     assert get_args(flags.LabName) == tuple(lab.LABS)
     assert get_args(flags.TaskName) == tuple(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["generate", "m", "-x"], "-x"),
+        (["generate", "m", "-x y"], "'-x y'"),
+        (["capture", "m", "-x"], "-x"),
+        (["chat", "m", "--message", "-x"], "-x"),
+        (["classify", "--run", "m", "-bad"], "-bad"),
+        (["program", "histogram", "-a"], "-a"),
+    ],
+)
+def test_a_text_that_begins_with_a_dash_is_told_where_to_stand(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    assert f"glassformer {arguments[0]} ... -- {text}\n" in capsys.readouterr().err
+
+
+def test_texts_behind_two_dashes_or_an_equals_sign_are_read() -> None:
+    assert cli.parse("generate", ["m", "--", "-x"]).prompt == "-x"
+    assert cli.parse("generate", ["m", "--seed", "1", "--", "--help"]).prompt == "--help"
+    assert cli.parse("chat", ["m", "--message=-x"]).message == "-x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "m", "x", "--max-new-tokens", "0"], "got max_new_tokens = 0; expected at least 1."),
+        (["generate", "m", "x", "--temperature", "nan"], "got temperature = nan; expected a finite number."),
+        (["train", "--data", "recurrence", "--run", "r", "--seed", "-1"], "got seed = -1; expected at least 0."),
+        (["train", "--data", "recurrence", "--run", "r", "--model.head-dim", "3"], "got head_dim = 3;"),
+        (["course", "start", "lookup", "--seed", "-1"], "got seed = -1;"),
+        (["chat", "m", "--context", "0"], "got context = 0;"),
+    ],
+)
+def test_a_refused_flag_is_one_line_without_names_of_classes(
+    arguments: list[str], message: str, refuses: Refuses, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuses(arguments, f"glassformer: error: {message}")
+    assert cli.main(arguments) == 2
+    assert "Flags" not in capsys.readouterr().err
+
+
+def test_a_mistyped_flag_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["generate", "m", "hi", "--tmperature", "1"])
+    assert "... --" not in capsys.readouterr().err

@@ -91,5 +91,6 @@ def test_other_directories_are_no_runs(tmp_path: Path) -> None:
     ],
 )
 def test_runs_of_something_else_are_refused(tmp_path: Path, described: object) -> None:
-    with refused(r"config\.json, which describes no decoder and its data"):
+    with refused(r"config\.json, which describes no decoder and its data") as error:
         read_run(begun(tmp_path, described))
+    assert "Error" not in error.value.got

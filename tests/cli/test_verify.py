@@ -55,6 +55,20 @@ def test_a_head_that_fails_is_status_1_with_its_first_failing_sequence(blunt: Pa
     assert [words[-4] for words in wrong] == ["1", "1"]
 
 
+def test_what_rounding_decides_is_status_1_and_named(tmp_path: Path, output: Output) -> None:
+    write_head(HeadWeights([[1], [0]], [[0.8], [0]], [[-7], [7 * np.exp(0.8)]]), tmp_path / "near.json")
+    flags = ["--task", "unique", "--letters", "A", "--max-len", "1", "--json", tmp_path / "certificate.json"]
+    shown = output(["verify", tmp_path / "near.json", *flags], 1).out
+    assert shown.startswith("unique: UNDECIDED")
+    assert "rounding        decides 1 of 1 outputs, by up to" in shown
+    assert "the first       A, position 0: got [" in shown
+    assert "Rounding decides: another order of sums" in shown
+    stored = json.loads((tmp_path / "certificate.json").read_text())
+    assert (stored["verdict"], stored["undecided"]["sequence"], stored["num_undecided"]) == ("undecided", "A", 1)
+    assert abs(stored["undecided"]["output"][0]) < stored["rounding"] < 1e-12
+    assert stored["subject"]["inputs"] == ["A", "CLS"]
+
+
 def test_letters_and_length_are_the_tasks_or_ones_own(tmp_path: Path, output: Output, refuses: Refuses) -> None:
     write_head(design(identity("XY", 3)).weights, tmp_path / "head.npz")
     path = str(tmp_path / "head.npz")

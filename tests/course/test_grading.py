@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import io
 import json
+import re
 
 import pytest
 
@@ -12,11 +13,12 @@ from glassformer.cli.commands import course
 from glassformer.course import grading, lessons
 from glassformer.course.checking import MIME, Exercise
 from glassformer.course.exercises.hand_designed import tasks
-from glassformer.course.grading import RECORDED, grade_file, grades_csv
-from glassformer.course.lessons import CODE_STUB, LABS, notebook, points, read_lesson, run_cells
+from glassformer.course.grading import RECORDED, grade_file, grades_csv, runnable
+from glassformer.course.lessons import CODE_STUB, LABS, TEXT_STUB, edition, notebook, points, read_lesson, run_cells
 from glassformer.handcraft.designs import design, designable
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import read_head
+from glassformer.labs.sentiment.published import published
 
 with_nbgrader = pytest.mark.skipif(importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed")
 
@@ -65,7 +67,10 @@ def test_the_cells_are_those_that_jupytext_reads(lab):
 
 @pytest.mark.parametrize("lab", LABS)
 def test_start_writes_a_notebook_with_blanks(lab, tmp_path, output, monkeypatch):
-    monkeypatch.setattr("shutil.which", {"jupyter-lab": "there" if lab == LABS[0] else None}.get)
+    def which(program, path=None):
+        return "/bin/jupyter-lab" if lab == LABS[0] and path is None else None
+
+    monkeypatch.setattr("shutil.which", which)
     nbformat = pytest.importorskip("nbformat")
     path = tmp_path / f"{lab}.ipynb"
     said = output(["course", "start", lab.replace("_", "-"), tmp_path, "--seed", "3"]).out
@@ -81,6 +86,23 @@ def test_start_writes_a_notebook_with_blanks(lab, tmp_path, output, monkeypatch)
     output(["course", "start", lab.replace("_", "-"), tmp_path], 2)
 
 
+@pytest.mark.parametrize("on_path", [None, "/elsewhere/jupyter-lab"])
+def test_start_names_the_program_of_its_own_environment(on_path, tmp_path, output, monkeypatch):
+    scripts = tmp_path / "an environment" / "bin"
+    scripts.mkdir(parents=True)
+    (scripts / "jupyter-lab").write_text("#!/bin/sh\n")
+    (scripts / "jupyter-lab").chmod(0o755)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(scripts))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if on_path is not None:
+        other = tmp_path / "jupyter-lab"
+        other.write_text("#!/bin/sh\n")
+        other.chmod(0o755)
+    said = output(["course", "start", "lookup", tmp_path / "week"]).out
+    assert f"'{scripts / 'jupyter-lab'}' {tmp_path / 'week' / 'lookup.ipynb'}" in said
+    assert "pip install" not in said
+
+
 def test_start_names_the_extra_that_a_lesson_needs(tmp_path, output, monkeypatch):
     monkeypatch.setattr(course, "find_spec", {"accelerate": "there", "matplotlib": "there"}.get)
     assert "'glassformer[course]')" in output(["course", "start", "lookup", tmp_path]).out
@@ -88,13 +110,42 @@ def test_start_names_the_extra_that_a_lesson_needs(tmp_path, output, monkeypatch
 
 @pytest.mark.parametrize("lab", LABS)
 def test_blanks_and_solutions_differ_in_the_regions_alone(lab):
-    blank, full = notebook(lab)["cells"], notebook(lab, solutions=True)["cells"]
-    for one, other, cell in zip(blank, full, read_lesson(lab), strict=True):
+    blank, full = notebook(lab)["cells"], notebook(lab, solutions=True, published=False)["cells"]
+    for one, other, cell in zip(blank, full, edition(lab, published=False), strict=True):
         if not cell.nbgrader.get("solution"):
             assert one == other
         else:
             assert one["source"] != other["source"]
             assert one | {"source": ""} == other | {"source": ""}
+
+
+def shown_text(lab):
+    """The text of a student's notebook."""
+    return "\n".join(cell["source"] for cell in notebook(lab)["cells"])
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_a_students_notebook_has_no_solution_and_no_answer_in_words(lab):
+    text = shown_text(lab)
+    solutions = [cell.source for cell in read_lesson(lab) if cell.nbgrader.get("solution")]
+    regions = [re.sub(r".*BEGIN SOLUTION|### END SOLUTION.*", "", source, flags=re.DOTALL) for source in solutions]
+    words = [cell.source for cell in read_lesson(lab) if "published" in cell.metadata.get("tags", ())]
+    for answer in (*regions, *words):
+        # Single lines stand in hints.
+        paragraphs = [paragraph.strip() for paragraph in answer.split("\n\n") if len(paragraph.splitlines()) > 1]
+        assert not [paragraph for paragraph in paragraphs if paragraph in text]
+    assert "published(" not in text
+    assert text.count(TEXT_STUB) >= (lab in ("sentiment", "gpt_oss"))
+
+
+def test_a_students_notebook_of_sentiment_quotes_nothing_of_the_report():
+    headings = ("The course's questions", "Takeaways", "From earlier models to transformers", "Looking forward")
+    text = shown_text("sentiment")
+    for heading in (*headings, "Reflection"):
+        assert published(heading) not in text
+        for sentence in re.split(r"(?<=\.)\s+", published(heading)):
+            assert len(sentence) < 40 or sentence not in text
+    assert text.count(TEXT_STUB) == 4
 
 
 @with_nbgrader
@@ -103,7 +154,7 @@ def test_blanks_and_solutions_differ_in_the_regions_alone(lab):
 def test_start_writes_what_nbgrader_assigns(lab, tmp_path):
     (tmp_path / "source" / lab).mkdir(parents=True)
     (tmp_path / "nbgrader_config.py").touch()
-    (tmp_path / "source" / lab / f"{lab}.ipynb").write_text(json.dumps(notebook(lab, solutions=True)))
+    (tmp_path / "source" / lab / f"{lab}.ipynb").write_text(json.dumps(notebook(lab, solutions=True, published=False)))
     grading._nbgrader(tmp_path, "generate_assignment", lab, "--create")
     assigned = json.loads((tmp_path / "release" / lab / f"{lab}.ipynb").read_text())
     ours = notebook(lab)["cells"]
@@ -334,9 +385,13 @@ def test_results_for_gradescope(tmp_path, output, refuses):
 
 def without_training(lab, content):
     """The cells of a notebook that its exercises need."""
-    cells = zip(content["cells"], read_lesson(lab), strict=True)
-    tags = [(made, cell.exercise or cell.checks or "setup" in cell.metadata.get("tags", ())) for made, cell in cells]
-    return content | {"cells": [made for made, kept in tags if kept]}
+    cells = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    needed = [cell for cell in cells if cell["metadata"].keys() & {"nbgrader"} or "setup" in tags_of(cell)]
+    return content | {"cells": needed}
+
+
+def tags_of(cell):
+    return cell["metadata"].get("tags", ())
 
 
 @pytest.mark.slow
@@ -364,6 +419,111 @@ def test_nbgrader_runs_what_students_hand_in(tmp_path, monkeypatch):
     assert [sum(grade.points for grade in grades) for grades in graded] == [0, sum(points(lab).values()), 0, 0]
     assert {grade.status for grade in graded[1]} <= {grading.RUN, "verified"}
     assert graded[3][0].status == "unreadable"
+
+
+def copied(cells, place, **change):
+    cells.insert(place + 1, json.loads(json.dumps(cells[place])) | change)
+
+
+def without_marks(content):
+    """As an editor saves it that knows neither nbgrader's metadata nor cell ids."""
+    content["nbformat_minor"] = 2
+    for cell in content["cells"]:
+        cell["metadata"] = {}
+        del cell["id"]
+
+
+def split(cells, place):
+    """An answer cut after its definition; both parts have its marks."""
+    copied(cells, place, source="print('still the answer')")
+
+
+def before(cells, source):
+    cells.insert(1, {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None})
+
+
+CHANGED = {
+    "an answer twice": lambda content: copied(content["cells"], 1),
+    "a check twice": lambda content: copied(content["cells"], 2),
+    "an answer and its check twice, with other ids": lambda content: (
+        copied(content["cells"], 2, id="a"),
+        copied(content["cells"], 1, id="b"),
+    ),
+    "a check removed": lambda content: content["cells"].pop(2),
+    "no marks": without_marks,
+    "an answer split": lambda content: split(content["cells"], 1),
+    "an answer and its check in one cell": lambda content: content["cells"][1].update(
+        source=content["cells"][1]["source"] + "\n\n" + content["cells"].pop(2)["source"]
+    ),
+    "a cell that raises an error": lambda content: before(content["cells"], "1 / 0"),
+    "an older format": lambda content: content.update(nbformat_minor=4),
+    "no kernel": lambda content: content.update(metadata={}),
+    "outputs and cells of other kinds": lambda content: content["cells"].extend(
+        [{"cell_type": "heading", "level": 1, "source": "x", "metadata": {}}, 3, None]
+    ),
+}
+
+
+def first_exercises(content, count=2):
+    """The set-up and the first exercises with their checks."""
+    return content | {"cells": content["cells"][: 1 + 2 * count]}
+
+
+@pytest.mark.parametrize("title", CHANGED)
+def test_nbgrader_is_given_each_mark_once_and_every_check(title):
+    nbformat = pytest.importorskip("nbformat")
+    lab = LABS[0]
+    content = first_exercises(without_training(lab, handed_in(lab)))
+    CHANGED[title](content)
+    made = runnable(lab, content)
+    nbformat.validate(made)
+    marks = [cell["metadata"]["nbgrader"]["grade_id"] for cell in made["cells"] if "nbgrader" in cell["metadata"]]
+    assert len(marks) == len(set(marks))
+    assert {f"{name}-check" for name in points(lab)} <= set(marks)
+    first, second = list(points(lab))[:2]
+    assert marks[:4] == [first, f"{first}-check", second, f"{second}-check"]
+    sources = [cell["source"] for cell in content["cells"] if isinstance(cell, dict) and cell["cell_type"] == "code"]
+    assert [cell["source"] for cell in made["cells"] if cell["source"] in sources] == sources, "none is left out"
+
+
+@with_nbgrader
+@pytest.mark.slow
+def test_a_notebook_with_other_cells_than_were_given_out_is_run(tmp_path, monkeypatch):
+    lab = "hand_designed"
+    full = without_training(lab, notebook(lab, solutions=True))
+    monkeypatch.setattr(grading, "notebook", lambda *args, **kwargs: full)
+    files = []
+    for title in ("an answer and its check twice, with other ids", "an answer and its check in one cell", "ended"):
+        content = json.loads(json.dumps(first_exercises(full)))
+        if title == "ended":
+            before(content["cells"], "import os; os._exit(1)")
+        else:
+            CHANGED[title](content)
+        files.append(tmp_path / f"{title}.ipynb")
+        files[-1].write_text(json.dumps(content))
+    *graded, ended = grading.grade_files(files, run=True)
+    expected = dict(list(points(lab).items())[:2])
+    for grades in graded:
+        assert [grade.exercise for grade in grades] == list(points(lab))
+        assert {grade.exercise: grade.points for grade in grades if grade.points} == expected
+        assert all(grade.feedback for grade in grades)
+    assert (ended[0].points, ended[0].status) == (0, "unreadable")
+    assert "ended the Python process" in ended[0].feedback
+
+
+@pytest.mark.parametrize("title", CHANGED)
+def test_a_notebook_with_other_cells_than_were_given_out_is_graded(title, file):
+    lab = LABS[0]
+    content = first_exercises(without_training(lab, handed_in(lab)))
+    CHANGED[title](content)
+    grades = graded(content, file)
+    assert list(grades) == list(points(lab))
+    first, second = list(points(lab))[:2]
+    assert grades[second].points == points(lab)[second]
+    # Where its check is not a cell of its own, it has no result.
+    lost = title in ("a check removed", "an answer and its check in one cell")
+    assert grades[first].points == (0 if lost else points(lab)[first])
+    assert all(grade.feedback for grade in grades.values())
 
 
 @pytest.mark.skipif(importlib.util.find_spec("otter") is None, reason="otter-grader is not installed")

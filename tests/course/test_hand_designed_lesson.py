@@ -9,7 +9,7 @@ import pytest
 
 from course.checked import said
 from glassformer.course.checking import Verdict
-from glassformer.course.exercises.hand_designed import EXERCISES, MOST_NUMBERS, tasks
+from glassformer.course.exercises.hand_designed import EXERCISES, MOST_NUMBERS, judge_head, tasks
 from glassformer.course.lessons import answer
 from glassformer.handcraft import TASKS, HeadWeights, Task, design
 
@@ -62,8 +62,11 @@ def test_the_words_of_a_task_say_what_its_numbers_are(seed: int) -> None:
             assert found == (int(sign) if again else -int(sign))
 
 
-def first_wrong(matrices: list[np.ndarray], task: Task) -> str | None:
-    """The first sequence, shorter ones first, with a wrong output; by the formula, for all sequences of a length."""
+def first_wrong(matrices: list[np.ndarray], task: Task, margin: float = 0.0) -> str | None:
+    """The first sequence, shorter ones first, with an output that is wrong by more than ``margin``.
+
+    By the formula, for all sequences of a length at once.
+    """
     Km, Qm, Vm = matrices[:3]
     size, first = len(task.space.letters), int(task.space.has_cls)
     for length in range(1, task.space.max_len + 1):
@@ -75,7 +78,10 @@ def first_wrong(matrices: list[np.ndarray], task: Task) -> str | None:
         scores = np.exp((x @ Qm) @ (x @ Km).swapaxes(1, 2) / math.sqrt(Km.shape[1]))
         out = (scores / scores.sum(axis=2, keepdims=True) @ (x @ Vm))[:, first:]
         target = task.target(letters)
-        wrong = np.sign(out) != target if task.tolerance is None else np.abs(out - target) > task.tolerance
+        if task.tolerance is None:
+            wrong = (np.sign(out) != target) & (np.abs(out) >= margin)
+        else:
+            wrong = np.abs(out - target) > task.tolerance + margin
         if wrong.any():
             return task.space.decode(letters[wrong.any(axis=(1, 2)).argmax()])
     return None
@@ -91,12 +97,12 @@ def test_no_mutant_passes_that_enumeration_refutes() -> None:
         changed = matrices[rng.integers(len(matrices))]
         at = tuple(rng.integers(each) for each in changed.shape)
         changed[at] = rng.choice([0, -changed[at], 2 * changed[at], changed[at] + rng.normal(), 0.3 * changed[at]])
-        found, judged = (
-            first_wrong(matrices, task),
-            VERDICTS[name].judge([each.tolist() for each in matrices], number % 5),
-        )
-        assert (judged.passed, judged.counterexample) == (found is None, found)
-        refuted += found is not None
+        judged = VERDICTS[name].judge([each.tolist() for each in matrices], number % 5)
+        any_wrong, clearly_wrong = first_wrong(matrices, task), first_wrong(matrices, task, margin=1e-13)
+        assert judged.passed == (any_wrong is None)
+        # Where rounding decides whether a sequence fails, as at an output of 0, a longer clear failure is shown.
+        assert judged.counterexample == (clearly_wrong or any_wrong)
+        refuted += any_wrong is not None
     assert mutants / 10 < refuted < mutants
 
 
@@ -117,3 +123,12 @@ def test_any_json_value_is_judged(name: str, data: object) -> None:
     judged = VERDICTS[name].judge(data, 0)
     assert not judged.passed
     assert judged.message
+
+
+def test_what_rounding_decides_is_no_solution() -> None:
+    """Values that cancel."""
+    task = TASKS["unique"]("A", 1)
+    head = HeadWeights([[1], [0]], [[0.8], [0]], [[-7], [7 * math.exp(0.8)]])
+    judgement = judge_head(task, as_data(head))
+    assert not judgement.passed
+    assert judgement.message.startswith("undecided; at A, position 0")

@@ -2,7 +2,8 @@
 
 import json
 import os
-import time
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from glassformer.data.chat_template import LARGEST_TEMPLATE, ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
-from glassformer.data.template_process import render
+from glassformer.data.template_process import TIME_IS_UP, render
+from processes import SOURCE, printed
 from refusals import refused
 
 LLAMA_CPP = os.environ.get("GLASSFORMER_LLAMA_CPP")
@@ -119,10 +121,91 @@ def test_the_process_gives_what_it_renders() -> None:
     ],
 )
 def test_harmful_and_faulty_templates_end_with_one_error(text: str, message: str) -> None:
-    began = time.perf_counter()
     with refused(message):
         ChatTemplate(text).render([USER])
-    assert time.perf_counter() - began < 25  # of a busy machine; alone at most 2 s
+
+
+AT_START = {
+    "prints": "print('x')",
+    "prints JSON": 'print(\'{"text": "x"}\')',
+    "prints at exit": 'import atexit; atexit.register(print, \'{"text": "x"}\')',
+    "reads the request": "import sys; sys.stdin.read()",
+    "takes the time": "import time\nwhile time.process_time() < 4: pass",
+    "takes the memory": "memory = bytearray(2**29)",
+    "closes its output": "import os; os.close(1)",
+}
+
+
+@pytest.mark.parametrize("name", ["sitecustomize", "jinja2"])
+@pytest.mark.parametrize("case", AT_START)
+def test_what_an_interpreter_runs_at_its_start_does_not_reach_the_answer(
+    case: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}.py").write_text(AT_START[case])
+    (tmp_path / "startup.py").write_text(AT_START[case])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "startup.py"))
+    monkeypatch.setenv("PYTHONINSPECT", "1")
+    assert ChatTemplate("{{ messages[0].content }}!").render([{"role": "user", "content": "Hi"}]) == "Hi!"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a script in place of the interpreter")
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ('echo x; exec {python} "$@"', None),
+        ("exit 3", "status 3: no message"),
+        ("echo first >&2; echo no room >&2; exit 4", "status 4: no room"),
+        ("kill -KILL $$", "SIGKILL"),
+        ("kill -SEGV $$", "SIGSEGV"),
+        ("echo x", "without an answer"),
+        ("echo 7", "without an answer"),
+        ("", "without an answer"),
+    ],
+)
+def test_an_error_says_how_the_process_ended(
+    script: str, message: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script.format(python=sys.executable)}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    template = ChatTemplate("{{ messages[0].content }}!")
+    if message is None:
+        assert template.render([{"role": "user", "content": "Hi"}]) == "Hi!"
+    else:
+        with refused(message):
+            template.render([USER])
+
+
+def test_no_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with refused("no process"):
+        ChatTemplate("x").render([USER])
+
+
+def test_time_is_up_where_the_system_has_no_limits_too() -> None:
+    code = (
+        "import sys; sys.modules['resource'] = None\n"
+        "from glassformer.data import template_process\n"
+        "template_process.limit(0.1)\n"
+        "while True: pass"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False)
+    assert done.returncode == TIME_IS_UP
+
+
+@pytest.mark.slow
+def test_the_limit_counts_from_after_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of 0.1 s ends in its time in a process that has taken far more before."""
+    loop = "{% for i in range(99999) %}{% endfor %}"
+    code = (
+        "import time\n"
+        "while time.process_time() < 4: pass\n"
+        "from glassformer.data import template_process as process\n"
+        f"process.limit(2); process.render({loop!r}, {{}}); print('done')"
+    )
+    assert printed(code) == "done\n"
 
 
 def test_large_templates_and_other_messages_are_refused() -> None:

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.data import released_tokenizer as module
 from glassformer.data.gguf_tokenizer import byte_vocabulary
-from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
+from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json, part_labels
 from glassformer.generation import language_model
 from glassformer.generation.language_model import named_tokenizer
 from harmony_vocabulary import HARMONY_SPECIALS
@@ -109,6 +109,16 @@ def test_bytes_of_no_character_are_shown_where_they_stand(tokenizer: ReleasedTok
     assert tokenizer.strings([a, start, end]) == ["a", r"\xf0", "<|end|>"]
     assert tokenizer.strings([next_]) == [r"\x9f"]
     assert tokenizer.strings([]) == []
+
+
+def test_a_character_of_several_tokens_is_named_with_its_part_in_each(tokenizer: ReleasedTokenizer) -> None:
+    single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
+    tokens = [single[bytes([byte])] for byte in "aé🎉".encode()]
+    assert tokenizer.labels(tokens) == ["a", "é 1/2", "é 2/2", "🎉 1/4", "🎉 2/4", "🎉 3/4", "🎉 4/4"]
+    assert tokenizer.labels(tokens[:-1])[3:] == [r"\xf0", r"\x9f", r"\x8e"]
+    assert part_labels([b" \xf0\x9f", b"\x8e", b"\x89", b"b"]) == [" 🎉 1/3", "🎉 2/3", "🎉 3/3", "b"]
+    assert part_labels([b"", b"\xe6\x97\xa5\xe6", b"\x9c\xac!"]) == ["", "日本 1/2", "本 2/2!"]
+    assert tokenizer.labels([]) == []
 
 
 def test_a_prompt_is_read_with_special_tokens(tokenizer: ReleasedTokenizer) -> None:

@@ -75,6 +75,58 @@ def test_the_usual_files_need_no_columns(tmp_path: Path, name: str, content: str
     assert read_examples(write(tmp_path / name, content)) == (GOOD, BAD)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        'Text,Label\n"good, really",1\nbad,0\n',
+        "Text;Label\ngood, really;1\nbad;0\n",
+        'TEXT;LABEL\n"good, really";1\n"bad";0\n',
+        "LABEL|SENTENCE\n1|good, really\n0|bad\n",
+        "Review\tSentiment\ngood, really\tPositive\nbad\tNegative\n",
+        'text, label\n"good, really", 1\nbad, 0\n',
+        'label , text\n1 , "good, really"\n0 , bad\n',
+        'id,Class, Text \n7,POS,"good, really"\n8,NEG,bad\n',
+        "good, really;1\nbad;0\n",
+        "1\tgood, really\n0\tbad\n",
+        '\n\nText,Label\r\n"good, really",1\r\nbad,0\r\n',
+        "Text;Label\rgood, really;1\rbad;0\r",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_headers_in_any_case_and_order_and_other_delimiters_are_read(
+    tmp_path: Path, content: str, encoding: str
+) -> None:
+    assert read_examples(write(tmp_path / "a.csv", content.encode(encoding))) == (GOOD, BAD)
+
+
+def test_names_of_columns_are_found_in_any_case(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "Opinion; STARS\ngood, really; 1\nbad; 0\n")
+    assert read_examples(path, "opinion", "Stars") == (GOOD, BAD)
+    path = write(tmp_path / "a.tsv", "Text\tLabel\ngood, really\t1\nbad\t0\n")
+    assert read_examples(path) == (GOOD, BAD)
+    path = write(tmp_path / "a.jsonl", '{"Text": "good, really", "LABEL": 1}\n{"Text": "bad", "LABEL": 0}\n')
+    assert read_examples(path) == read_examples(path, "text", "label") == (GOOD, BAD)
+    path = write(tmp_path / "b.csv", "text,Text,label\nno,yes,1\nyes,no,0\n")
+    assert [example.text for example in read_examples(path, "Text", "label")] == ["yes", "no"]
+    with refused("'text', 'Text', 'label'", expected="recognizable"):
+        read_examples(path)
+
+
+def test_a_semicolon_in_a_text_leaves_the_commas(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nslow; dull; long,0\nquick; bright; short,1\n")
+    assert [example.text for example in read_examples(path)] == ["slow; dull; long", "quick; bright; short"]
+    # The fault of a table with commas is reported, not avoided by another delimiter.
+    with refused("line 2: 3 cells"):
+        read_examples(write(tmp_path / "b.csv", "text,label\nslow; dull, long,0\nquick; bright,1\n"))
+
+
+def test_a_first_row_that_may_be_a_header_is_named(tmp_path: Path) -> None:
+    with refused("line 1: the label 'verdict' in the first row, whose cells 'verdict', 'opinion'", expected="header"):
+        read_examples(write(tmp_path / "a.csv", "verdict,opinion\n1,good\n0,bad\n"))
+    with refused("line 2: the label 'soso'$"):
+        read_examples(write(tmp_path / "b.csv", "1,good\nsoso,fine\n0,bad\n"))
+
+
 def test_columns_go_by_name(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'opinion,stars,kind\n"good, really",1,irony\nbad,0,plain\n')
     assert read_examples(path, "opinion", "stars") == (GOOD, BAD)
@@ -266,6 +318,13 @@ def test_a_data_set_of_the_hub_with_one_part_and_no_names(monkeypatch: pytest.Mo
     assert [len(part) for part in (data.train, data.validation, data.test)] == [48, 6, 6]
 
 
+def test_columns_of_the_hub_are_found_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows([{"Text": f"text {number}", "Label": number % 2} for number in range(40)])
+    rows.features = {"Text": None, "Label": types.SimpleNamespace()}
+    hub(monkeypatch, {"train": rows})
+    assert len(from_hub("someone/else").train) == 32
+
+
 def test_a_hub_that_cannot_give_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (ConnectionError("offline"), FileNotFoundError("no such data set"), ValueError("no such subset")):
         hub(monkeypatch, error)
@@ -336,7 +395,9 @@ def test_what_python_writes_is_read_back(rows: list[tuple[str, str]], tmp_path_f
         ("a.tsv", b"good\t1\nb\x00d\t0\n", r"a\.tsv: a NUL byte"),
         ("a.csv", b"text,label\nna\xefve,1\n", r"a\.csv with the byte 0xef at offset 13"),
         ("a.jsonl", b'{"text": "\xff"}\n', r"with the byte 0xff"),
-        ("a.tsv", "text\tlabel\n".encode("utf-16"), r"with the byte 0xff at offset 0"),
+        ("a.tsv", "text\tlabel\n".encode("utf-16")[:-1], r"a fault in its UTF-16 at byte 22"),
+        ("a.tsv", "text\tlabel\n".encode("utf-16-le"), r"a NUL byte; UTF-16 without a byte order mark"),
+        ("a.tsv", "text\tlabel\n".encode("utf-32"), r"a NUL byte"),
         ("a.tsv", "good\t1\nbad\n", r"line 2: 1 cells; ^2, as in line 1"),
         ("a.csv", "text,label\ngood, really,1\n", r"line 2: 3 cells; needs quotes"),
         ("a.csv", 'text,label\ngood,1\n"never closed,0\nbad,0\n', r"line 4: unexpected end of data"),

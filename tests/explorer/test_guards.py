@@ -131,3 +131,34 @@ def test_json_may_name_its_charset_but_not_be_compressed_or_named_twice() -> Non
     assert Asked(HOST, (b"content-type", b"Application/JSON; charset=UTF-8")).put(b"{}") == 200
     assert Asked(HOST, JSON, (b"content-encoding", b"gzip")).put(b"{}") == 415
     assert Asked(HOST, method="GET").put(b"") == 200
+
+
+def opened(host: bytes, accept: bytes = b"text/html,*/*;q=0.8", method: str = "GET", path: str = "/") -> Asked:
+    asked = Asked((b"host", host), (b"accept", accept), method=method, path=path)
+    assert asked.put(b"") == 421
+    return asked
+
+
+@pytest.mark.parametrize(
+    "host", [b"localhost:9000", b"127.0.0.1:9000", b"evil.example", b"evil.example:8017", b"x:<b>"]
+)
+def test_a_browser_at_another_address_gets_a_page_that_says_what_to_do(host: bytes) -> None:
+    asked = opened(host)
+    page = asked.sent[1]["body"].decode()
+    headers = dict(asked.sent[0]["headers"])
+    assert headers[b"content-type"].startswith(b"text/html")
+    assert {name for name, _ in SECURITY_HEADERS} < headers.keys()
+    assert headers[b"cache-control"] == b"no-store"
+    assert 'href="http://127.0.0.1:8017/"' in page
+    assert "ssh -L 8017:127.0.0.1:8017" in page
+    assert ("glassformer explore --port 9000" in page) == host.endswith(b":9000")
+    assert "<b>" not in page
+    assert asked.bodies == []
+
+
+def test_a_program_at_another_address_gets_json() -> None:
+    for asked in (opened(b"localhost:9000", b"*/*"), opened(b"evil.example", b"application/json")):
+        assert "127.0.0.1:8017" in asked.refusal["expected"]
+    asked = Asked((b"host", b"evil.example"), JSON, (b"accept", b"text/html"))
+    assert asked.put(b"{}") == 421
+    assert "127.0.0.1:8017" in asked.refusal["expected"]

@@ -34,7 +34,7 @@ def with_body(port: int, body: bytes, path: str = "/api/models", **headers: str)
 
 def answer(port: int, request: bytes, *, end: bool = False) -> int:
     """The status of the answer to ``request``, sent as it stands. ``end``: nothing more is sent, and that is said."""
-    with socket.create_connection((HOST, port), timeout=60) as connection:
+    with socket.create_connection((HOST, port), timeout=300) as connection:
         try:
             connection.sendall(request)
             if end:
@@ -114,6 +114,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "patches": {**ABOUT, "second": "2 1"},
     "lens": {**ABOUT, "first": 0},
     "contributions": {**ABOUT, "other": 1},
+    "ffn": {**ABOUT, "layer": 0},
     "page": {"state": {"model": "decoder"}},
 }
 
@@ -218,7 +219,7 @@ def test_no_matrix_is_a_fault_of_ours(cells: list[list[float]], matrix: str, sma
 @pytest.mark.parametrize("hard", [False, True])
 def test_connections_that_are_cut_harm_nobody(cut: int, hard: bool, small_server: int) -> None:
     whole = with_body(small_server, json.dumps(FIELDS["next"]).encode(), "/api/next")
-    with socket.create_connection((HOST, small_server), timeout=30) as connection:
+    with socket.create_connection((HOST, small_server), timeout=300) as connection:
         connection.sendall(whole[: cut or len(whole)])
         if hard:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -226,7 +227,7 @@ def test_connections_that_are_cut_harm_nobody(cut: int, hard: bool, small_server
 
 
 def test_answers_that_nobody_takes_harm_nobody(small_server: int) -> None:
-    connections = [socket.create_connection((HOST, small_server), timeout=30) for _ in range(30)]
+    connections = [socket.create_connection((HOST, small_server), timeout=300) for _ in range(30)]
     for connection in connections:
         connection.sendall(head_of(small_server, "GET /explorer.js HTTP/1.1") * 20)
     assert serves(small_server)

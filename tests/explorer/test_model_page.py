@@ -1,8 +1,11 @@
+import asyncio
 import base64
 import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
+from urllib.request import Request, urlopen
 
 import nbformat
 import numpy as np
@@ -216,7 +219,7 @@ def test_cross_attention_has_the_source_across(small_backend: Backend) -> None:
 
 
 def test_a_long_text_is_drawn_in_overview(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.explorer.model_page.EXACT_TOKENS", 20)
+    monkeypatch.setattr("glassformer.explorer.model_page._MOST_CELLS", 20)
     figure = ModelPage(small_backend, {"model": "decoder", "text": " ".join(["1 2 3"] * 15)}).figure()
     assert drawn(figure).shape == (12, 12)
     check_readable(figure)
@@ -237,7 +240,7 @@ def test_in_a_notebook_that_runs_by_itself(tmp_path: Path) -> None:
         "seen.set(head=0)\nprint(seen.state['text'])",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    client.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     nbformat.validate(notebook)
     (shown,) = notebook.cells[0].outputs
     assert {WIDGET, "image/png", "text/plain"} <= set(shown["data"])
@@ -245,3 +248,48 @@ def test_in_a_notebook_that_runs_by_itself(tmp_path: Path) -> None:
     states = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
     kept = states[shown["data"][WIDGET]["model_id"]]["state"]
     assert json.loads(json.dumps(kept["state"]))["text"] == "ABA"
+
+
+def test_a_cell_in_which_an_event_loop_runs(small_backend: Backend, capsys: pytest.CaptureFixture[str]) -> None:
+    server = pytest.importorskip("glassformer.explorer.server")
+    page = ModelPage(small_backend, {"model": "decoder", "text": "1 2"})
+
+    def address() -> str:
+        return capsys.readouterr().out.split("#")[0].strip()
+
+    def models(at: str) -> list[str]:
+        request = Request(f"{at}api/models", b"{}", {"Content-Type": "application/json"})
+        with urlopen(request, timeout=60) as answer:
+            return [model["name"] for model in json.load(answer)["models"]]
+
+    async def cell() -> str:
+        page.serve(0, browser=False)
+        return address()
+
+    first = asyncio.run(cell())
+    assert "decoder" in models(first)
+    second = asyncio.run(cell())  # the cell is run again
+    assert "decoder" in models(second)
+    if first != second:
+        with pytest.raises(OSError, match="refused"):
+            models(first)
+    page.stop()
+    with pytest.raises(OSError, match="refused"):
+        models(second)
+    page.stop()
+    listener = server.listen(int(second.rstrip("/").rpartition(":")[2]))  # its port is free
+    listener.close()
+
+
+def test_a_command_in_which_an_event_loop_runs_waits_until_it_is_interrupted(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = pytest.importorskip("glassformer.explorer.server")
+    monkeypatch.setattr(server.ServerThread, "wait", Mock(side_effect=KeyboardInterrupt))
+    listener = server.listen(0)
+
+    async def cell() -> None:
+        server.serve(small_backend, listener, "", browser=False)
+
+    asyncio.run(cell())
+    assert listener.fileno() == -1  # closed

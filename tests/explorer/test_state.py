@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.explorer.messages import ForbiddenEdge, RemovedHead, ReplacedExpert, Steering
-from glassformer.explorer.state import NAMES, PLAIN, HeadPlace, State, Window, changed, from_words, to_words
+from glassformer.explorer.messages import ForbiddenEdge, RemovedHead, ReplacedExpert, Steering, View
+from glassformer.explorer.state import NAMES, PLAIN, HeadPlace, State, Window, changed, from_words, to_words, view_of
 from refusals import refused
 
 counts = st.integers(0, 4095)
@@ -22,7 +22,7 @@ states = st.builds(
     source=st.none() | st.lists(st.text(max_size=5), max_size=5),
     order=st.none() | st.lists(st.integers(0, 255), max_size=5),
     part=st.sampled_from([None, "self", "cross"]),
-    layer=counts,
+    layer=maybe,
     versus=st.none() | st.builds(HeadPlace, layer=counts, head=counts),
     pin=st.none() | counts,
     shape=st.sampled_from(["matrix", "heads"]),
@@ -121,3 +121,11 @@ def test_values_from_python() -> None:
 def test_values_that_do_not_fit_are_refused(values: dict[str, Any], got: str, expected: str) -> None:
     with refused(got=re.escape(got), expected=expected):
         changed(State(), values)
+
+
+def test_a_model_opens_on_its_first_view_but_flow() -> None:
+    views: list[View] = ["flow", "attention", "sampling"]
+    assert view_of(State(), views) == view_of(State(pin=0), views) == "attention"
+    assert view_of(State(view="flow"), views) == "flow"
+    assert view_of(State(view="design"), views) == "attention"
+    assert view_of(State(), ["design", "attention"]) == "design"

@@ -16,7 +16,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.stored_models import installed_models
-from glassformer.explorer.saving.recorded_answers import edited
+from glassformer.explorer.saving.page_state import edited
 from glassformer.explorer.state import State
 
 TOURS = {tour["name"]: tour for tour in json.loads((PAGE.parent / "tours.json").read_text(encoding="utf-8"))}

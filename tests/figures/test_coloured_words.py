@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from colour_vision import linear
-from glassformer.figures.coloured_words import coloured_text, letter_colour, shown
-from glassformer.figures.style import new_figure
+from glassformer.figures.coloured_words import coloured_text, shown
+from glassformer.figures.style import letter_colour, new_figure
 from readable import check_readable
 from refusals import refused
 

@@ -85,7 +85,7 @@ def test_the_diverging_map_tells_its_sides_apart(vision: str) -> None:
 
 
 def test_every_map_of_colours_that_is_used_has_been_tested() -> None:
-    named = re.compile(r'(?:colormap(?:: str)?|cmap|SEQUENTIAL|DIVERGING|SIGNED) *= *"(\w+)"')
+    named = re.compile(r'(?:colormap(?:: str)?|cmap|SEQUENTIAL|DIVERGING|SIGNED) *= *(?:colour_map\()?"(\w+)"')
     used = {name for path in SOURCES.rglob("*.py") for name in named.findall(path.read_text(encoding="utf-8"))}
     assert used >= {"Blues", "Reds"}
     assert used <= {*DARKENING, *LIGHTENING, DIVERGING}

@@ -1,7 +1,4 @@
-import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -78,47 +75,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_a_model_changes_every_token_and_is_not_compiled(change, monkeypatch):
-    """Torch's compiled code does not look at hooks again."""
+def test_what_changes_a_model_changes_every_token(change):
     decoder = model()
     plain = generate(decoder, PROMPTS, 6)
-    monkeypatch.setattr(sys.modules["glassformer.generation.decoding"], "_compiled", None)
     CHANGES[change](decoder)
     expected = uncached(decoder, PROMPTS, 6)
     assert expected != plain
-    assert generate(decoder, PROMPTS, 6) == generate(decoder, PROMPTS, 6, compile=True) == expected
+    assert generate(decoder, PROMPTS, 6) == expected
     assert list(Continuation(decoder).reply(PROMPTS[0], 6)) == expected[0]
-
-
-@pytest.fixture(scope="module")
-def compiled() -> dict:
-    """What compiled_worker.py found."""
-    worker = Path(__file__).with_name("compiled_worker.py")
-    done = subprocess.run([sys.executable, worker], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-def test_the_compiled_step_gives_the_same_texts(compiled):
-    assert compiled["by_inductor"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", ["windowed", "experts", "packed"])
-def test_forty_prompt_lengths_compile_at_most_four_times(variant, compiled):
-    assert compiled["forty_lengths"][variant] == {"compilations": 3, "different": 0}
-
-
-@pytest.mark.slow
-def test_each_model_is_compiled_once_and_its_step_goes_with_it(compiled):
-    assert compiled["ten_models"] == list(range(1, 11))
-    assert not compiled["kept_after_its_model"]
-
-
-@pytest.mark.slow
-def test_more_compilations_than_torch_allows_raise(compiled):
-    assert compiled["beyond_the_limit"] == "FailOnRecompileLimitHit"
 
 
 def test_a_text_ends_with_its_stop_token_and_the_others_go_on():
@@ -154,7 +118,6 @@ def test_a_seed_means_the_texts_of_a_batch_and_its_documentation_says_so():
 
 WAYS = {
     "cached": lambda decoder, prompt: stream(decoder, [prompt, [8]], 3),
-    "speculating": lambda decoder, prompt: stream(decoder, [prompt], 9, speculate=3),
     "a reply": lambda decoder, prompt: Continuation(decoder).reply(prompt, 3),
 }
 
@@ -190,11 +153,7 @@ def test_each_block_keeps_its_mode(way):
         (None, 2, {}, "of type NoneType"),
         (torch.tensor([1, 2]), 2, {}, r"\[prompt\]"),
         (torch.ones(1, 3, dtype=torch.bool), 2, {}, r"\[prompt\]"),
-        ([[1, 2]], 3, {"speculate": -1}, "speculate = -1"),
-        ([[1, 2]], 3, {"speculate": 1.5}, "speculate = 1.5"),
         ([[1, 2]], 3, {"stop_tokens": 5}, "stop_tokens that hold no whole numbers"),
-        ([[1, 2], [3]], 3, {"speculate": 2}, "2 texts"),
-        ([[1, 2]], 3, {"speculate": 2, "compile": True}, "compile"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
@@ -212,21 +171,20 @@ def test_only_decoders_generate(call, other):
 
 
 @pytest.mark.parametrize(
-    ("room", "options", "prompt", "message"),
+    ("room", "prompt", "message"),
     [
-        (8, {}, [], "an empty prompt"),
-        (8, {}, [1] * 9, "a prompt of 9 tokens"),
-        (8, {}, [61], "tokens from 61 to 61"),
-        (8, {}, [1.5, 2.5], "no whole numbers"),
-        (8, {}, "ab", "no whole numbers"),
-        (65, {}, [1], "at most the model's 64"),
-        (8, {"speculate": -1}, [1], "speculate = -1"),
+        (8, [], "an empty prompt"),
+        (8, [1] * 9, "a prompt of 9 tokens"),
+        (8, [61], "tokens from 61 to 61"),
+        (8, [1.5, 2.5], "no whole numbers"),
+        (8, "ab", "no whole numbers"),
+        (65, [1], "at most the model's 64"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_cannot_be_continued_is_refused(room, options, prompt, message):
+def test_what_cannot_be_continued_is_refused(room, prompt, message):
     with refused(anywhere=message):
-        next(Continuation(model(max_seq_len=64), room, **options).reply(prompt))
+        next(Continuation(model(max_seq_len=64), room).reply(prompt))
 
 
 def test_the_longest_text_that_fits_is_generated():

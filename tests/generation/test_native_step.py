@@ -19,7 +19,7 @@ from glassformer.kernels import native
 from glassformer.kernels.blocks import KINDS
 from glassformer.kernels.native import Library
 from glassformer.kernels.options import Clamp
-from glassformer.layers import options
+from glassformer.layers import feedforward, options
 from glassformer.layers.attention import editing, watching
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.experts import collect_routing
@@ -36,7 +36,7 @@ from torch_settings import defaults, threads
 
 pytestmark = pytest.mark.usefixtures("library", "fast_forms")
 
-Run = tuple[Tensor, Tensor | None, int, list[int]]
+Run = tuple[Tensor, Tensor | None, int]
 VOCAB = 61
 BASE = DecoderConfig(vocab_size=VOCAB, num_layers=2, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, max_seq_len=64)
 MIXTURE = dataclasses.replace(
@@ -61,11 +61,11 @@ def decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32, seed: int
 
 @contextmanager
 def counted(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The number of new positions of each native step."""
+    """The number of texts of each native step."""
     counts: list[int] = []
 
     def decode_step(library: Any, weights: Any, tokens: Tensor, *others: Any) -> Tensor | None:
-        counts.append(tokens.shape[1])
+        counts.append(len(tokens))
         return real(library, weights, tokens, *others)
 
     real = native_step.decode_step
@@ -84,14 +84,14 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(VOCAB, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def read(step: Callable[[Tensor], Tensor], tokens: Tensor, lengths: list[int]) -> Tensor:
-    return torch.cat([step(part) for part in tokens.split(lengths, dim=1)], dim=1)
+def read(step: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
+    return torch.stack([step(part) for part in tokens.split(1, dim=1)], dim=1)
 
 
 def ordinarily(model: Decoder, cache: Cache) -> Callable[[Tensor], Tensor]:
     def step(tokens: Tensor) -> Tensor:
         with torch.inference_mode():
-            return model(tokens, cache=cache)
+            return model(tokens, cache=cache)[:, -1]
 
     return step
 
@@ -170,25 +170,24 @@ def of_families(draw: st.DrawFn) -> DecoderConfig:
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """Tokens, which of the first ones are real, how many are read before the steps, and how many in each step."""
-    batch, prompt = draw(st.integers(1, 9)), draw(st.integers(1, 20))
-    lengths = draw(st.lists(st.integers(1, min(8, native_step._MOST_TOKENS // batch)), min_size=1, max_size=6))
+    """Tokens, which of the first ones are real, and how many are read before the steps."""
+    batch, prompt, steps = draw(st.integers(1, 9)), draw(st.integers(1, 20)), draw(st.integers(1, 20))
     real = None
     if draw(st.booleans()):
         start = torch.tensor(draw(st.lists(st.integers(0, prompt - 1), min_size=batch, max_size=batch)))
         real = torch.arange(prompt) >= start[:, None]
-    return drawn(batch, prompt + sum(lengths)), real, prompt, lengths
+    return drawn(batch, prompt + steps), real, prompt
 
 
 def both(model: Decoder, run: Run) -> tuple[Tensor, Tensor, list[Cache]]:
     """Logits of the steps, natively and in the ordinary way, and the caches."""
-    tokens, real, prompt, lengths = run
+    tokens, real, prompt = run
     caches = [model.new_cache(*tokens.shape) for _ in range(2)]
     for cache in caches:
         with torch.inference_mode():
             model(tokens[:, :prompt], cache=cache, key_padding=real)
     natively, expected = DecodingStep(model, caches[0]), ordinarily(model, caches[1])
-    return read(natively, tokens[:, prompt:], lengths), read(expected, tokens[:, prompt:], lengths), caches
+    return read(natively, tokens[:, prompt:]), read(expected, tokens[:, prompt:]), caches
 
 
 def relative(got: Tensor, expected: Tensor) -> float:
@@ -202,10 +201,11 @@ def test_logits_and_cache_are_those_of_the_forward_pass(config: DecoderConfig, r
     model = decoder(config, seed=seed)
     with pytest.MonkeyPatch.context() as patch, counted(patch) as counts:
         got, expected, (ours, theirs) = both(model, run)
+    tokens, real, prompt = run
+    batch, length = tokens.shape
     # Learned positions count real tokens, which the native step does not.
-    assert counts == ([] if config.learned_positions and run[1] is not None else run[3])
+    assert counts == ([] if config.learned_positions and real is not None else [batch] * (length - prompt))
     exact = decoder(config, seed=seed).double()
-    tokens, real, prompt, _ = run
     padding = None if real is None else torch.cat([real, torch.ones_like(tokens[:, prompt:]).bool()], dim=1)
     reference = exact(tokens, key_padding=padding)[:, prompt:].detach()
     assert relative(got, reference) < 1e-5 + 2 * relative(expected, reference)
@@ -233,15 +233,15 @@ def test_bfloat16_weights_and_cache_are_used_in_float32(config: DecoderConfig, r
             with torch.no_grad():
                 wide.get_submodule(name).weight.mul_(1 + 2**-12)
             norm.weight = nn.Parameter(wide.get_submodule(name).weight.detach().clone())
-    tokens, _, _, lengths = run
-    tokens = tokens[:, : sum(lengths)]
+    tokens, _, prompt = run
+    tokens = tokens[:, prompt:]
     cache, reference = narrow.new_cache(*tokens.shape), wide.new_cache(*tokens.shape)
     for layer in reference.layers:
         layer.__class__ = Rounded
     with pytest.MonkeyPatch.context() as patch, counted(patch) as counts:
-        got = read(DecodingStep(narrow, cache), tokens, lengths)
-    assert counts == lengths
-    assert relative(got, read(ordinarily(wide, reference), tokens, lengths)) < 1e-2
+        got = read(DecodingStep(narrow, cache), tokens)
+    assert counts == [tokens.shape[0]] * tokens.shape[1]
+    assert relative(got, read(ordinarily(wide, reference), tokens)) < 1e-2
 
 
 @pytest.mark.parametrize("config", [BASE, MIXTURE, dataclasses.replace(MIXTURE, expert_format="mxfp4")])
@@ -250,7 +250,7 @@ def test_bfloat16_logits_are_no_worse_than_those_of_the_forward_pass(config: Dec
     for seed in range(16):
         model = decoder(config, torch.bfloat16, seed)
         tokens = drawn(4, 40, seed=seed)
-        got, expected, _ = both(model, (tokens, None, 4, [1] * 36))
+        got, expected, _ = both(model, (tokens, None, 4))
         reference = decoder(config, torch.bfloat16, seed).double()(tokens)[:, 4:]
         errors.append(torch.stack([(each - reference).square().mean() for each in (got, expected)]))
     ours, theirs = torch.stack(errors).mean(0).sqrt()
@@ -264,8 +264,8 @@ def test_layers_of_8_bits_are_those_of_the_forward_pass(config: DecoderConfig, m
         narrow = in_8_bits(owner, name, linear)
         wide.weight.data = decode(narrow.integers, narrow.scales, torch.float32).double()
     with counted(monkeypatch) as counts:
-        got, expected, _ = both(model, (tokens, None, 4, [1] * 12 + [8]))
-    assert counts == [1] * 12 + [8]
+        got, expected, _ = both(model, (tokens, None, 4))
+    assert counts == [3] * 20
     reference = exact(tokens)[:, 4:].detach()
     assert (got - reference).square().mean() <= (expected - reference).square().mean()
 
@@ -290,8 +290,8 @@ def test_layers_and_tables_of_blocks_are_those_of_the_forward_pass(kind: str, mo
     model.output = BlockLinear(64, VOCAB, kind).eval()
     model.output.blocks = model.embedding.blocks
     with counted(monkeypatch) as counts:
-        got, expected, _ = both(model, (drawn(3, 24), None, 4, [1] * 12 + [8]))
-    assert counts == [1] * 12 + [8]
+        got, expected, _ = both(model, (drawn(3, 24), None, 4))
+    assert counts == [3] * 20
     assert relative(got, expected) < 1e-5
 
 
@@ -301,14 +301,14 @@ def test_layers_of_12_bits_are_those_that_they_encode(dtype: torch.dtype, monkey
     for _, _, linear in linear_layers(model):
         linear.weight.data = linear.weight.data.bfloat16().to(dtype)
     with counted(monkeypatch) as counts:
-        expected, _, _ = both(model, (tokens, None, 4, [1] * 12 + [8]))
+        expected, _, _ = both(model, (tokens, None, 4))
         for owner, name, linear in linear_layers(model):
             layer = LosslessLinear(linear.in_features, linear.out_features, bias=linear.bias is not None)
             layer.packed, layer.index = lossless.encode(linear.weight.bfloat16())
             layer.bias = linear.bias
             setattr(owner, name, layer.eval())
-        got, _, _ = both(model, (tokens, None, 4, [1] * 12 + [8]))
-    assert counts == 2 * ([1] * 12 + [8])
+        got, _, _ = both(model, (tokens, None, 4))
+    assert counts == [3] * 40
     rounding = {torch.float32: 1e-5, torch.bfloat16: 2.0**-8}[dtype]  # of keys and values in the cache
     torch.testing.assert_close(got, expected, rtol=rounding, atol=rounding * expected.abs().max().item())
     owner.get_submodule(name).packed, owner.get_submodule(name).index = lossless.encode(torch.ones(3, 16).bfloat16())
@@ -317,30 +317,30 @@ def test_layers_of_12_bits_are_those_that_they_encode(dtype: torch.dtype, monkey
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("form", ["dense", "mixture", "packed"])
-def test_bits_are_those_of_one_token_at_a_time(form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_are_those_of_each_text_alone(form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     if form == "packed" and dtype == torch.float32:
         pytest.skip("packed experts of float32 models take the ordinary way")
     config = {"dense": BASE, "mixture": MIXTURE, "packed": dataclasses.replace(MIXTURE, expert_format="mxfp4")}[form]
     monkeypatch.setattr(native_step, "_PRODUCTS_PER_THREAD", 1)
     model, tokens = decoder(config, dtype), drawn(7, 24)
 
-    def logits(texts: Tensor, lengths: list[int]) -> Tensor:
+    def logits(texts: Tensor) -> Tensor:
         with counted(monkeypatch) as counts:
-            found = read(DecodingStep(model, model.new_cache(*texts.shape)), texts, lengths)
-        assert counts == lengths
+            found = read(DecodingStep(model, model.new_cache(*texts.shape)), texts)
+        assert counts == [len(texts)] * 24
         return found
 
-    expected = logits(tokens, [1] * 24)
+    expected = logits(tokens)
     for number in (1, 2, 3, 4):
         with threads(number):
-            assert torch.equal(logits(tokens, [8, 1, 3, 7, 5]), expected)
-            assert torch.equal(logits(tokens[2:3], [1] * 24), expected[2:3])
+            assert torch.equal(logits(tokens), expected)
+            assert torch.equal(logits(tokens[2:3]), expected[2:3])
 
 
 def test_every_instruction_set_gives_the_same(at_level: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "library", lambda: at_level)
     for config in (MIXTURE, dataclasses.replace(BASE, head_dim=70, hidden_dim=37, ff_dim=29)):
-        got, expected, _ = both(decoder(config), (drawn(3, 40), None, 20, [1] * 20))
+        got, expected, _ = both(decoder(config), (drawn(3, 40), None, 20))
         assert relative(got, expected) < 1e-5
 
 
@@ -417,12 +417,12 @@ def test_a_changed_model_is_used_from_the_next_step_on_in_the_ordinary_way_if_so
         model = decoder(config)
         step = DecodingStep(model, model.new_cache(2, 10))
         with counted(monkeypatch) as steps:
-            read(step, tokens[:, :5], [1] * 5)
+            read(step, tokens[:, :5])
             scope = change(model)
             with scope if isinstance(scope, AbstractContextManager) else nullcontext():
-                logits.append(read(step, tokens[:, 5:], [1] * 5))
+                logits.append(read(step, tokens[:, 5:]))
         counts.append(steps)
-    assert counts == [[1] * (5 if name in ORDINARY else 10), []]
+    assert counts == [[2] * (5 if name in ORDINARY else 10), []]
     if name not in ("autocast", "8 bits in float32"):  # which round, the second otherwise without C++
         assert relative(*logits) < 1e-5
 
@@ -431,8 +431,8 @@ def test_experts_of_equal_scores_are_those_that_the_forward_pass_takes() -> None
     model = decoder(dataclasses.replace(BASE, num_experts=8))
     with torch.no_grad():
         model.layers[1].ffn.router.score.weight[2:].zero_()
-    expected = ordinarily(model, model.new_cache(2))(drawn(2, 5))
-    assert relative(DecodingStep(model, model.new_cache(2))(drawn(2, 5)), expected) < 1e-5
+    expected = read(ordinarily(model, model.new_cache(2)), drawn(2, 5))
+    assert relative(read(DecodingStep(model, model.new_cache(2)), drawn(2, 5)), expected) < 1e-5
 
 
 def test_factors_that_depend_on_the_length_take_the_ordinary_way() -> None:
@@ -450,9 +450,9 @@ def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pyt
 
 def test_torchs_defaults_change_nothing() -> None:
     model, tokens = decoder(BASE), drawn(2, 6)
-    cache, expected = model.new_cache(2), read(DecodingStep(model, model.new_cache(2)), tokens, [1] * 6)
+    cache, expected = model.new_cache(2), read(DecodingStep(model, model.new_cache(2)), tokens)
     with defaults(torch.bfloat16):
-        found = read(DecodingStep(model, cache), tokens, [1] * 6)
+        found = read(DecodingStep(model, cache), tokens)
     assert relative(found, expected) < 1e-5
 
 
@@ -481,7 +481,7 @@ def test_refused_tokens_leave_the_cache_as_it_was() -> None:
         assert cache.length == 2
         assert torch.equal(cache.padding, real)
         assert all(torch.equal(layer.keys, before) for layer, before in zip(cache.layers, keys, strict=True))
-    assert step(drawn(2, 8)).shape == (2, 8, VOCAB)
+    assert read(step, drawn(2, 8)).shape == (2, 8, VOCAB)
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ def test_nan_and_infinity_spread_as_in_the_forward_pass(place: str) -> None:
     for number in (float("nan"), float("inf")):
         model = decoder(MIXTURE)
         model.get_parameter(place).data[3, 1] = number
-        got, expected, _ = both(model, (torch.tensor([[1, 2, 3, 4, 5, 6]]), None, 2, [1, 1, 1, 1]))
+        got, expected, _ = both(model, (torch.tensor([[1, 2, 3, 4, 5, 6]]), None, 2))
         assert torch.equal(got.isfinite(), expected.isfinite())
 
 
@@ -514,5 +514,23 @@ def test_a_table_is_never_read_beyond_its_end(name: str, monkeypatch: pytest.Mon
     model = decoder(dataclasses.replace(BASE, tied_output=False, max_seq_len=16, **learned))
     setattr(model, name, nn.Embedding(3, BASE.hidden_dim))
     with counted(monkeypatch) as counts, pytest.raises((InputError, IndexError)):
-        DecodingStep(model, model.new_cache(1))(torch.full((1, 5), 9))
+        read(DecodingStep(model, model.new_cache(1)), torch.full((1, 5), 9))
     assert counts == []
+
+
+@pytest.mark.parametrize("kind", ["SwiGLU", "MLP"])
+def test_an_activation_that_the_native_step_does_not_know_takes_the_ordinary_way(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def activate(x: Tensor, activation: str) -> Tensor:
+        return x.sin() if activation == "sine" else known(x, activation)
+
+    known = feedforward.activate
+    monkeypatch.setattr(feedforward, "activate", activate)
+    model = decoder(dataclasses.replace(BASE, gated=kind == "SwiGLU"))
+    for block in model.layers:
+        block.ffn.activation = "sine"
+    with counted(monkeypatch) as counts:
+        got, expected, _ = both(model, (drawn(3, 24), None, 12))
+    assert counts == []
+    assert relative(got, expected) < 1e-5

@@ -62,11 +62,13 @@ def test_sums_of_values_that_overflow() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("qk_dim", [1, 2])
-def test_a_tie_is_no_majority(dtype: torch.dtype, qk_dim: int) -> None:
+def test_a_tie_is_undecided(dtype: torch.dtype, qk_dim: int) -> None:
     task = majority_letter("AB", 5)
     zeros = np.zeros((2, qk_dim))
     certificate = verify(HeadWeights(zeros, zeros, [[0.75, 0.25], [0.125, 0.875]]), task, tolerance=None, dtype=dtype)
-    assert certificate.verdict == "fails"
+    assert certificate.verdict == "undecided"
+    assert certificate.undecided is not None
+    assert sorted(certificate.undecided.sequence) == list("AAABB")
 
 
 @pytest.mark.parametrize("size", [5e-10, 1.0, 3e7])
@@ -103,18 +105,6 @@ def test_numbers_below_the_normal_ones_are_in_the_bound() -> None:
     lost = 2 * 2 * np.finfo(np.float32).tiny * large  # of a difference of two scores, each of two inputs
     assert PlaceTables.of(head, space, 2.0**-24).score_rounding >= lost > tiny * large
     assert PlaceTables.of(head, space, FLOAT64_ROUNDOFF).score_rounding < 1e-12
-
-
-def test_fewer_bits_are_refused() -> None:
-    task = identity("AB", 3)
-    with torch.autocast("cpu", torch.bfloat16), refused("autocast"):
-        verify(design(task).weights, task)
-    torch.set_float32_matmul_precision("medium")  # bfloat16 where the processor multiplies it
-    try:
-        with refused("'medium'"):
-            verify(design(task).weights, task, dtype=torch.float32)
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 def test_more_sequences_than_a_float_can_hold() -> None:

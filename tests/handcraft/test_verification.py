@@ -17,7 +17,7 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, Task, copy_first, identity, parity, unique
-from glassformer.handcraft.verification import Certificate, Failure, require_fits, verify
+from glassformer.handcraft.verification import Certificate, Failure, require_fits, subject_of, verify
 from random_heads import random_head
 from refusals import refused
 
@@ -106,10 +106,20 @@ def test_a_bound_proves_what_it_does_not_exceed(name: str) -> None:
         assert verify(head, asked, limit=10).verdict == verdict
 
 
-def test_an_error_equal_to_the_tolerance_is_allowed() -> None:
+def test_an_error_at_the_tolerance_is_undecided() -> None:
+    """The output is 0.75 in exact arithmetic; three times a third of it may be another number."""
     head = HeadWeights(np.zeros((1, 1)), np.zeros((1, 1)), [[0.75]])
-    for tolerance, verdict in ((0.25, "holds"), (float(np.nextafter(0.25, 0)), "fails")):
-        assert verify(head, identity("A", 2), tolerance=tolerance).verdict == verdict
+    near = {0.25 + 1e-13: "holds", 0.25: "undecided", float(np.nextafter(0.25, 0)): "undecided", 0.25 - 1e-13: "fails"}
+    for tolerance, verdict in near.items():
+        certificate = verify(head, identity("A", 3), tolerance=tolerance)
+        assert certificate.verdict == verdict
+        assert certificate.num_undecided == (6 if verdict == "undecided" else 0)
+
+
+def test_an_error_at_the_tolerance_is_allowed_where_nothing_is_rounded() -> None:
+    head = HeadWeights(np.zeros((4, 1)), np.zeros((4, 1)), np.zeros((4, 1)))
+    assert verify(head, unique(max_len=3), tolerance=1.0).holds
+    assert verify(head, unique(max_len=3), tolerance=float(np.nextafter(1.0, 0.0))).verdict == "fails"
 
 
 @pytest.mark.parametrize(("dtype", "roundoff"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)])
@@ -338,6 +348,7 @@ PROOF = Certificate(
     margin=24.0,
     bound=2e-10,
     counterexample=None,
+    subject=subject_of(design(identity()).weights, identity()),
 )
 
 

@@ -80,7 +80,7 @@ def numbers_of(name: str) -> list[Any]:
     if name.endswith("blocks"):
         return [5, 3, 64, 0, 3, 1] if name.startswith("expand") else [5, 3, 64, 2, 1]
     if name == "decode_step":
-        return [0, 2, 3, 1, 7, 8, 1]
+        return [0, 2, 3, 7, 8, 1]
     return [1.0 if kind == "double" else 64 for kind in kinds]
 
 
@@ -226,13 +226,13 @@ check("forward", lambda: library.call("attention", q, k, k, q, lse, lse[:0], *ma
 sizes = dict(hidden_dim=32, num_heads=4, head_dim=8, ff_dim=2**18)
 config = DecoderConfig(vocab_size=16, num_layers=1, max_seq_len=64, **sizes)
 model = Decoder(config).eval()
-cache, tokens = model.new_cache(1), torch.zeros(1, 60, dtype=torch.int64)
+cache, tokens = model.new_cache(32), torch.zeros(32, 1, dtype=torch.int64)
 step = DecodingStep(model, cache)
-step(tokens[:, :1])
+step(tokens)
 before = cache.length
-check("decode_step", lambda: step(tokens[:, :32]))
+check("decode_step", lambda: step(tokens))
 assert cache.length == before
-assert step(tokens[:, :2]).isfinite().all()
+assert step(tokens).isfinite().all()
 """
 
 
@@ -242,7 +242,7 @@ assert step(tokens[:, :2]).isfinite().all()
 def test_too_little_memory_is_a_memory_error() -> None:
     """It was a segmentation fault or the end of the process; what is left works afterwards."""
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    found = printed(_STARVED.format(compiled=native.COMPILED), env=environment, timeout=300)
+    found = printed(_STARVED.format(compiled=native.COMPILED), env=environment, timeout=600)
     told = ["rows_int8 2", "rows_int8 8", "mxfp4_multiply", "backward", "forward", "decode_step"]
     if native.best_level() == native.LEVELS.index("AMX"):
         told.insert(2, "matrix_blocks")

@@ -285,7 +285,7 @@ def test_a_damaged_library_is_compiled_again(size: int, quick: Path) -> None:
 def test_a_library_that_is_cut_short_ends_no_process(quick: Path) -> None:
     library = cut_short(quick, 20_000)
     code = f"from glassformer.kernels import native; native.COMPILED = {native.COMPILED}; native.library().level"
-    printed(code, "-W", "error", timeout=120)
+    printed(code, "-W", "error", timeout=600)
     assert native._cached(quick, native._stem()) == library
 
 
@@ -363,7 +363,7 @@ def test_torchs_limit_of_instructions(capability: str, level: int) -> None:
     """``ATEN_CPU_CAPABILITY`` limits our kernels as it limits torch's."""
     code = "from glassformer.kernels import linear, native; print(native.best_level(), linear.slow_mkl())"
     environment = os.environ | {"ATEN_CPU_CAPABILITY": capability}
-    assert printed(code, "-W", "error", env=environment, timeout=120) == f"{level} False\n"
+    assert printed(code, "-W", "error", env=environment, timeout=600) == f"{level} False\n"
 
 
 @pytest.mark.slow
@@ -374,7 +374,7 @@ def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Pat
     command = [sys.executable, "-W", "error", "-c", code]
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     running = [subprocess.Popen(command, **options) for _ in range(3)]
-    said = [each.communicate(timeout=300)[0] for each in running]
+    said = [each.communicate(timeout=600)[0] for each in running]
     assert [each.returncode for each in running] == [0] * 3
     assert all(re.fullmatch(rb"(glassformer: compiling .* s\n)?", each) for each in said)
     assert [path.suffix for path in (tmp_path / "glassformer").iterdir()] == [".so"]

@@ -11,7 +11,8 @@ import pytest
 
 from glassformer.labs.run import Lab, read, render
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "labs"
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT / "docs" / "labs"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -20,6 +21,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tiny_run" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def documents() -> Path:
+    """The directory of the courses' documents beside the repository; a test that needs it is skipped without it."""
+    directory = ROOT.parent / "shared" / "seeds"
+    if not directory.is_dir():
+        pytest.skip("no ../shared/seeds beside the repository")
+    return directory
 
 
 @cache

@@ -6,9 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from glassformer.generation.compiled import step
 from glassformer.layers.attention import watching
 from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts, balance_loss, collect_routing
@@ -66,21 +65,6 @@ def test_ragged_batches_are_their_rows_alone(form: str) -> None:
         alone = model(tokens[row : row + 1, -length:])[0]
         assert (at_once[row, -length:] - alone).abs().max() <= 1e-5
         assert (cached[row, -length:] - alone).abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("form", FORMS)
-@torch.no_grad()
-def test_steps_of_fixed_shape_give_the_same_logits(form: str, padded: bool) -> None:
-    model = make(**FORMS[form])
-    tokens, real = left_padded([20, 9] if padded else [20, 20], 20)
-    whole = model(tokens, key_padding=real)
-    cache = model.new_cache(2, 24)
-    model(tokens[:, :12], cache=cache, key_padding=real[:, :12])
-    all_positions = nn.functional.pad(real, (0, 4), value=True) if padded else None
-    for position in range(12, 20):
-        logits = step(model, tokens[:, position : position + 1], torch.tensor([position]), cache, all_positions)
-        assert (logits - whole[:, position]).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -244,7 +228,7 @@ def test_a_step_late_in_a_long_text() -> None:
     with torch.no_grad():
         expected = model(tokens)[:, -1]
         model(tokens[:, :-1], cache=cache)
-        last = step(model, tokens[:, -1:], torch.tensor([4096]), cache)
+        last = model(tokens[:, -1:], cache=cache)[:, -1]
     assert (last - expected).abs().max() <= 1e-5
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.models import Encoder, embed
+from glassformer.models import Encoder
 from models.forms import BERT, ENCODER, make
 from models.forms import ENCODERS as FORMS
 from refusals import refused
@@ -150,51 +150,6 @@ def test_dropout_is_for_training() -> None:
     assert {block.ffn.dropout for block in make(dropout=0.3, ff_dropout=0.0).layers} == {0.0}
 
 
-# One vector for each text
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_embeddings_are_those_of_each_text_alone(batch_size: int, normalize: bool) -> None:
-    model = make(dropout=0.5).train()
-    model.layers[0].eval()
-    texts = draw_texts([5, 30, 1, 12, 12, 2, 64])
-    vectors = embed(model, texts, batch_size, normalize=normalize)
-    assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
-    model.eval()
-    with torch.no_grad():
-        for text, vector in zip(texts, vectors, strict=True):
-            expected = model.hidden(torch.tensor([text]))[0].mean(0)
-            expected = expected / expected.square().sum().sqrt() if normalize else expected
-            assert (vector - expected).abs().max() <= 1e-6
-    assert not vectors.requires_grad
-    (nn.Linear(24, 2)(vectors)).sum().backward()  # vectors can be learned from
-
-
-def test_batches_are_trimmed_to_their_longest_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, shapes = make(), []
-    inner = model.hidden
-    monkeypatch.setattr(model, "hidden", lambda tokens, real: shapes.append(list(tokens.shape)) or inner(tokens, real))
-    embed(model, draw_texts([3, 50, 4, 49, 2]), batch_size=2)
-    assert shapes == [[2, 50], [2, 4], [1, 2]]
-
-
-@pytest.mark.usefixtures("without_type_checks")
-def test_texts_that_cannot_be_embedded_are_refused() -> None:
-    model = make().train()
-    for texts, batch_size, message in [
-        ([], 32, "no texts"),
-        ([[1], []], 32, "text 1 with 0 tokens"),
-        ([[1] * 65], 32, "text 0 with 65 tokens"),
-        ([[1, 40]], 32, r"tokens from 1 to 40"),
-        ([[1]], 0, "batch_size = 0"),
-        ([[1.5]], 32, "tokens of dtype torch.float32"),
-    ]:
-        with refused(message):
-            embed(model, texts, batch_size)
-        assert model.training
-
-
 # Calls that cannot be
 
 
@@ -227,11 +182,10 @@ def test_bad_calls_are_refused() -> None:
 def test_int32_tokens_and_narrow_numbers() -> None:
     model = make()
     tokens = torch.randint(1, 40, (2, 9))
-    exact, vectors = model(tokens), embed(model, tokens.tolist())
+    exact = model(tokens)
     assert torch.equal(model(tokens.int()), exact)
     with torch.autocast("cpu", torch.bfloat16):
         assert (model(tokens).float() - exact).abs().max() < 0.1
-        torch.testing.assert_close(embed(model, tokens.tolist()), vectors, rtol=0, atol=0.02)
     low = model.bfloat16()(tokens)
     assert low.dtype == torch.bfloat16
     assert (low.float() - exact).abs().max() < 0.1

@@ -150,7 +150,6 @@ def test_threads_that_watch_the_same_model_see_their_own_calls() -> None:
 
 COMPILED = """
 import pytest, torch
-from glassformer.generation import compiled
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import Captured, Record
@@ -159,7 +158,6 @@ tokens = torch.randint(20, (2, 9))
 with torch.no_grad(), capture(model, what=("weights", "router", "residual")) as plain:
     expected = model(tokens)
 whole_model = torch.compile(model, backend="aot_eager")
-step = torch.compile(compiled.step, backend="aot_eager", dynamic=False)
 
 def run(seen):
     assert len(seen.records) == len(plain.records)
@@ -177,23 +175,6 @@ with torch.no_grad():
     run(seen)
     assert torch.equal(whole_model(tokens), before)
     assert len(seen.records) == len(plain.records)
-
-    # A compiled step of decoding, whose caches are slots, of which not all are filled.
-    cache, position = model.new_cache(2, 12), torch.tensor([8])
-    model(tokens, cache=cache)
-    step(model, tokens[:, :1], position.add_(1), cache)
-    with capture(model, what=("weights", "k")) as seen:
-        step(model, tokens[:, 1:2], position.add_(1), cache)
-    text = torch.cat([tokens, tokens[:, :2]], 1)
-    with capture(model, what=("weights", "k"), queries=[10]) as whole:
-        model(text)
-    for ours, theirs in zip(seen.records, whole.records):
-        if ours.what == "weights":
-            assert (ours.queries, ours.keys) == (theirs.queries, theirs.keys) == ((10,), theirs.keys)
-            torch.testing.assert_close(ours.values, theirs.values, rtol=0, atol=1e-6)
-        else:
-            assert ours.keys == range(10, 11)
-            torch.testing.assert_close(ours.values, theirs.values[:, :, 10:], rtol=1e-5, atol=1e-6)
 
 # Captures may overlap in any order; then all is compiled again.
 first, second = capture(model), capture(model)

@@ -38,6 +38,7 @@ def other_run(subject: Subject, asked: list[str]) -> Captured:
 
 def check(subject: Subject, cases: list[Case], nested: int, other: Captured, there: dict[Place, Tensor]) -> None:
     """The output and every edited site are those of the formula, with the first ``nested`` edits in outer blocks."""
+    forbidden = {"scores": -torch.inf, "weights": 0.0}
     touched = [False] * len(cases)
     keys: list[set[int]] = [set() for _ in cases]
     expected: dict[Place, Tensor] = {}
@@ -47,15 +48,15 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
         for number, one in enumerate(cases):
             if one.site == place.site and place.layer in layers_of(one, place, there):
                 tensor, chosen = one.apply(tensor, choices, there[place])
-                if place.site == "scores":  # what is forbidden is not reached
-                    chosen = chosen & (plain > -torch.inf)
+                if place.site in forbidden:  # what is forbidden is not reached
+                    chosen = chosen & (plain != forbidden[place.site])
                     reached = chosen.any(0).any(0).any(0)
                     keys[number] |= {
                         key for key in named_keys(one) if -len(reached) <= key < len(reached) and reached[key]
                     }
                 touched[number] |= bool(chosen.any())
-        if place.site == "scores":  # what is forbidden stays forbidden
-            tensor = tensor.masked_fill(plain == -torch.inf, -torch.inf)
+        if place.site in forbidden:  # what is forbidden stays forbidden
+            tensor = tensor.masked_fill(plain == forbidden[place.site], forbidden[place.site])
         expected[place] = tensor
         if place.site == "residual_before" and place.layer == 0:
             expected[place._replace(site="embedding")] = tensor
@@ -63,7 +64,7 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
 
     output = subject.plainly(visit)
     for number, one in enumerate(cases):
-        if one.site == "scores" and one.operation != "forbid":
+        if one.site in forbidden and one.operation != "forbid":
             touched[number] &= set(named_keys(one)) <= keys[number]
     edits = [one.edit(other) for one in cases]
     watched = sorted({one.site for one in cases} - {"sinks"})

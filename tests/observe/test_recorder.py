@@ -7,7 +7,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer.generation import generate, greedy_decode
-from glassformer.generation.compiled import SlotCache
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -15,6 +14,7 @@ from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import own_points
 from glassformer.observe.positions import key_order
+from glassformer.observe.recorder import _has_padding
 from refusals import refused
 from small_models import EXPERTS, MODELS, Model, decoder, encoder, encoder_decoder, run
 
@@ -261,17 +261,6 @@ def test_keys_of_a_windowed_cache_come_in_order(length: int) -> None:
         assert found.tolist() == list(range(first, steps + length))
 
 
-def test_slots_that_are_empty_are_left_out() -> None:
-    for steps in range(9):
-        cache = LayerCache(1, 1, 2, 20, 4)
-        for step in range(steps + 1):
-            slots = SlotCache(cache, torch.tensor([step]))
-            keys, _ = slots.append(torch.full((1, 1, 1, 2), float(step)), torch.zeros(1, 1, 1, 2))
-        order, first = key_order(slots, steps, 1, keys.shape[2])
-        assert order is not None
-        assert keys[0, 0, order, 0].tolist() == list(range(first, steps + 1))
-
-
 def test_positions_out_of_range_are_refused() -> None:
     model: Model = encoder()
     tokens = torch.randint(1, 50, (2, 6))
@@ -321,3 +310,14 @@ def test_inputs_of_a_cached_step_are_refused() -> None:
     model = decoder()
     with refused("'inputs'"), capture(model, what="inputs"):
         generate(model, [[1, 2, 3]], 3)
+
+
+def test_only_masks_tell_of_padding() -> None:
+    causal = torch.ones(2, 1, 4, 4).tril()
+    padded = causal.clone()
+    padded[1, :, :, 0] = 0
+    real = torch.ones(2, 4, dtype=torch.bool)
+    assert not _has_padding([causal, real, torch.randn(2, 3, 4, 4), torch.randn(2, 4, 8), None])
+    assert _has_padding([padded])
+    real[0, 0] = False
+    assert _has_padding([real])

@@ -12,7 +12,7 @@ from glassformer.layers.attention import is_edited
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.detectors import HeadScores, attention_faithfulness, head_scores, rank_correlation
-from glassformer.observe.edits import add, change, patch, put, scale, zero
+from glassformer.observe.edits import add, change, mean, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.paths import Receiver, Sender, path_patch
@@ -295,6 +295,26 @@ def test_a_mean_ablation_refuses_reference_texts_with_padding() -> None:
     real[1, :3] = False
     with refused("padding.*key_padding"):
         ablation_sweep(decoder(), texts, metric, reference=texts | {"key_padding": real}, mean="all")
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("site", ["heads", "residual", "neurons"])
+def test_a_mean_of_a_run_with_padding_is_refused(own: bool, site: str) -> None:
+    model = decoder() if own else small("Llama", num_hidden_layers=2)
+    tokens, mask = ("tokens", "key_padding") if own else ("input_ids", "attention_mask")
+    real = torch.ones(2, 8, dtype=torch.bool)
+    for padded in (False, True):
+        real[1, :3] = not padded
+        texts = {tokens: TOKENS, mask: real if own else real.long()}
+        with capture(model, what=site) as reference:
+            model(**texts)
+        edit = mean(site, reference, layers=1, over="all")
+        if padded:
+            with refused("from texts with padding"), intervene(model, edit):
+                model(TOKENS)
+        else:
+            with intervene(model, edit):
+                model(TOKENS)
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -10,8 +10,10 @@ from plain import replaced
 from torch import Tensor, nn
 from transformers_classes import CASES, REFUSED, SITES, Case, build
 
+from glassformer.errors import InputError
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import add, forbid, scale, zero
+from glassformer.observe.hook_points import ROLES, HookPoint, place_of
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep
@@ -94,6 +96,50 @@ def test_sites_are_captured_or_refused(case: Case) -> None:
         assert len(mine) == len(expected)
         for weights, eager in zip(mine, expected, strict=True):
             assert (weights - eager).abs().max() <= 5e-7
+
+
+STREAM = (
+    *("embedding", "residual_before", "residual_between", "residual", "attention_input", "attention", "heads"),
+    *("ffn_input", "neurons", "ffn"),
+)
+
+
+@pytest.mark.parametrize("case", named(FAST, CASES))
+@torch.no_grad()
+def test_texts_are_kept_apart(case: Case) -> None:
+    """Each record of two texts, and each edit of one of them, is that of the text alone; or it is refused."""
+    model: Any
+    model, inputs = build(case)
+    alone = [{name: values[[row]] for name, values in inputs.items()} for row in range(2)]
+    plain = [model(**text)[0] for text in alone]
+
+    def captured(site: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        with capture(model, what=site) as seen:
+            model(**given)
+        return {f"{record.name} {record.call}": record.values for record in seen.records}
+
+    for site in STREAM:
+        try:
+            both = captured(site, inputs)
+        except InputError:
+            continue
+        for row, text in enumerate(alone):
+            expected = captured(site, text)
+            assert both.keys() == expected.keys()
+            for name, values in both.items():
+                torch.testing.assert_close(values[[row]], expected[name], rtol=1e-4, atol=1e-4)
+        edit = {"queries": 1, "modules": [find_point(model, site).name]}
+        with intervene(model, scale(site, -0.5, examples=0, **edit)):
+            found = model(**inputs)[0]
+        with intervene(model, scale(site, -0.5, **edit)):
+            changed = model(**alone[0])[0]
+        torch.testing.assert_close(found[[0]], changed, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found[[1]], plain[1], rtol=1e-4, atol=1e-4)
+
+
+def find_point(model: nn.Module, site: str) -> HookPoint:
+    """The first hook point that has a site."""
+    return next(point for point in find_hook_points(model) if point.role == ROLES[site] and place_of(point, site)[0])
 
 
 @contextmanager

@@ -81,7 +81,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "BitNetModel": (("heads",), "a norm stands between the heads and their projection"),
     "AlbertModel": (_INSIDE, "its layers are lists of one shared block, in which no addition is found"),
     "MobileBertModel": (_SUMS, "a bottleneck and four networks in a block"),
-    "OPTModel": (_SUMS, "its ffn runs on all texts at once, without the axis of the batch"),
     "BeitModel": (_SUMS, "its parts are multiplied by parameters of the block"),
     **dict.fromkeys(
         ("GPTNeoXJapaneseModel", "MegatronBertModel", "ConvBertModel", "XGLMModel", "Data2VecVisionModel"),

@@ -56,7 +56,9 @@ def test_the_documentation_lists_the_models_of_todays_compiler() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", lib.PROGRAMS)
 def test_programs_hold_on_every_sequence(name: str, dtype: torch.dtype) -> None:
-    holds_everywhere(compiled(name, dtype=dtype))
+    # In float32 the rounding of each sequence is followed, which takes minutes for the longest of this one.
+    shorter = name == "recurrence" and dtype == torch.float32
+    holds_everywhere(compiled(name, lib.PROGRAMS[name].max_len - 1 if shorter else None, dtype=dtype))
 
 
 @pytest.mark.slow

@@ -28,8 +28,12 @@ TEXT = "When Mary and John went to the store, John gave a drink to"
         (["capture", "smollm2", TEXT, "--what", "heads"], ["' Mary' is 11.037", "layer 29 head 1"]),
         (["intervene", "smollm2", TEXT, "--without", "23.3"], ["92.29%    87.29%", "0.20%     4.03%"]),
         (
-            ["intervene", "smollm2", TEXT, "--steer", " John", " Mary", "--layer", "12", "--generate", "2"],
-            ["after: When"],
+            ["intervene", "smollm2", TEXT, "--steer", " John", " Mary", "--layer", "12", "--generate", "1"],
+            ["by 0.5 of the stream's norm, 141.7.", f"before: {TEXT} Mary", f"after: {TEXT} John"],
+        ),
+        (
+            ["intervene", "smollm2", TEXT, "--steer", " John", " Mary", "--layer", "12", "--strength", "4"],
+            ["by 4 of the stream's norm", "texts often break"],
         ),
     ],
     ids=lambda value: " ".join(value[:1]) if value and value[0].islower() else "",

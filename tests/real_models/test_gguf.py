@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import put
 from glassformer.observe.intervene import intervene
+from glassformer.processor_time import Budget
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,8 @@ def test_logits_are_those_of_transformers(name: str, file: GgufFile, tmp_path: P
         logits = decoder(tokens)
         assert (logits - wanted).abs().max() <= BOUND[name]
         assert torch.equal(logits.argmax(-1), wanted.argmax(-1))
-        stepped.append(DecodingStep(decoder, decoder.new_cache(1, 60))(tokens))
+        step = DecodingStep(decoder, decoder.new_cache(1, 60))
+        stepped.append(torch.stack([step(each) for each in tokens.split(1, dim=1)], dim=1))
     twin = as_float64(peer)
     with no_rounding():
         exact = twin(tokens).logits
@@ -153,9 +154,9 @@ def test_described_without_reading(smollm2_file: GgufFile, gemma_file: GgufFile)
 
 def test_headers_are_read_quickly(file: GgufFile) -> None:
     """0.5 s and 0.15 s on an idle machine; the package takes 18 s and 4.6 s."""
-    start = time.perf_counter()
+    budget = Budget(3)
     joined(file.pieces)
-    assert time.perf_counter() - start < 3
+    assert not budget.is_over()
 
 
 @torch.no_grad()

@@ -23,4 +23,4 @@ def test_every_message_has_its_type() -> None:
     schemas = types()["components"]["schemas"]
     assert {"State", "Ask", "AskTile", "Run", "Refusal", "HeadWeightsMessage"} <= set(schemas)
     assert all(name.isidentifier() for name in schemas)
-    assert schemas["State"]["properties"]["layer"]["default"] == 0
+    assert schemas["State"]["properties"]["expertLayer"]["default"] == 0

@@ -7,7 +7,8 @@ import pytest
 import torch
 import train_bundled_models as make
 
-from glassformer.explorer.loading.bundled import BUNDLED, RECURRENCE
+from glassformer.explorer import BUNDLED
+from glassformer.explorer.loading.bundled import RECURRENCE
 from glassformer.explorer.loading.task_models import load_exact
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig

@@ -108,7 +108,7 @@ SCENARIOS: dict[str, list[Callable[[], int]]] = {
     "writing-a-checkpoint": [while_writing_optimizer],
     "before-a-checkpoint-appears": [at_rename("step-00000010", 1)],
     "after-a-checkpoint-appears": [at_rename("step-00000010", 1, after=True)],
-    "before-the-best-is-set-aside": [at_rename(".best.replaced", 1)],
+    "before-the-best-is-set-aside": [at_rename(".best.glassformer-replaced", 1)],
     "between-the-two-renames-of-the-best": [at_rename("best", 2)],
     "removing-an-old-checkpoint": [while_removing_old],
     "writing-a-line": [while_logging],

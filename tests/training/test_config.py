@@ -75,3 +75,12 @@ def test_what_decides_the_weights_must_stay_on_resuming() -> None:
             dataclasses.replace(earlier, **{field: value}).require_continues(earlier)
     # Every field is either free or refused.
     assert len(looks) + 14 == len(dataclasses.fields(TrainingConfig))
+
+
+def test_a_warm_up_that_nobody_chose_fits_the_run() -> None:
+    assert TrainingConfig(steps=4, warmup_steps=None).warmup == 4
+    assert TrainingConfig(steps=400, warmup_steps=None).warmup == 10
+    earlier = TrainingConfig(steps=4, warmup_steps=None, schedule="constant")
+    with refused("warmup_steps was 4, is 10"):
+        dataclasses.replace(earlier, steps=20).require_continues(earlier)
+    dataclasses.replace(earlier, steps=3).require_continues(dataclasses.replace(earlier, steps=3))

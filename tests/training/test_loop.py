@@ -165,7 +165,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     here = Path(__file__).resolve().parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(here / "killed_worker.py"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     whole = tmp_path / "whole"
     runs = sorted(path for path in tmp_path.iterdir() if path != whole)

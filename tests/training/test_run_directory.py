@@ -49,6 +49,7 @@ def test_a_changed_configuration_or_description_is_refused(tmp_path: Path) -> No
     assert json.loads(run.config_file.read_text()) == {
         "training": json.loads(CONFIG.to_json()),
         "description": described,
+        "environments": [],
     }
     run.require_continues(CONFIG, {"model": {"layers": (2, 3)}, "data": "a"})
     with refused("seed was 0, is 1"):
@@ -106,12 +107,12 @@ def test_best_is_replaced(tmp_path: Path) -> None:
 def test_beginning_clears_what_a_killed_process_left(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.begin(CONFIG, {})
-    half = tmp_path / "checkpoints" / ".step-00000005.partial"
+    half = tmp_path / "checkpoints" / ".step-00000005.glassformer-partial"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
-    (tmp_path / ".config.json.partial").write_text("{")
+    (tmp_path / ".config.json.glassformer-partial").write_text("{")
     run.save_best(ToyModel(), RunState(1))
-    run.best.rename(tmp_path / ".best.replaced")
+    run.best.rename(tmp_path / ".best.glassformer-replaced")
     assert run.checkpoints() == []
     run.begin(CONFIG, {})
     assert not half.exists()

@@ -250,7 +250,7 @@ def start(kind: str, port: int, directory: Path, **arguments: object) -> subproc
 def finish(process: subprocess.Popen[str]) -> str:
     """Wait for ``process``; returns what it wrote to standard error."""
     try:
-        return process.communicate(timeout=120)[1]
+        return process.communicate(timeout=600)[1]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
@@ -309,7 +309,7 @@ def test_ctrl_c_at_the_launcher_saves_and_resumes(tmp_path: Path, port: int) -> 
     config = {"steps": 4000, "batch_size": 8, "log_every": 1, "schedule": "constant"}
     process = start("ddp", port, tmp_path, config=config, pause=0.02)
     log = tmp_path / "metrics.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not (log.exists() and log.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     # As a terminal does. The launcher passes it on to its processes.

@@ -1,4 +1,4 @@
-// The request for the run that is shown, as glassformer/explorer/saving/recorded_answers.py makes it for a saved page.
+// The request for the run that is shown, as glassformer/explorer/saving/page_state.py makes it for a saved page.
 import type { Ask, ModelCard } from "./source";
 import type { State } from "./state";
 import type { Edited } from "./views/design/weights";

@@ -32,6 +32,7 @@ export function computing(recorded: Source, model: SavedModel): Computing {
     fault,
     typing: 0,
     answers: (name) => isComputed(model, name) && fault.value === null,
+    shows: (view) => fault.value === null || recorded.shows(view),
     async ask(name, asked, wanted = new AbortController().signal) {
       if (!isComputed(model, name) || fault.value !== null) return recorded.ask(name, asked, wanted);
       if (!ready) {

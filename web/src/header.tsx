@@ -2,13 +2,20 @@
 import { useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { ModelCard, Source } from "./source";
-import { startOf, toWords, type State, type Store } from "./state";
+import { startOf, startOfStep, toHash, toWords, type State, type Store } from "./state";
+import { tours } from "./tours";
+
+/** Whether a model continues English: its card has two sentences that end with different names. */
+export function isLanguageModel({ origin, kind, second }: ModelCard): boolean {
+  return origin === "run" && kind === "decoder" && second !== "";
+}
 
 export const GROUPS: [title: string, holds: (model: ModelCard) => boolean][] = [
   ["From Python", ({ origin }) => origin === "given"],
+  ["Language models", isLanguageModel],
   ["Bundled models", ({ origin, kind }) => origin === "shipped" && kind !== "program"],
   ["Programs", ({ origin, kind }) => origin === "shipped" && kind === "program"],
-  ["Your models", ({ origin }) => origin === "run"],
+  ["Your models", (model) => model.origin === "run" && !isLanguageModel(model)],
 ];
 
 const NAME = (
@@ -58,11 +65,26 @@ export function Header({ source, store, state, models, card }: HeaderProps) {
         </select>
       </label>
       <div class="actions">
+        {store.home !== null && state.tour === "" && <TourLink {...{ models, card }} />}
         {store.link && <CopyLink link={store.link} />}
         {source.answers("page") && card && <SavePage source={source} state={state} />}
         <Theme />
       </div>
     </header>
+  );
+}
+
+/** The way to a tour: that of the model, or the first whose models are there. */
+function TourLink({ models, card }: Pick<HeaderProps, "models" | "card">) {
+  const names = new Set(models.map(({ name }) => name));
+  const possible = tours.filter(({ steps }) => steps.every(({ state }) => names.has(state.model ?? "")));
+  const tour = possible.find(({ steps }) => steps.every(({ state }) => state.model === card?.name)) ?? possible[0];
+  const begin = tour && startOfStep(tour.name, 1);
+  if (!begin) return null;
+  return (
+    <a class="button" href={toHash(begin)} title={`Tour: ${tour.title}`}>
+      Tour
+    </a>
   );
 }
 

@@ -35,7 +35,7 @@ export function open(place: HTMLElement, saved: Saved): void {
 const HOLDS = {
   transformer: "It holds the model: other texts are read, and changes of the model computed, in this page.",
   head: "It holds the head: other texts are read, and other weights proved or refuted, in this page.",
-  program: "It holds the compiled program: other texts are read, and exercises judged, in this page. A proof is a recording.",
+  program: "It holds the compiled program: other texts are read in this page. The proof is a recording, and written programs are not judged.",
 };
 
 function SavedNote({ saved, computed }: { saved: Saved; computed: Computing | null }) {
@@ -48,7 +48,7 @@ function SavedNote({ saved, computed }: { saved: Saved; computed: Computing | nu
           Saved with glassformer {saved.version}: a copy that works without a server.{" "}
           {computes
             ? HOLDS[saved.model!.kind]
-            : "Heads and tokens can be chosen; nothing new is computed."}
+            : "It holds what this view showed when it was saved; nothing new is computed."}
         </span>
         {fault && <span role="alert">{`${capital(fault.got)}: what was recorded is shown. Expected: ${fault.expected}. ${fault.fix}`}</span>}
         {!computes && saved.left_out.map((what) => <span>{what}</span>)}

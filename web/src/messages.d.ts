@@ -7,6 +7,11 @@ export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        AddedLogit: {
+            id: number;
+            name: string;
+            value: number;
+        };
         Ask: {
             model: string;
             text: string;
@@ -43,6 +48,14 @@ export interface components {
         };
         AskExperts: {
             run: string;
+        };
+        AskFfn: {
+            ask: components["schemas"]["Ask"];
+            /** @default null */
+            place: number | null;
+            /** @default null */
+            target: number | null;
+            layer: number;
         };
         AskFind: {
             model: string;
@@ -225,16 +238,20 @@ export interface components {
         CertificateMessage: {
             /** @enum {string} */
             verdict: "holds" | "fails" | "undecided";
+            covers: string;
             rests_on: string;
             criterion: string;
             num_checked: number;
             num_possible: number;
             num_right: number;
             num_outputs: number;
+            num_undecided: number;
             largest_error: number;
             margin: number | null;
             bound: number | null;
             counterexample: components["schemas"]["FailureMessage"] | null;
+            undecided: components["schemas"]["FailureMessage"] | null;
+            rounding: number | null;
             text: string;
         };
         Changes: {
@@ -305,6 +322,15 @@ export interface components {
             output: number[];
             target: number[];
             error: number;
+        };
+        Ffn: {
+            layer: number;
+            target: number;
+            name: string;
+            value: number;
+            raised: components["schemas"]["AddedLogit"][];
+            lowered: components["schemas"]["AddedLogit"][];
+            neurons: components["schemas"]["Neuron"][] | null;
         };
         ForbiddenEdge: {
             /** @enum {string} */
@@ -378,7 +404,7 @@ export interface components {
             /** @enum {string} */
             kind: "head" | "program" | "encoder" | "encoder_decoder" | "decoder";
             about: string;
-            views: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch")[];
+            views: ("flow" | "attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch")[];
             text: string;
             /** @default null */
             source: string[] | null;
@@ -395,8 +421,15 @@ export interface components {
             head: number;
             /** @default  */
             blank: string;
+            /** @default  */
+            code: string;
             /** @enum {string} */
             origin: "shipped" | "run" | "given";
+        };
+        Neuron: {
+            number: number;
+            activation: number;
+            value: number;
         };
         Next: {
             tokens: string[];
@@ -490,6 +523,7 @@ export interface components {
             bound: number | null;
             allowed: number | null;
             counterexample: components["schemas"]["ProgramFailure"] | null;
+            reason: string;
         };
         Refusal: {
             got: string;
@@ -544,7 +578,7 @@ export interface components {
             /** @default  */
             model: string;
             /** @default null */
-            view: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch") | null;
+            view: ("flow" | "attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif" | "patch") | null;
             /** @default null */
             text: string | null;
             /** @default null */
@@ -553,10 +587,10 @@ export interface components {
             order: number[] | null;
             /** @default null */
             part: ("self" | "encoder" | "decoder" | "cross") | null;
-            /** @default 0 */
-            layer: number;
-            /** @default 0 */
-            head: number;
+            /** @default null */
+            layer: number | null;
+            /** @default null */
+            head: number | null;
             /** @default null */
             versus: components["schemas"]["HeadPlace"] | null;
             /** @default [] */
@@ -614,6 +648,11 @@ export interface components {
             steer: components["schemas"]["Steering"] | null;
             /** @default [] */
             swaps: components["schemas"]["ReplacedExpert"][];
+            /**
+             * @default heads
+             * @enum {string}
+             */
+            tool: "heads" | "steering" | "experts" | "lens";
             /** @default null */
             place: number | null;
             /** @default null */
@@ -674,12 +713,14 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type AddedLogit = components['schemas']['AddedLogit'];
 export type Ask = components['schemas']['Ask'];
 export type AskAttempt = components['schemas']['AskAttempt'];
 export type AskCheck = components['schemas']['AskCheck'];
 export type AskContributions = components['schemas']['AskContributions'];
 export type AskDetect = components['schemas']['AskDetect'];
 export type AskExperts = components['schemas']['AskExperts'];
+export type AskFfn = components['schemas']['AskFfn'];
 export type AskFind = components['schemas']['AskFind'];
 export type AskHead = components['schemas']['AskHead'];
 export type AskLens = components['schemas']['AskLens'];
@@ -708,6 +749,7 @@ export type Detected = components['schemas']['Detected'];
 export type ExpertLayer = components['schemas']['ExpertLayer'];
 export type Experts = components['schemas']['Experts'];
 export type FailureMessage = components['schemas']['FailureMessage'];
+export type Ffn = components['schemas']['Ffn'];
 export type ForbiddenEdge = components['schemas']['ForbiddenEdge'];
 export type Found = components['schemas']['Found'];
 export type Head = components['schemas']['Head'];
@@ -717,6 +759,7 @@ export type HeadWeightsMessage = components['schemas']['HeadWeightsMessage'];
 export type Lens = components['schemas']['Lens'];
 export type Measures = components['schemas']['Measures'];
 export type ModelCard = components['schemas']['ModelCard'];
+export type Neuron = components['schemas']['Neuron'];
 export type Next = components['schemas']['Next'];
 export type Nothing = components['schemas']['Nothing'];
 export type Numbers = components['schemas']['Numbers'];

@@ -1,7 +1,7 @@
 // The model's text, samples, and its answer.
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { ModelCard, Run, Source } from "./source";
-import { UNPLACED, type State, type Store } from "./state";
+import { UNPLACED, isChanged, type State, type Store } from "./state";
 import { Bar, Field, share } from "./parts";
 
 /** Characters of a description that a narrow screen shows whole. */
@@ -59,6 +59,7 @@ export function Reading({ source, store, state, card, run, busy, stale }: Readin
         </Field>
         <output class="said" aria-live="polite" data-busy={busy} data-stale={stale}>
           {run?.said.headline ?? (busy ? "Reading\u2026" : "")}
+          {run && state.view === "whatif" && isChanged(state) && " (without the changes)"}
         </output>
       </div>
       <div class="hints">

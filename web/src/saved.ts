@@ -1,6 +1,6 @@
 // A saved file answers from what glassformer/explorer/saving/saved_page.py recorded in it; nothing else is
 // available.
-import { Refused, TILE, type AskRows, type AskTile, type CallName, type Refusal, type Run, type Source } from "./source";
+import { Refused, TILE, type AskRows, type AskTile, type CallName, type Refusal, type Source } from "./source";
 import type { SavedModel } from "./engine/engine";
 import type { Words } from "./state";
 
@@ -26,7 +26,7 @@ export interface Saved {
   answers: { call: CallName; asked: unknown; answer?: unknown; refusal?: Refusal }[];
   rows: { asked: AskRows; numbers: Packed }[];
   matrices: Matrix[];
-  /** What did not fit, in sentences. */
+  /** What it lacks, in sentences. */
   left_out: string[];
   /** The model, where it fits and the page can compute it. */
   model: SavedModel | null;
@@ -38,7 +38,6 @@ export function fromSaved(saved: Saved): Source {
   const answers = new Map(saved.answers.map((each) => [keyOf(each.call, each.asked), each]));
   const rows = new Map(saved.rows.map(({ asked, numbers }) => [keyOf("rows", asked), numbers]));
   const matrices = new Map(saved.matrices.map((each) => [placeOf(each), each]));
-  const runs = saved.answers.filter(({ call }) => call === "run").map(({ answer }) => answer as Run);
   const unpacked = new Map<Matrix, Promise<Float32Array>>();
 
   const open = (matrix: Matrix): Promise<Float32Array> => {
@@ -50,8 +49,8 @@ export function fromSaved(saved: Saved): Source {
   const find = (place: Pick<Matrix, "run" | "part" | "layer" | "head">, level: number): Matrix => {
     const matrix = matrices.get(placeOf(place));
     const head = `layer ${place.layer}, head ${place.head}`;
-    if (!matrix) throw new Refused(leftOut(`${head}, which this file does not hold`));
-    if (matrix.level > level) throw new Refused(leftOut(`single weights of ${head}, which this file holds in overview`));
+    if (!matrix) throw new Refused(otherHead(head));
+    if (matrix.level > level) throw new Refused(tooFine(head));
     return matrix;
   };
 
@@ -61,30 +60,23 @@ export function fromSaved(saved: Saved): Source {
     return cut(await open(matrix), matrix, asked);
   };
 
-  const query = async (asked: AskRows): Promise<Float32Array> => {
+  const row = async (asked: AskRows): Promise<Float32Array> => {
     const known = rows.get(keyOf("rows", asked));
     if (known !== undefined) return unpack(known);
-    if (asked.passed) throw new Refused(unknown("rows"));
-    const stack = runs.find(({ run }) => run === asked.run)?.attentions.find(({ part }) => part === asked.part);
-    if (!stack || asked.query >= stack.queries) throw new Refused(unknown("rows"));
-    const layers = asked.layer === null ? range(stack.layers) : [asked.layer];
-    const heads = asked.head === null ? range(stack.heads) : [asked.head];
-    const found = layers.flatMap((layer) => heads.map((head) => find({ ...asked, layer, head }, 0)));
-    const cells = await Promise.all(found.map(open));
-    const all = new Float32Array(found.length * stack.keys);
-    cells.forEach((each, at) => {
-      const first = asked.query * stack.keys;
-      all.set(each.subarray(first, first + stack.keys), at * stack.keys);
-    });
-    return all;
+    if (asked.passed || asked.layer === null || asked.head === null) throw new Refused(unknown("rows"));
+    const matrix = find({ ...asked, layer: asked.layer, head: asked.head }, 0);
+    if (asked.query >= matrix.rows) throw new Refused(unknown("rows"));
+    const first = asked.query * matrix.columns;
+    return (await open(matrix)).slice(first, first + matrix.columns);
   };
 
   return {
     typing: 0,
     answers: () => false,
+    shows: (view) => view === saved.state.view,
     async ask(name, asked) {
       if (name === "weights") return (await tile(asked as AskTile)) as never;
-      if (name === "rows") return (await query(asked as AskRows)) as never;
+      if (name === "rows") return (await row(asked as AskRows)) as never;
       const known = answers.get(keyOf(name, asked));
       if (!known) throw new Refused(unknown(name));
       if (known.refusal) throw new Refused(known.refusal);
@@ -139,16 +131,20 @@ async function unpack(numbers: Packed): Promise<Float32Array> {
 const placeOf = ({ run, part, layer, head }: Pick<Matrix, "run" | "part" | "layer" | "head">): string =>
   `${run} ${part} ${layer} ${head}`;
 
-const range = (count: number): number[] => Array.from({ length: count }, (_, at) => at);
-
 const unknown = (call: CallName): Refusal => ({
   got: `This answer is not in the saved file (${call})`,
-  expected: "the text and the changes that it was saved with",
-  fix: "Go back to that text, or open the model with 'glassformer explore'.",
+  expected: "what was shown when it was saved",
+  fix: "Go back to that, or open the model with 'glassformer explore'.",
 });
 
-const leftOut = (what: string): Refusal => ({
-  got: `Asked for ${what}`,
-  expected: "weights that fit into the file",
-  fix: "Save a shorter text, or choose this head before saving.",
+const otherHead = (head: string): Refusal => ({
+  got: `Asked for ${head}, which this file does not hold`,
+  expected: "a head that was shown when it was saved",
+  fix: "Choose that one, or open the model with 'glassformer explore'.",
+});
+
+const tooFine = (head: string): Refusal => ({
+  got: `Asked for single weights of ${head}, which this file holds in overview`,
+  expected: "the whole matrix",
+  fix: "Zoom out, save a shorter text, or open the model with 'glassformer explore'.",
 });

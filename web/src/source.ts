@@ -39,6 +39,7 @@ export interface Calls {
   patches: { asked: messages.AskPatches; answered: messages.Patches };
   lens: { asked: messages.AskLens; answered: messages.Lens };
   contributions: { asked: messages.AskContributions; answered: messages.Contributions };
+  ffn: { asked: messages.AskFfn; answered: messages.Ffn };
   find: { asked: messages.AskFind; answered: messages.Found };
   page: { asked: messages.AskPage; answered: string };
 }
@@ -70,6 +71,8 @@ export interface Source {
   readonly typing: number;
   /** Whether any request for this call can be answered, or only those recorded in a saved page. May change: read it in a render. */
   answers(name: CallName): boolean;
+  /** Whether a view can be shown, or only the one of a saved file. May change: read it in a render. */
+  shows(view: View): boolean;
   /** @throws Refused, or an AbortError when `signal` aborts. */
   ask<N extends CallName>(name: N, asked: Calls[N]["asked"], signal?: AbortSignal): Promise<Calls[N]["answered"]>;
 }
@@ -94,6 +97,7 @@ export function fromServer(): Source {
   return {
     typing: TYPING,
     answers: () => true,
+    shows: () => true,
     async ask(name, asked, signal) {
       let response: Response;
       let body: ArrayBuffer;

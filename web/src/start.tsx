@@ -1,6 +1,6 @@
 // What the page shows before a model is chosen: tours, questions with a picture each, and all models.
 import type { ComponentChildren } from "preact";
-import { GROUPS } from "./header";
+import { GROUPS, isLanguageModel } from "./header";
 import type { ModelCard } from "./source";
 import { START, startOf, startOfStep, toHash, type Address } from "./state";
 import { tours } from "./tours";
@@ -51,9 +51,24 @@ gf.explore(model, "Some text").serve()`;
 
 export function StartPage({ models, within }: StartProps) {
   const has = (name: string) => models.some((model) => model.name === name);
+  const languageModels = models.filter(isLanguageModel);
   return (
     <main class="start">
       <p class="about">Look inside transformers, and change them: what they read, what each part does, and what happens without it.</p>
+      {languageModels.length > 0 && (
+        <section aria-label="Language models">
+          <h2>Language models</h2>
+          <div class="cards">
+            {languageModels.map((card) => (
+              <Card href={toHash({ ...START, ...startOf(card) })}>
+                <h3>{card.title}</h3>
+                <p>{card.about}</p>
+                <p class="quiet">{card.input_help}</p>
+              </Card>
+            ))}
+          </div>
+        </section>
+      )}
       <div class="cards">
         {tours.map(({ name, title, about, needs, steps }) => {
           const there = steps.every(({ state }) => has(state.model ?? ""));
@@ -93,7 +108,7 @@ export function StartPage({ models, within }: StartProps) {
         {GROUPS.map(([title, holds]) => {
           const group = models.filter(holds);
           return (
-            group.length > 0 && (
+            group.length > 0 && holds !== isLanguageModel && (
               <div class="group">
                 <h3>{title}</h3>
                 <ul>

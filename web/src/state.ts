@@ -13,7 +13,8 @@ export type Address = messages.State & {
   tour: string;
   step: number;
 };
-export type State = Address & { text: string; view: View };
+/** The state that is shown. */
+export type State = Omit<Address, "layer" | "head"> & Place & { text: string; view: View };
 
 export type Words = Record<string, string>;
 
@@ -113,19 +114,33 @@ export function cardOf(address: Address, models: ModelCard[]): ModelCard | null 
   return (address.model === "" ? models[0] : models.find(({ name }) => name === address.model)) ?? null;
 }
 
-/** The state with the model's own text and view where the address leaves them open. */
+/** The view of an address that names none: the model's first but Flow, which is shown where no head stands out. */
+export const firstView = (card: ModelCard | null): View => card?.views.find((view) => view !== "flow") ?? "attention";
+
+/** Whether an address leaves open which head is shown, and what is pinned. */
+export const isOpen = ({ layer, head, pin, key, versus, pinned, tour }: Address): boolean =>
+  [layer, head, pin, key, versus].every((each) => each === null) && pinned.length === 0 && tour === "";
+
+/** The state with the model's own text, view and head where the address leaves them open. */
 export function resolved(address: Address, card: ModelCard | null): State {
-  return { ...address, text: address.text ?? card?.text ?? "", view: address.view ?? card?.views[0] ?? "attention" };
+  const { layer, head } = address;
+  const place = isOpen(address) ? { layer: card?.layer ?? 0, head: card?.head ?? 0 } : { layer: layer ?? 0, head: head ?? 0 };
+  return { ...address, ...place, text: address.text ?? card?.text ?? "", view: address.view ?? firstView(card) };
 }
 
 /** The fields of the view What if that change the model, at nothing. */
 export const UNCHANGED = (({ removed, forbidden, steer, swaps }) => ({ removed, forbidden, steer, swaps }))(START);
 
+/** Whether a state changes the model in the view What if. */
+export function isChanged({ removed, forbidden, steer, swaps }: typeof UNCHANGED): boolean {
+  return JSON.stringify({ removed, forbidden, steer, swaps }) !== JSON.stringify(UNCHANGED);
+}
+
 /** The fields that name places of what is read, at nothing: in another text or source they would name others, or none. */
 export const UNPLACED = (({ pin, key, window, place, forbidden, spot }) => ({ pin, key, window, place, forbidden, spot }))(START);
 
 /** The state with which a model is first shown. */
-export function startOf(card: ModelCard): Partial<State> {
+export function startOf(card: ModelCard): Partial<Address> {
   const { source, order, exercise, attempt, versus, pinned, cells, written, expertLayer, target, other, second, tour, step } = START;
   return {
     ...{ source, order, exercise, attempt, versus, pinned, cells, written, expertLayer, target, other, second, tour, step },
@@ -135,8 +150,8 @@ export function startOf(card: ModelCard): Partial<State> {
     view: card.views[0] ?? "attention",
     text: card.text,
     part: null,
-    layer: card.layer,
-    head: card.head,
+    layer: null,
+    head: null,
   };
 }
 
@@ -174,7 +189,7 @@ export interface Store {
    * Change some fields. `step`: add an entry to the browser's history, so that "back" undoes the change. If it names a field,
    * everything typed there shares one entry, until another step or until the field loses focus.
    */
-  set(change: Partial<State>, step?: boolean | string): void;
+  set(change: Partial<Address>, step?: boolean | string): void;
 }
 
 /**

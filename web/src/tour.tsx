@@ -20,12 +20,12 @@ export function TourBar({ store, state, card }: TourBarProps) {
   const last = found?.tour.steps.length ?? 0;
   const go = (step: number) => {
     const next = startOfStep(state.tour, step);
-    if (next) store.set(next as Partial<State>, true);
+    if (next) store.set(next, true);
   };
   /** To the start page, where there is one: of a folder of saved pages it is a page of its own. */
   const finish = () => {
     if (store.home === "index.html") location.assign(store.home);
-    else store.set(store.home === null ? { tour: "" } : (START as Partial<State>), true);
+    else store.set(store.home === null ? { tour: "" } : START, true);
   };
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
@@ -41,15 +41,21 @@ export function TourBar({ store, state, card }: TourBarProps) {
   useEffect(() => {
     const begun = performance.now();
     let next = 0;
+    let panel: Element | null = null;
     const look = () => {
-      const panel = bar.current?.closest(".glassformer")?.querySelector(`[aria-label="${found?.step.at}"]`);
-      if (panel) panel.scrollIntoView({ block: "nearest" });
-      else if (performance.now() - begun < PATIENCE) next = window.setTimeout(look, 100);
+      panel = bar.current?.closest(".glassformer")?.querySelector(`[aria-label="${found?.step.at}"]`) ?? null;
+      if (panel) {
+        panel.scrollIntoView({ block: "nearest" });
+        panel.setAttribute("data-toured", "true");
+      } else if (performance.now() - begun < PATIENCE) next = window.setTimeout(look, 100);
     };
     scrollTo({ top: 0 });
     if (found?.step.at) look();
-    return () => clearTimeout(next);
-  }, [state.tour, state.step]);
+    return () => {
+      clearTimeout(next);
+      panel?.removeAttribute("data-toured");
+    };
+  }, [state.tour, state.step, state.view]);
   if (!found) return null;
   const { tour, step } = found;
   const done = Object.entries(step.then).every(([name, value]) => JSON.stringify(state[name as keyof Address]) === JSON.stringify(value));
@@ -62,12 +68,12 @@ export function TourBar({ store, state, card }: TourBarProps) {
           </strong>{" "}
           {step.do}{" "}
           {card && (
-            <button type="button" disabled={done} onClick={() => store.set(step.then as Partial<State>, true)}>
+            <button type="button" disabled={done} onClick={() => store.set(step.then, true)}>
               {done ? "Done" : "Do it for me"}
             </button>
           )}
         </p>
-        <p class={done ? "" : "quiet"}>{step.see}</p>
+        {done && <p>{step.see}</p>}
       </div>
       <div class="tour-ways">
         <button type="button" disabled={state.step === 1} onClick={() => go(state.step - 1)}>

@@ -1,6 +1,6 @@
 // A notebook's widget: requests go to the kernel as messages, and the state is shared with Python.
 import { Refused, TYPING, Unknown, floats, type CallName, type Refusal, type Source } from "./source";
-import { fromWords, toWords, type State, type Store, type Words } from "./state";
+import { fromWords, toWords, type Address, type Store, type Words } from "./state";
 import { signal, type Signal } from "@preact/signals";
 
 /** The part of anywidget's model that is used here. */
@@ -83,6 +83,7 @@ export function overMessages(model: Model): Source & Closing & { silent: Signal<
   return {
     typing: TYPING,
     answers: () => true,
+    shows: () => true,
     silent,
     ask(name, question, signal) {
       return new Promise((resolve, reject) => {
@@ -133,7 +134,7 @@ export function shared(model: Model): Store & Closing {
     writing: signal(false),
     home: null,
     link: null,
-    set(change: Partial<State>) {
+    set(change: Partial<Address>) {
       state.value = { ...state.value, ...change };
       clearTimeout(due);
       // Hovering and sliders change it many times a second; the kernel gets the last of these changes.

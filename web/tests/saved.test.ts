@@ -18,3 +18,17 @@ test("weights that are no numbers stay so, also in overview", async () => {
   assert.deepEqual([...(await at(0))], [1, 0, 0, 0, NaN, 0, 0.25, 0.75]);
   assert.deepEqual([...(await at(1))], [NaN, 0.75]);
 });
+
+test("a file holds the rows of its heads, the queries that were shown, and its view", async () => {
+  const place = { run: "r", part: "self" as const, layer: 0, head: 0 };
+  const matrix = { ...place, level: 0, rows: 2, columns: 2, numbers: packed([1, 0, 0.25, 0.75]) };
+  const every = { run: "r", part: "self" as const, query: 1, layer: null, head: null, passed: false };
+  const held = { rows: [{ asked: every, numbers: packed([0.5, 0.5]) }], matrices: [matrix] };
+  const source = fromSaved({ version: "", state: { view: "attention" }, answers: [], left_out: [], model: null, pages: [], ...held });
+  assert.deepEqual([...(await source.ask("rows", every))], [0.5, 0.5]);
+  assert.deepEqual([...(await source.ask("rows", { ...every, layer: 0, head: 0 }))], [0.25, 0.75]);
+  for (const other of [{ query: 0 }, { layer: 0, head: 1 }, { layer: 0, head: 0, query: 2 }, { layer: 0, head: 0, passed: true }]) {
+    await assert.rejects(source.ask("rows", { ...every, ...other }), /not in the saved file|does not hold/);
+  }
+  assert.deepEqual([source.shows("attention"), source.shows("flow")], [true, false]);
+});

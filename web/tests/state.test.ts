@@ -17,7 +17,7 @@ const card: ModelCard = {
   words: null,
   layer: 1,
   head: 2,
-  blank: "",
+  blank: "", code: "",
   origin: "shipped",
 };
 
@@ -95,11 +95,14 @@ test("text and view come from the card where the address has none", () => {
   const address = { ...START, text: "", view: "attention" as const };
   assert.deepEqual([resolved(address, card).text, resolved(address, card).view], ["", "attention"]);
   assert.deepEqual([resolved(START, null).text, resolved(START, null).view], ["", "attention"]);
+  const decoder = { ...card, views: ["flow" as const, "attention" as const] };
+  assert.equal(resolved(START, decoder).view, "attention");
+  assert.equal(resolved({ ...START, view: "flow" }, decoder).view, "flow");
 });
 
 test("choosing a model resets what belongs to another, and keeps what does not", () => {
   const start = startOf(card);
-  assert.deepEqual([start.model, start.view, start.part, start.layer, start.head], ["facts", "scramble", null, 1, 2]);
+  assert.deepEqual([start.model, start.view, start.part, start.layer, start.head], ["facts", "scramble", null, null, null]);
   assert.deepEqual([start.cells, start.written, start.pin, start.versus], [{}, [], null, null]);
   assert.ok(!("shape" in start) && !("temperature" in start));
   assert.equal(startOf({ ...card, kind: "decoder" }).part, null);
@@ -121,4 +124,10 @@ test("the address of a step of a tour holds what differs from its beginning", ()
   assert.equal(fromHash("#tour=first", { model: "identity" }).step, 1);
   const saved = { model: "identity", text: "AB" };
   assert.deepEqual([fromHash("#layer=1", saved).text, fromHash("#model=unique", saved).text], ["AB", null]);
+});
+
+test("a head that the address leaves open is the card's; where it names a part of it, the others are 0", () => {
+  const place = (words: Record<string, string>) => (({ layer, head }) => [layer, head])(resolved(fromWords(words), card));
+  assert.deepEqual([{}, { layer: "3" }, { head: "4" }, { layer: "0", head: "0" }, { pin: "1" }].map(place), [[1, 2], [3, 0], [0, 4], [0, 0], [0, 0]]);
+  assert.equal(toHash({ ...START, layer: 0, head: 0 }), "#layer=0&head=0");
 });

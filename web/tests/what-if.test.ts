@@ -73,7 +73,7 @@ test("every change is named and can be taken back alone", () => {
     "edge from q1 to k0 forbidden in layer 1, head 2",
     "edge from q1 to k0 forbidden in every head of layer 1",
     "edge from q2 to k0 forbidden in every head",
-    "after layer 0: \u22120.5 lengths towards t7, away from t3",
+    "after layer 0: \u22120.5 times the stream's length towards t7, away from t3",
     "layer 2: no expert A",
     "layer 2: expert D for B",
   ]);

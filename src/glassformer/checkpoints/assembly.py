@@ -1,7 +1,6 @@
 """Reading a decoder, in steps that all formats share: checks before memory is taken, then each tensor to its place."""
 
 import math
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,9 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, requ
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
+from glassformer.memory import process_memory
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.text import byte_size
 
 _HELD: dict[DenseFormat, tuple[type[int8.Int8Linear | lossless.LosslessLinear], tuple[str, str]]] = {
     "int8": (int8.Int8Linear, ("integers", "scales")),
@@ -147,14 +148,6 @@ def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
     }
 
 
-def machine_memory() -> int | None:
-    """Bytes of this machine's memory; None where the system does not report it."""
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
-        return None
-    pages = os.sysconf("SC_PHYS_PAGES")
-    return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
-
-
 def count_parameters(config: DecoderConfig) -> int:
     """Of the decoder, of which no more than two layers are made: all have the same sizes."""
     layers = "all" if isinstance(config.windowed_layers, tuple) else config.windowed_layers
@@ -172,27 +165,33 @@ def require_room(directory: Path, size: int) -> None:
     wanted = size + 2**26
     require(
         free >= wanted,
-        f"{directory}, where {free / 1e6:,.0f} MB are free",
-        f"room for {wanted / 1e6:,.0f} MB",
+        f"{directory}, where {byte_size(free)} are free",
+        f"room for {byte_size(wanted)}",
         "Free some, or choose a directory on another disk, or smaller sizes.",
     )
 
 
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
-    """Refuse a decoder that is larger than the machine's memory: the system would end the process without a message.
+    """Refuse a decoder that this process may not hold in memory: the system would end it without a message.
 
     Devices other than the CPU raise their own error.
     """
-    available = machine_memory()
-    if device.type != "cpu" or available is None:
+    if device.type != "cpu":
         return
     needed = sum(tensor.nbytes for tensor in decoder.state_dict().values())
-    if needed > available:
+    available = available_memory()
+    if available is not None and needed > available:
         raise CheckpointError(
-            f"{directory}, whose weights take {needed / 2**30:.1f} GiB here",
-            f"at most this machine's {available / 2**30:.1f} GiB",
-            "Load a smaller model, or keep the dtype and the packed experts of the file.",
+            f"{directory}, whose weights take {byte_size(needed)} here",
+            f"at most the {byte_size(available)} that this process may take now",
+            "Load a smaller model, keep the dtype and the packed experts of the file, or free memory.",
         )
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process may take before the system ends it; None where nothing says so."""
+    memory = process_memory()
+    return memory.total if memory.with_swap is None else memory.with_swap
 
 
 def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:

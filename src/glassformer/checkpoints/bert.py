@@ -5,7 +5,6 @@ A directory holds ``config.json`` and ``model.safetensors``, or the latter in pi
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -16,10 +15,10 @@ import torch
 from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.shards import plan, write_tensors
+from glassformer.checkpoints.shards import WEIGHT_FILES, plan, write_tensors
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, nonfinite_weights, read_json, read_tensors, stored_tensors
-from glassformer.errors import InputError, require
-from glassformer.files import new_directory, write_text
+from glassformer.errors import CheckpointError, InputError, require
+from glassformer.files import Written, local_path, new_directory, write_text
 from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
 from glassformer.untrusted import json_value, read_text
 
@@ -54,6 +53,16 @@ _POOLINGS = {f"{_MODE}mean_tokens": "mean", f"{_MODE}cls_token": "cls", f"{_MODE
 _MODULES = ("Transformer", "Normalize", "Pooling")
 """The modules of sentence-transformers that an encoder with its pooling replaces."""
 _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+
+def _is_own(directory: Path) -> bool:
+    try:
+        return read_json(directory / CONFIG_FILE).get("model_type") == OWN
+    except CheckpointError:
+        return False
+
+
+ENCODER_DIRECTORY = Written("an encoder that was saved before", (CONFIG_FILE, *WEIGHT_FILES), _is_own)
 
 
 def load_encoder(
@@ -135,9 +144,12 @@ def load_encoder(
     return encoder.eval()
 
 
-def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) -> None:
-    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was before."""
-    with new_directory(Path(os.path.expanduser(directory)), replace=replace) as draft:
+def save_encoder(encoder: Encoder, directory: Path | str, *, replace: bool = False) -> None:
+    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was before.
+
+    With ``replace`` it may be the directory of an encoder that was saved before, which is replaced as a whole.
+    """
+    with new_directory(local_path(directory), replaces=ENCODER_DIRECTORY if replace else None) as draft:
         write_encoder(encoder, draft)
 
 

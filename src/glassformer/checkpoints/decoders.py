@@ -6,7 +6,6 @@ directories of weights.
 
 import dataclasses
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -36,7 +35,7 @@ from glassformer.checkpoints.families.files import (
 )
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI, particulars
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.shards import SHARD_BYTES, Planned, write_tensors
+from glassformer.checkpoints.shards import SHARD_BYTES, WEIGHT_FILES, Planned, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     DTYPES,
@@ -51,7 +50,7 @@ from glassformer.checkpoints.tensor_files import (
     stored_tensors,
 )
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.files import new_directory, write_text
+from glassformer.files import Written, local_path, new_directory, write_text
 from glassformer.layers.quantized import DenseFormat
 from glassformer.layers.quantized.int8 import Int8Linear
 from glassformer.layers.quantized.lossless import LosslessLinear
@@ -64,6 +63,23 @@ _RELEASED = {"eos_token_id": 200002, "pad_token_id": 199999}
 _RELEASED_VOCABULARY = 201088
 OWN = "glassformer-decoder"
 """The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
+COPIED_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
+    *("generation_config.json", "chat_template.jinja", "LICENSE", "USAGE_POLICY"),
+)
+"""Files in Hugging Face's directories that stay valid in another layout."""
+
+
+def _is_decoder(directory: Path) -> bool:
+    try:
+        content = read_json(directory / CONFIG_FILE)
+        require_kind(content, directory)
+        return not is_run(content) and bool(stored_tensors(directory))
+    except CheckpointError:
+        return False
+
+
+DECODER_DIRECTORY = Written("weights of a decoder", (CONFIG_FILE, *WEIGHT_FILES, *COPIED_FILES), _is_decoder)
 LAYOUTS = ("glassformer", *(family.model_type for family in FAMILIES))
 """What :func:`save_decoder` writes."""
 
@@ -127,13 +143,14 @@ def open_decoder(
     return opened(directory, content, dtype, device)
 
 
-def read_decoder_config(directory: Path, content: Mapping[str, Any] | None = None) -> DecoderConfig:
+def read_decoder_config(directory: Path | str, content: Mapping[str, Any] | None = None) -> DecoderConfig:
     """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read,
     or ``content`` is that.
 
     Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it depends on the files
     of weights.
     """
+    directory = local_path(directory)
     directory, content = within_run(directory, read_json(directory / CONFIG_FILE) if content is None else content)
     kind = require_kind(content, directory)
     with config_errors(directory / CONFIG_FILE):
@@ -182,10 +199,12 @@ def save_decoder(
     layout: str | None = None,
     replace: bool = False,
     shard_bytes: int = SHARD_BYTES,
+    beside: Callable[[Path], None] = lambda directory: None,
 ) -> None:
     """Write a directory for :func:`load_decoder` and, in all layouts but ``"glassformer"``, for other programs.
 
-    It has neither a tokenizer nor the tokens that end a text, which ``glassformer convert`` copies.
+    It has neither a tokenizer nor the tokens that end a text: :meth:`LanguageModel.save
+    <glassformer.generation.language_model.LanguageModel.save>` writes these too.
 
     Args:
         decoder: On any device.
@@ -195,8 +214,10 @@ def save_decoder(
             ``"glassformer"`` keeps every part as it is. None: the family that the decoder was loaded from, or else the
             first that has exactly its parts, otherwise gpt-oss. A warning names values that programs which assume
             gpt-oss's released configuration would ignore.
-        replace: Whether the directory may exist already; it is then replaced as a whole.
+        replace: Whether the directory may be that of a decoder already, with weights, configuration and tokenizer
+            and no other files; it is then replaced as a whole.
         shard_bytes: Largest size of a file of weights; a larger model has several files and an index.
+        beside: Writes other files into the directory.
     """
     require(layout in (None, *LAYOUTS), f"layout = {layout!r}", f"one of {LAYOUTS} or None", "Use one of these.")
     require(
@@ -205,8 +226,9 @@ def save_decoder(
         "weights as they were stored",
         "Load it without dense=...",
     )
-    place = Path(os.path.expanduser(directory))  # as it is read
-    write_decoder(decoder_in_memory(decoder), place, layout, replace=replace, shard_bytes=shard_bytes)
+    place = local_path(directory)
+    stored = decoder_in_memory(decoder)
+    write_decoder(stored, place, layout, replace=replace, shard_bytes=shard_bytes, beside=beside)
 
 
 def write_decoder(
@@ -218,7 +240,6 @@ def write_decoder(
     replace: bool = False,
     shard_bytes: int = SHARD_BYTES,
     beside: Callable[[Path], None] = lambda directory: None,
-    progress: bool = False,
 ) -> int:
     """As :func:`save_decoder`, tensor by tensor, and what ``beside`` writes into the directory; the tensors' bytes.
 
@@ -242,10 +263,10 @@ def write_decoder(
             planned.pop("output.weight", None)
     size = sum(tensor.nbytes for tensor in planned.values())
     require_room(directory, size)
-    with new_directory(directory, replace=replace) as draft:
+    with new_directory(directory, replaces=DECODER_DIRECTORY if replace else None) as draft:
         write_text(draft / CONFIG_FILE, json.dumps({**extras, **written}, indent=2) + "\n")
         beside(draft)
-        write_tensors(draft, planned, shard_bytes=shard_bytes, progress=progress)
+        write_tensors(draft, planned, shard_bytes=shard_bytes)
     return size
 
 

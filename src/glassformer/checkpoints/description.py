@@ -14,6 +14,7 @@ from glassformer.checkpoints.families.gguf_metadata import gguf_entries
 from glassformer.checkpoints.gguf import gguf_config, has_packed_experts, stored_dtype
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
+from glassformer.files import local_path
 from glassformer.kernels.blocks import KINDS
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
 from glassformer.models import DecoderConfig
@@ -117,11 +118,12 @@ class Description:
         return 4 * seen * (config.num_kv_heads or config.num_heads) * config.head_dim
 
 
-def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) -> Description:
+def describe(directory: Path | str, stored: Mapping[str, StoredTensor] | None = None) -> Description:
     """Describe ``directory``: every family, gpt-oss in two layouts, Mixtral, BERT's, or what glassformer wrote.
 
     ``stored`` are the tensors of its files; None: their headers are read.
     """
+    directory = local_path(directory)
     directory, content = decoders.within_run(directory, read_json(directory / CONFIG_FILE))
     stored = stored_tensors(directory) if stored is None else stored
     family, layout, config = _read_config(directory, content, stored)

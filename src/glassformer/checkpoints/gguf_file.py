@@ -23,6 +23,7 @@ from torch import Tensor
 
 from glassformer.checkpoints.tensor_files import FLOATS, StoredTensor, cut, read_into, require_finite
 from glassformer.errors import CheckpointError, InputError
+from glassformer.files import local_path
 from glassformer.kernels.blocks import KINDS, finite
 from glassformer.kernels.huge_pages import SharedPages
 from glassformer.untrusted import require_regular
@@ -88,7 +89,7 @@ def read_gguf(path: str | Path) -> GgufFile:
         path: A file; of a model in several, such as ``model-00001-of-00003.gguf``, any of them. Consecutive pieces of
             one file take :func:`joined`.
     """
-    path = Path(path)
+    path = local_path(path)
     return joined([[path.with_name(name)] for name in part_names(path.name)])
 
 
@@ -194,7 +195,7 @@ class _Header:
 
     def need(self, end: int) -> None:
         if end > min(_HEADER, self._file.size):
-            raise ValueError("it ends within the header" if end > self._file.size else "a header beyond 64 MiB")
+            raise ValueError("it ends within the header" if end > self._file.size else "a header beyond 67 MB")
         while len(self.data) < end:
             more = self._file.read(max(_CHUNK, end - len(self.data)))
             if not more:
@@ -256,7 +257,7 @@ def _header(file: _Pieces, path: Path) -> tuple[dict[str, Any], dict[str, Stored
     head = _Header(file)
     head.need(4)
     if bytes(head.data[:4]) != b"GGUF":
-        fix = "Pass a model's directory, not a file in it; 'glassformer explore' shows the weights of a head."
+        fix = "Pass a GGUF file, or a model's directory. 'glassformer explore' shows the weights of a head."
         raise _OtherFile("it does not begin with GGUF", fix)
     head.at = 4
     version, tensors, keys = head.take("<I"), head.take("<Q"), head.take("<Q")

@@ -20,7 +20,7 @@ from glassformer.checkpoints.families.gguf_metadata import gguf_entries, llama3_
 from glassformer.checkpoints.families.table import CAPS, canonical, differences
 from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.errors import InputError, require
-from glassformer.files import new_file
+from glassformer.files import any_file, holds, local_path, new_file, require_replaceable
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models import Decoder, DecoderConfig
 
@@ -32,6 +32,8 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BYTES = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34)}  # weights and bytes of a block
 _VALUES = {"f": (6, "<f4"), "i": (5, "<i4"), "u": (4, "<u4"), "b": (7, "?")}  # of arrays, by NumPy's kind
 _ALIGNMENT = 32
+_WRITER = "glassformer.writer"
+"""The first key, by which a file is recognised that may be replaced."""
 # What llama.cpp's code of these architectures has, or needs; the others' has not, or does not.
 _WINDOWED, _PACKED, _BIASED = ("gemma2", "gemma3", "olmo2"), ("gpt2", "gptneox", "phi3"), ("gpt2", "gptneox", "llama")
 _SQUARE, _UNTIED = ("qwen2", "phi3", "olmo2", "gpt2", "gptneox"), ("olmo2", "gptneox")
@@ -46,6 +48,8 @@ def write_gguf(
     kind: str = "F16",
     tokenizer: Mapping[str, Any] | None = None,
     chat_template: str | None = None,
+    sampling: Mapping[str, int | float] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write a file that llama.cpp runs and :func:`~glassformer.checkpoints.gguf.load_gguf` reads.
 
@@ -62,23 +66,34 @@ def write_gguf(
             ``read_gguf(...).metadata``, of a tokenizer :func:`~glassformer.data.gguf_tokenizer.gguf_vocabulary`, or of
             bytes :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
         chat_template: A template in Jinja's language, instead of the tokenizer's.
+        sampling: Keys ``general.sampling.*`` of the rule by which the model is sampled; None: it has none.
+        overwrite: Whether any file may be at ``path`` already. Otherwise one that this function wrote may.
 
     A decoder with parts that no architecture of GGUF has is refused: those that the nearest lacks are named.
     """
     require(kind in _NUMBERS, f"kind = {kind!r}", f"one of {', '.join(get_args(GgufKind))}", "Use one of these.")
+    path = local_path(path)
+    replaces = any_file if overwrite else _is_written
+    require_replaceable(path, replaces)
     family, config, metadata, factors = _described(decoder.family, rewritten(decoder.config))
     metadata |= {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
     metadata |= _vocabulary(tokenizer, chat_template, config.vocab_size)
+    metadata |= dict(sampling or {})
     entries = _entries(family, config)
     described = {name: [len(each)] for name, each in factors.items()}
     described |= {name: shape for entry in entries for name, shape in entry.shapes().items()}
     kinds = {name: _kind(name, shape, kind) for name, shape in described.items()}
-    with new_file(Path(path)) as draft, draft.open("wb") as file:
+    metadata = {_WRITER: "glassformer", **metadata}
+    with new_file(path, replaces=replaces) as draft, draft.open("wb") as file:
         file.write(_header(metadata, described, kinds))
         for name, tensor in _tensors(decoder, entries, factors):
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             file.write(_encoded(tensor, kinds[name], name))
         file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+
+
+def _is_written(file: Path) -> bool:
+    return holds(file, b"GGUF", 4) and holds(file, _text(_WRITER) + _value("glassformer"), 256)
 
 
 def quantize_q8_0(weights: Tensor) -> Tensor:

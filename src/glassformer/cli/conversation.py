@@ -22,6 +22,7 @@ from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
 from glassformer.generation.decoding import Continuation
 from glassformer.generation.language_model import FoundModel, require_tokenizer
+from glassformer.generation.loops import LoopDetector
 
 CONTEXT = 8192
 """Default number of tokens of a conversation: a cache of 200 MB for gpt-oss-20b."""
@@ -43,6 +44,7 @@ class Conversation:
         template: What writes the prompts; None: harmony's format.
         stop_tokens: Tokens that end a reply.
         max_new_tokens: Of each reply at most, reasoning included; None: until the context is full.
+        end_loops: Cut a reply that repeats itself without end.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Conversation:
         template: ChatTemplate | None = None,
         stop_tokens: tuple[int, ...] = (),
         max_new_tokens: int | None = None,
+        end_loops: bool = True,
     ) -> None:
         self.setting, self.template = setting, template
         self.messages: list[Message] = []
@@ -65,7 +68,7 @@ class Conversation:
         self._stops = frozenset(stop_tokens)
         # Tokens such as <|endoftext|> end a reply but are not part of harmony's format.
         self._silent = self._stops - {tokenizer.special(name) for name in STOPS if template is None}
-        self._max_new_tokens = max_new_tokens
+        self._max_new_tokens, self._end_loops = max_new_tokens, end_loops
 
     def say(self, text: str) -> Generator[Piece, None, None]:
         """Send a message and give its reply, piece by piece.
@@ -91,13 +94,18 @@ class Conversation:
         self.cut = "it was interrupted"
         self.stopwatch = Stopwatch(self._continuation.unread(prompt))
         tokens = self._continuation.reply(prompt, self._max_new_tokens, stop_tokens=tuple(self._stops))
-        last = -1
+        last, loop, repeats = -1, LoopDetector(self._tokenizer.is_number), False
         try:
             for last in self.stopwatch.timed(tokens):
                 piece = None if last in self._silent else reader.read(last)
                 if piece is not None:
                     yield piece
-            if last in self._stops:
+                repeats = self._end_loops and loop.add(last)
+                if repeats:
+                    break
+            if repeats:
+                self.cut = "it repeats itself without end; --no-end-loops goes on"
+            elif last in self._stops:
                 self.cut = None
             elif self.stopwatch.generated == self._max_new_tokens:
                 self.cut = f"--max-new-tokens {self._max_new_tokens} is reached"

@@ -1,12 +1,13 @@
 """The flags of every command but ``train``. Nothing here imports torch, so that ``--help`` answers at once."""
 
+import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, OmitSubcommandPrefixes, Positional, arg, subcommand
 
-from glassformer.config import Count, Positive, Seed, Size, config
-from glassformer.errors import require
+from glassformer.config import Count, Fraction, NonNegative, Positive, Seed, Size, config
+from glassformer.errors import InputError, require
 from glassformer.files import require_absent
 from glassformer.layers.quantized import DenseFormat
 
@@ -24,7 +25,7 @@ TaskName = Literal[
 
 LabName = Literal["hand-designed", "sentiment", "lookup", "gpt-oss"]
 LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
-View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
+View = Literal["flow", "attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
@@ -50,13 +51,25 @@ Dense = Annotated[
     arg(
         help="How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers "
         "in 12 bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a "
-        "processor without --compile, otherwise as stored."
+        "processor, otherwise as stored."
     ),
 ]
 _TEMPERATURE = "Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
-Temperature = Annotated[float, arg(help=_TEMPERATURE)]
-TopK = Annotated[int | None, arg(help="Sample from this many most likely tokens only. None: from all.")]
-TopP = Annotated[float, arg(help="Sample from the most likely tokens that together reach this probability.")]
+Temperature = Annotated[NonNegative | None, arg(help=f"{_TEMPERATURE} None: the model's rule.")]
+TopK = Annotated[Size | None, arg(help="Sample from this many most likely tokens only. None: the model's rule.")]
+TopP = Annotated[
+    Fraction | None,
+    arg(help="Sample from the most likely tokens that together reach this probability. None: the model's rule."),
+]
+MinP = Annotated[
+    Fraction | None,
+    arg(help="Sample from tokens with this share of the most likely one's probability. None: the model's rule."),
+]
+RepetitionPenalty = Annotated[
+    Positive | None,
+    arg(help="Makes tokens less likely that the text holds already: 1 is off, 1.1 is mild. None: the model's rule."),
+]
+EndLoops = Annotated[bool, arg(help="End a text that repeats itself without end, and say so.")]
 Overwrite = Annotated[FlagCreatePairsOff[bool], arg(help="Replace files that exist.")]
 RunPython = Annotated[
     FlagCreatePairsOff[bool], arg(help="Run a Python file that is named, which can do anything on this computer.")
@@ -68,6 +81,10 @@ MaxLen = Annotated[int | None, arg(help="Maximum sequence length, CLS not counte
 @config
 class LabFlags:
     """Run a lab from start to end: train, measure, draw, write the report.
+
+    For example:
+      glassformer lab lookup --quick
+      glassformer lab sentiment --data reviews.csv --out runs/reviews
 
     The results are written to one directory: report.md, the figures (PNG and SVG) and results.json.
     """
@@ -85,10 +102,41 @@ class LabFlags:
     data: Annotated[str | None, arg(metavar="PATH|NAME")] = None
     """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files for train, dev and
     test, or the name of a data set on the Hugging Face hub. By default the reviews bundled with glassformer."""
+    hand_in: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Also write what a course asks to be handed in, to a new directory and to a zip archive beside it: the lab's
+    notebook with solutions, executed, its PDF and the files it writes, and the report with its figures. Needs --author
+    and the packages of glassformer[hand-in]. The notebook takes minutes and has no short version. Interrupted, it
+    continues with --resume."""
+    author: Annotated[str | None, arg(metavar="NAME")] = None
+    """Name below the titles of what is handed in."""
+    student_id: Annotated[str | None, arg(metavar="ID")] = None
+    """Student ID below the name; by default none."""
+    date: Annotated[str | None, arg(metavar="YYYY-MM-DD")] = None
+    """Date below the name; by default today."""
 
     def __post_init__(self) -> None:
         got = f"--data for the lab {self.name}, which makes its own data"
         require(self.data is None or self.name in LABS_WITH_DATA, got, "the lab sentiment", "Leave --data out.")
+        signed = [
+            flag
+            for flag, value in (("author", self.author), ("student-id", self.student_id), ("date", self.date))
+            if value is not None
+        ]
+        if self.hand_in is None and signed:
+            raise InputError(f"--{signed[0]} without --hand-in", "both or neither", "Add --hand-in DIR.")
+        if self.hand_in is not None and self.author is None:
+            raise InputError("--hand-in without --author", "both", "Add --author NAME.")
+        _ = self.day  # to refuse a wrong date
+
+    @property
+    def day(self) -> datetime.date:
+        """The date as such."""
+        if self.date is None:
+            return datetime.date.today()
+        try:
+            return datetime.date.fromisoformat(self.date)
+        except ValueError as error:
+            raise InputError(f"--date {self.date}", "a date as 2026-03-31", "Write year-month-day.") from error
 
     @property
     def directory(self) -> Path:
@@ -98,46 +146,51 @@ class LabFlags:
 
 @config
 class GenerateFlags:
-    """Continue a text; prints the text and its continuation."""
+    """Continue a text; prints the text and its continuation.
+
+    For example:
+      glassformer generate smollm2 "The capital of France is" --temperature 0
+      glassformer generate runs/mine - --max-new-tokens 50 < prompt.txt
+    """
 
     model: Annotated[Positional[str], _MODEL]
     prompt: Annotated[Positional[str], arg(metavar="TEXT")]
-    """What to continue: a text, or numbers as in "1 2 3" for a model of the recurrence."""
+    """What to continue: a text, or numbers as in "1 2 3" for a model of the recurrence. -: from standard input, without
+    its last line end."""
     tokenizer: Tokenizer = None
     max_new_tokens: Size = 200
     """Maximum number of new tokens."""
-    temperature: Temperature = 0.8
+    temperature: Temperature = None
     top_k: TopK = None
-    top_p: TopP = 1.0
+    top_p: TopP = None
+    min_p: MinP = None
+    repetition_penalty: RepetitionPenalty = None
     seed: int | None = None
     """The same seed gives the same text. None: a different text each time."""
+    end_loops: EndLoops = True
     stop: tuple[str, ...] = ()
     """Special tokens that end the text, by name or number, in addition to those in the model's files."""
     stream: bool = True
     """Print each token when it is generated, or all at the end."""
     speed: bool = True
     """Print the number of tokens per second at the end, to standard error."""
-    compile: FlagCreatePairsOff[bool] = False
-    """Compile the decoding step first, which takes about half a minute. For GPUs: on a processor steps are faster
-    without. Needs a C++ compiler."""
-    speculate: Count = 0
-    """Tokens that are looked up in the text and verified in one pass, at most: faster where a text repeats parts of
-    what it has said. 7 is a good number, 0 is off."""
     dense: Dense = None
     device: Device = "auto"
-
-    def __post_init__(self) -> None:
-        got, fix = f"--compile with --speculate {self.speculate}", "Leave one out: compiled steps read one token."
-        require(not (self.compile and self.speculate), got, "one of the two", fix)
 
 
 @config
 class ChatFlags:
-    """Talk with a model that was trained to chat. Answers go to standard output, everything else to standard error."""
+    """Talk with a model that was trained to chat. Answers go to standard output, everything else to standard error.
+
+    For example:
+      glassformer chat smollm2
+      glassformer chat gpt-oss-20b --message "What is 2 + 2?" --effort low
+    """
 
     model: Annotated[Positional[str], _MODEL]
     message: Annotated[str | None, arg(metavar="TEXT")] = None
-    """Answer this message and exit. None: a conversation; from a pipe, each line is a message."""
+    """Answer this message, or with "-" the text of standard input, and exit. None: a conversation; from a pipe, each
+    line is a message."""
     effort: Effort = "medium"
     """How much gpt-oss reasons before it answers."""
     show_reasoning: bool = False
@@ -149,15 +202,15 @@ class ChatFlags:
     """Maximum number of tokens of the whole conversation. Its memory is allocated at the start. None: 8192, or the
     model's maximum if that is less."""
     max_new_tokens: Size | None = None
-    """Maximum number of tokens of each reply, reasoning included. None: until the context is full."""
-    temperature: Temperature = 1.0
+    """Maximum number of tokens of each reply, reasoning included. None: 1024, or 8192 for a model that reasons."""
+    temperature: Temperature = None
     top_k: TopK = None
-    top_p: TopP = 1.0
+    top_p: TopP = None
+    min_p: MinP = None
+    repetition_penalty: RepetitionPenalty = None
+    end_loops: EndLoops = True
     seed: int | None = None
     """The same seed and messages give the same answers on the same day. None: different ones each time."""
-    speculate: Count = 0
-    """Tokens that are looked up in the conversation and verified in one pass, at most: faster where a reply repeats
-    parts of what was said. 7 is a good number, 0 is off."""
     speed: bool = True
     """Print the number of tokens per second after each reply."""
     tokenizer: Tokenizer = None
@@ -169,13 +222,17 @@ class ChatFlags:
 class ClassifyFlags:
     """Classify texts with a trained encoder, such as the sentiment lab's.
 
+    For example:
+      glassformer classify --run sentiment "Not a bad film at all."
+      glassformer classify --run runs/sentiment/classifier --file texts.txt --json
+
     Prints a line with the class, its probability and the text, and below it the tokens with the largest effects: the
     decrease of the class's probability, in percentage points, without the token. A negative effect favours another
     class.
     """
 
     run: Annotated[Path, arg(metavar="DIR")]
-    """Directory of the trained encoder."""
+    """Directory of the trained encoder, or sentiment: the bundled one. 'glassformer lab sentiment' trains another."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...]")] = ()
     """Texts to classify, each in quotes; of a long one the first 128 tokens are read, or as many as the encoder can.
     With neither texts nor a file: lines from standard input."""
@@ -194,6 +251,10 @@ class ClassifyFlags:
 @config
 class ExploreFlags:
     """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
+
+    For example:
+      glassformer explore smollm2 --text "The capital of France is"
+      glassformer explore sentiment --save page.html
 
     Without arguments, the page begins with tours and questions, and offers the bundled models, language models from
     installed packages and every run under --runs. RUN comes first: a run, a checkpoint, a model's directory or a
@@ -227,12 +288,16 @@ class ExploreFlags:
 class CaptureFlags:
     """Print what a language model computes while it reads TEXT: attention weights, the lens, or what each head adds.
 
+    For example:
+      glassformer capture smollm2 "The key to the cabinets" --layer 23
+      glassformer capture smollm2 "The key to the cabinets" --what lens --save seen.npz
+
     --save writes the arrays too, with the tokens and their texts.
     """
 
     model: Annotated[Positional[str], _MODEL]
     text: Annotated[Positional[str], arg(metavar="TEXT")]
-    """What the model reads."""
+    """What the model reads. -: the text of standard input, without its last line end."""
     what: Literal["weights", "lens", "heads"] = "weights"
     """weights: the largest attention weights of the position. lens: the next token after each layer. heads: what each
     head and network adds to the logit of the most likely next token."""
@@ -264,21 +329,26 @@ class CaptureFlags:
 class InterveneFlags:
     """Print the next tokens of TEXT as a language model is, and with parts of it changed.
 
-    --without 23.3 sets head 3 of layer 23 to zero. --steer adds to the residual stream the difference between two
-    texts' last tokens: --steer " love" " hate" --layer 12.
+    For example:
+      glassformer intervene smollm2 "The capital of France is" --without 23.3
+      glassformer intervene smollm2 "My favourite season is" --steer " winter" " summer" --layer 15
+
+    --without 23.3 sets head 3 of layer 23 to zero. --steer adds to the residual stream the direction between two words,
+    each read after TEXT.
     """
 
     model: Annotated[Positional[str], _MODEL]
     text: Annotated[Positional[str], arg(metavar="TEXT")]
-    """What the model reads."""
+    """What the model reads. -: the text of standard input, without its last line end."""
     without: Annotated[tuple[str, ...], arg(metavar="PART")] = ()
     """Parts that are set to zero: LAYER.HEAD, LAYER.attention or LAYER.ffn."""
     steer: Annotated[tuple[str, str] | None, arg(metavar="TOWARDS AWAY")] = None
-    """Two texts; the stream after --layer is moved towards the first and away from the second, at every token."""
+    """Two words; the stream after --layer is moved towards the first and away from the second, at every token."""
     layer: int | None = None
     """Layer of --steer."""
-    strength: float = 1.0
-    """Factor on the direction of --steer."""
+    strength: float | None = None
+    """Length of what --steer adds, as a share of the stream's norm at TEXT's last token. None: 0.5. Texts often break
+    around 1."""
     top: Size = 5
     """Likely tokens of each run that are shown."""
     generate: Count = 0
@@ -292,12 +362,16 @@ class InterveneFlags:
         got = "--steer without --layer" if self.layer is None else "--layer without --steer"
         fix = "Pass --steer TOWARDS AWAY --layer 12, for example."
         require((self.steer is None) == (self.layer is None), got, "both of them", fix)
-        require(self.steer is not None or self.strength == 1, "--strength without --steer", "both of them", fix)
+        require(self.steer is not None or self.strength is None, "--strength without --steer", "both of them", fix)
 
 
 @config
 class DesignFlags:
     """Build the weights of an attention head that solves a task, prove that it does, and write them.
+
+    For example:
+      glassformer design unique head.json
+      glassformer design unique head.npz --letters ABCD --max-len 5
 
     OUT ends in .json or .npz. 'glassformer verify OUT --task TASK' reads it again.
     """
@@ -314,10 +388,15 @@ class DesignFlags:
 
 
 @config
-class CompileFlags:
-    """Compile a program over sequences into the weights of a transformer, and print what each part of it is for.
+class ProgramFlags:
+    """Compile a program over sequences into the weights of a transformer; print its parts, or its outputs on a text.
 
-    PROGRAM is a name of the library, such as histogram, or a Python file that defines
+    For example:
+      glassformer program histogram abac
+      glassformer program mine.py --run-python --verify --out model.json
+
+    PROGRAM is a name of the library, such as histogram; a .json file that --out wrote, which contains no definition;
+    or a Python file that defines
       program      built from glassformer.programs
       vocabulary   a text of one-character tokens, or a list of tokens
       max_len      tokens of the longest sequence
@@ -326,22 +405,25 @@ class CompileFlags:
     A Python file can do anything on this computer: read, change or delete files, use the network. It is run only with
     --run-python; read it first if you did not write it.
 
-    With --verify, exit status 0: proved for every sequence. 1: refuted or undecided. 2: PROGRAM cannot be compiled.
+    Exit status 0; with --verify: proved for every sequence. 1: transformer and definition differ, or with --verify it
+    is refuted or undecided. 2: PROGRAM cannot be compiled.
     """
 
     program: Annotated[Positional[str], arg(metavar="PROGRAM")]
-    """A name, or a .py file."""
+    """A name, a .json file or a .py file."""
+    text: Annotated[Positional[tuple[str, ...]], arg(metavar="TEXT")] = ()
+    """Tokens: characters if each token of the vocabulary is one, otherwise words. None: the parts are printed."""
     run_python: RunPython = False
     verify: FlagCreatePairsOff[bool] = False
     """Compare the transformer with the program on every sequence."""
     weights: Annotated[Path | None, arg(metavar="FILE")] = None
     """Take the weights from this file of --out instead of compiling the program."""
     dtype: Literal["float64", "float32", "bfloat16"] | None = None
-    """Number format of the weights. None: float64, or that of the file of --weights."""
+    """Number format of the weights. None: float64, or that of the file."""
     limit: Size = 1_000_000
     """With --verify: run all sequences if there are at most this many; otherwise a bound decides."""
     seconds: Positive | None = None
-    """With --verify: time after which the verdict is undecided, if there is none before. None: without a limit."""
+    """With --verify: processor time after which the verdict is undecided, if there is none before. None: no limit."""
     out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the transformer and the names of its parts to this .json file."""
     overwrite: Overwrite = False
@@ -352,23 +434,28 @@ class CompileFlags:
 
 
 @config
-class RunProgramFlags:
-    """Run a compiled program on a text, and its definition beside it.
+class ModelsFlags:
+    """List the language models with short names, how to get those that are not here, and the bundled models.
 
-    PROGRAM is a name of the library, such as histogram; a .json file that 'glassformer compile --out' wrote, which
-    contains no definition; or a Python file as for 'glassformer compile'. Exit status 1: the two differ.
+    For example:
+      glassformer models
+      glassformer models --json
+
+    Other models are named by their place; see MODEL of 'glassformer generate --help'.
     """
 
-    program: Annotated[Positional[str], arg(metavar="PROGRAM")]
-    """A name, a .json file or a .py file."""
-    text: Annotated[Positional[tuple[str, ...]], arg(metavar="TEXT")]
-    """Tokens: characters if each token of the vocabulary is one, otherwise words."""
-    run_python: RunPython = False
+    json: FlagCreatePairsOff[bool] = False
+    """Print JSON, with sizes in bytes."""
 
 
 @config
 class InfoFlags:
-    """Print what a model's files contain and how much memory it needs on this machine. Reads headers only."""
+    """Print what a model's files contain and how much memory it needs on this machine. Reads headers only.
+
+    For example:
+      glassformer info smollm2
+      glassformer info openai/gpt-oss-20b --json
+    """
 
     directory: Annotated[Positional[str], arg(metavar="MODEL")]
     """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf or owner/name:Q4_K_M on the
@@ -382,6 +469,10 @@ class InfoFlags:
 @config
 class ConvertFlags:
     """Write a decoder's weights in another layout, with the same logits, as a directory or a GGUF file.
+
+    For example:
+      glassformer convert smollm2 smollm2-directory
+      glassformer convert runs/mine mine.gguf --kind Q8_0
 
     A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor by tensor, so that
     memory holds the largest one. A GGUF file is loaded, and so is what is written as one. Parts that the new layout
@@ -401,6 +492,7 @@ class ConvertFlags:
     """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8 bits. None: F16."""
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
+    tokenizer: Tokenizer = None
     replace: FlagCreatePairsOff[bool] = False
     """Replace OUT, weights that exist, as a whole."""
 
@@ -414,6 +506,10 @@ class ConvertFlags:
 @config
 class VerifyFlags:
     """Check whether an attention head solves a task, on every sequence.
+
+    For example:
+      glassformer verify head.json --task unique
+      glassformer verify head.npz --task-file examples.json --tolerance 1e-3
 
     Exit status 0: proved. 1: refuted, and the first failing sequence is shown with its attention; or undecided. 2: the
     weights or the task cannot be used.
@@ -522,7 +618,12 @@ class GradeFlags:
 
 @config
 class CourseFlags:
-    """The labs as a course: notebooks with blanks to fill, and their grading."""
+    """The labs as a course: notebooks with blanks to fill, and their grading.
+
+    For example:
+      glassformer course start lookup week3
+      glassformer course grade submitted/lookup.ipynb --out grades.csv
+    """
 
     command: OmitSubcommandPrefixes[
         Annotated[StartFlags, subcommand("start")] | Annotated[GradeFlags, subcommand("grade")]

@@ -4,19 +4,30 @@ This module imports neither torch nor tyro, and no command's flags import torch,
 command's module is imported when its flags are parsed.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
+import io
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from glassformer import __version__
 from glassformer.allocator import keep_freed_memory
 from glassformer.errors import InputError, first_line, naming_extras, require
+from glassformer.files import local_path
 from glassformer.text import known_name, one_line
+
+if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -41,6 +52,7 @@ COMMANDS: dict[str, Command] = {
     for name, flags, summary in (
         ("lab", "flags.LabFlags", "run a lab from start to end and write its report"),
         ("course", "flags.CourseFlags", "write a lab's notebook with blanks and checks, and grade notebooks"),
+        ("models", "flags.ModelsFlags", "list the models with short names and the bundled ones"),
         ("train", "train_flags.TrainFlags", "train a decoder on a text file or on the recurrence"),
         ("generate", "flags.GenerateFlags", "continue a prompt with a trained or released decoder"),
         ("chat", "flags.ChatFlags", "talk with a language model"),
@@ -49,8 +61,7 @@ COMMANDS: dict[str, Command] = {
         ("capture", "flags.CaptureFlags", "print or save what a language model computes while it reads a text"),
         ("intervene", "flags.InterveneFlags", "change parts of a language model and print what it says then"),
         ("design", "flags.DesignFlags", "build an attention head that solves a task, with its proof"),
-        ("compile", "flags.CompileFlags", "compile a program into the weights of a transformer, with its proof"),
-        ("run-program", "flags.RunProgramFlags", "run a compiled program on a text"),
+        ("program", "flags.ProgramFlags", "compile a program into a transformer, prove it, and run it on a text"),
         ("info", "flags.InfoFlags", "print what a model's files contain and the memory they need"),
         ("convert", "flags.ConvertFlags", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
         ("verify", "flags.VerifyFlags", "check whether an attention head solves a task, on every sequence"),
@@ -92,6 +103,8 @@ def run(arguments: Sequence[str]) -> int:
         kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
         raise InputError(f"'{first}'", f"a known {kind}", known_name(first, known))
     flags = parse(first, rest)
+    if first == "explore" and sys.stderr.isatty():  # before torch is imported, which takes seconds
+        print(f"loading {'the models' if flags.run is None else one_line(flags.run)} ...", file=sys.stderr, flush=True)
     # Threads of GNU OpenMP, which reads this with torch, wait awake for milliseconds: hundreds of times a token where
     # other programs interrupt one of them. In training, whose products are short, waking threads would cost more.
     if first not in ("train", "lab") and "OMP_WAIT_POLICY" not in os.environ:
@@ -115,14 +128,59 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
         times = sum(each.partition("=")[0] == flag for each in arguments)
         require(times < 2, f"{flag} {times} times", "it once", f"Write all values after one {flag}.")
     read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
-    return read(args=[*map(_at_home, arguments)], prog=f"glassformer {name}")
+    printed = io.StringIO()
+    try:
+        with path_registry(), redirect_stderr(printed):
+            flags = read(args=arguments, prog=f"glassformer {name}")
+    except SystemExit as ended:
+        if (refusal := _refusal(ended)) is not None:
+            raise refusal from None
+        print(printed.getvalue(), file=sys.stderr, end="")
+        if ended.code and (texts := _read_as_flags(arguments)):
+            usage = f"glassformer {name} ... -- {shlex.quote(texts[0])}"
+            told = f"A text that begins with '-' stands after '--', or behind '=' if it belongs to a flag: {usage}"
+            print(f"glassformer: {told}", file=sys.stderr)
+        raise
+    print(printed.getvalue(), file=sys.stderr, end="")
+    return flags
 
 
-def _at_home(argument: str) -> str:
-    """``--flag=~/name`` as shells read ``--flag ~/name``: behind "=" they leave it."""
-    flag, _, value = argument.partition("=")
-    at_home = flag.startswith("--") and value.startswith("~/")
-    return f"{flag}={os.path.expanduser(value)}" if at_home else argument
+def _refusal(ended: SystemExit) -> InputError | None:
+    """The error of the flags' class for which tyro ends the process; tyro would print the name of the class with it."""
+    error = ended.__context__
+    while error is not None and not isinstance(error, InputError):
+        error = error.__context__
+    return error
+
+
+def _read_as_flags(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are read as flags and are none: no command has flags of one dash but ``-h``."""
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return [each for each in before if re.match("-[^-]", each) and each != "-h"]
+
+
+def path_registry() -> ConstructorRegistry:
+    """Return the registry by which tyro reads flags of the type Path with :func:`~glassformer.files.local_path`.
+
+    Shells leave a ``~`` behind ``--flag=`` and between quotes.
+    """
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def read_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+        if info.type is not Path:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",
+            instance_from_str=lambda words: local_path(words[0]),
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda path: [str(path)],
+        )
+
+    return registry
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

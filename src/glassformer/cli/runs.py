@@ -7,7 +7,7 @@ from typing import Any
 
 from glassformer.checkpoints.decoders import is_run
 from glassformer.checkpoints.tensor_files import read_json
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, first_line, require
 from glassformer.models import DecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.run_directory import RunDirectory
@@ -38,7 +38,13 @@ def read_run(directory: Path) -> StoredRun:
         return StoredRun(training, model, data | {"kind": data["kind"]}, described)  # no data without one
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
-            f"{path}, which describes no decoder and its data ({type(error).__name__}: {error})",
+            f"{path}, which describes no decoder and its data ({_reason(error)})",
             "a run of 'glassformer train' or of the gpt-oss lab",
             "Continue other runs from Python, with glassformer.training.train.",
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InputError):
+        return error.got
+    return f"no {error}" if isinstance(error, KeyError) else first_line(error)

@@ -1,10 +1,12 @@
-"""Printing: text that cannot steer a terminal, readable sizes, and the speed of generation."""
+"""Printing: text that cannot steer a terminal, readable numbers, and the speed of generation."""
 
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from glassformer.errors import InputError
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -26,6 +28,23 @@ def write(text: str, out: Any = None) -> None:
 def say(text: str) -> None:
     """Print ``text`` and a line end on standard output, as :func:`write` does."""
     write(f"{text}\n")
+
+
+def text_or_input(text: str) -> str:
+    """``text``; of "-" the text of standard input, whose last line end is left out."""
+    if text != "-":
+        return text
+    expected, fix = "a text in UTF-8", "Pass it through a pipe, or write the text instead of -."
+    content = sys.stdin.buffer.read()
+    try:
+        read = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        got = f"standard input with the byte {content[error.start]:#04x} at place {error.start}"
+        raise InputError(got, expected, "Convert it, for example with iconv.") from error
+    read = read.removesuffix("\n").removesuffix("\r")
+    if not read:
+        raise InputError("an empty standard input", expected, fix)
+    return read
 
 
 class Stopwatch:
@@ -54,16 +73,6 @@ class Stopwatch:
             # The first token is part of reading the prompt.
             line += f" in {self.seconds:.1f} s: {(self.generated - 1) / later:.1f} tokens/s"
         return line
-
-
-def on_disk(number: int) -> str:
-    """Bytes in powers of ten, as disks and downloads are sold: ``13.76 GB``."""
-    return _scaled(number, ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))) or f"{number} B"
-
-
-def in_memory(number: int) -> str:
-    """Bytes in powers of two, as memory is: ``12.82 GiB``."""
-    return _scaled(number, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))) or f"{number} B"
 
 
 def count(number: int) -> str:

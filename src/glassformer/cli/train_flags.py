@@ -14,6 +14,7 @@ from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
 from glassformer.cli import RECURRENCE
 from glassformer.config import Count, NonNegative, Positive, Seed, Size, config
 from glassformer.errors import require
+from glassformer.files import local_path
 from glassformer.layers.options import RopeScaling
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training.config import TrainingConfig
@@ -44,7 +45,7 @@ class TrainingFlags(TrainingConfig):
     batch_size: Size = 32
     optimizer: Literal["adamw", "muon", "sgd"] = "muon"
     learning_rate: Positive = 5e-3
-    warmup_steps: Count = 10
+    warmup_steps: Count | None = None
     eval_every: Size | None = 100
     checkpoint_every: Size | None = 100
 
@@ -53,8 +54,19 @@ class TrainingFlags(TrainingConfig):
 class TrainFlags:
     """Train a decoder to predict the next token of a text, byte by byte, or of the recurrence.
 
-    The defaults make a small model that a laptop can train: 'glassformer train --data FILE --run DIR'. Ctrl-C saves the
-    run, and 'glassformer train --run DIR --resume' continues it.
+    For example:
+      glassformer train --data FILE --run runs/mine
+      glassformer train --data recurrence --run runs/experts --model.num-experts 8 --model.balance-experts
+
+    Common options:
+      --data, --run, --resume, --seq-len                       what is trained, and where
+      --model.num-layers, --model.hidden-dim, --model.ff-dim   size of the model
+      --model.num-heads, --model.head-dim                      its attention
+      --training.steps, --training.batch-size                  length of the training
+      --training.learning-rate, --training.optimizer           its updates
+
+    The defaults make a small model that a laptop can train. Ctrl-C saves the run, and 'glassformer train --run DIR
+    --resume' continues it.
     """
 
     data: Annotated[str, tyro.conf.arg(metavar="FILE|recurrence")]
@@ -102,7 +114,7 @@ class TrainFlags:
 def _named_run(arguments: Sequence[str]) -> Path | None:
     """The run to resume. It is needed before parsing, because its flags become the defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--run", type=Path, nargs="?")
+    parser.add_argument("--run", type=local_path, nargs="?")
     parser.add_argument("--resume", action="store_true")
     known, _ = parser.parse_known_args(arguments)
     return known.run if known.resume else None

@@ -15,6 +15,7 @@ from glassformer.cli import RECURRENCE, TEXT
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
 from glassformer.errors import InputError, require
+from glassformer.files import local_path
 from glassformer.training.task import Batch, mix_seed
 from glassformer.untrusted import require_regular
 
@@ -58,7 +59,7 @@ def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
     if name == RECURRENCE:
         config = RecurrenceConfig() if seq_len is None else RecurrenceConfig(seq_len=seq_len)
         return recurrence_data(config, seed)
-    return text_data(Path(name), seq_len or _TEXT_SEQ_LEN, seed)
+    return text_data(local_path(name), seq_len or _TEXT_SEQ_LEN, seed)
 
 
 def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:

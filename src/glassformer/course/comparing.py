@@ -37,8 +37,9 @@ def difference(
     """The first difference of two results in structure, shape, kind of numbers or values, or None.
 
     Lists and tuples are alike, and so are a number, a tensor of no axes and an array of none. A number differs if it is
-    off by more than ``tolerance`` (1e-9 where both are float64, four times its precision for 16 bits) times the
-    largest expected magnitude of its tensor. NaN equals NaN.
+    off by more than ``tolerance`` (1e-9 where both are arrays of float64, four times its precision for 16 bits) times
+    the largest expected magnitude of its tensor. NaN equals NaN. A tensor of float64 may be computed in float32, as
+    published models compute norms and softmaxes.
     """
 
     def differs(text: str) -> Difference:
@@ -77,6 +78,8 @@ def _leaf_difference(
         return differs(f"expected {kind(expected)}, found {kind(found)}")
     if same_dtype and isinstance(expected, Tensor) and isinstance(found, Tensor) and expected.dtype != found.dtype:
         return differs(f"expected {_dtype(expected)}, found {_dtype(found)}")
+    if same_dtype and isinstance(expected, bool | int | float) and isinstance(found, Tensor):
+        return differs("expected a number, found a tensor (.item() is its number)")._replace(expected=None)
     one, other = array(expected), array(found)
     if one.shape != other.shape:
         return differs(f"expected the shape {list(one.shape)}, found {list(other.shape)}")
@@ -119,7 +122,7 @@ def _several(values: list[Any] | tuple[Any, ...]) -> str:
 def _relative(expected: Any, found: Any, tolerance: float) -> float:
     if isinstance(expected, Tensor) and expected.dtype in (torch.bfloat16, torch.float16):
         return max(tolerance, 4 * torch.finfo(expected.dtype).eps)
-    dtypes = [str(getattr(each, "dtype", "")).removeprefix("torch.") for each in (expected, found)]
+    dtypes = [str(getattr(each, "dtype", "")) for each in (expected, found)]  # a tensor's begins with "torch."
     return min(tolerance, FLOAT64_TOLERANCE) if {*dtypes} <= {"float64", "complex128"} else tolerance
 
 
@@ -202,6 +205,19 @@ def show(value: Any) -> str:
         return "\n".join(f"[{key}]" + text.replace("\n", "\n  ") for key, text in lines)
     text = repr(value)
     return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def one_line(value: Any, width: int) -> str:
+    """A value in one line: with its numbers where they fit, else what it is."""
+    text = " ".join(show(value).split())
+    if isinstance(value, list | tuple) and any(True for _ in arrays(value)):
+        text = f"[{', '.join(one_line(part, width) for part in value)}]"
+    if len(text) <= width:
+        return text
+    if isinstance(value, list | tuple):
+        parts = f"[{', '.join(map(kind, value))}]"
+        return parts if len(parts) <= width else f"a list of {len(value)}"
+    return kind(value) if isinstance(value, Tensor | np.ndarray) else f"{text[: width - 3]}..."
 
 
 def _number(value: Any, digits: int = 4) -> str:

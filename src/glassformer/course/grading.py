@@ -10,21 +10,24 @@ import csv
 import io
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from glassformer.course.checking import MIME, SECONDS, Exercise, TooLong, Verdict, exercises, time_limit
-from glassformer.course.lessons import LABS, VERSION, blanked, notebook, points, read_lesson
+from glassformer.course.checking import MIME, SECONDS, Exercise, Verdict, exercises
+from glassformer.course.lessons import LABS, VERSION, blanked, checked_names, notebook, points, read_lesson
 from glassformer.errors import InputError, require
 from glassformer.files import write_text
+from glassformer.processor_time import ProcessorLimit, TooLong
 from glassformer.text import known_name, one_line, short, shown
 from glassformer.untrusted import in_file, json_value, read_text
 
@@ -157,17 +160,48 @@ def _submission(path: Path, content: Any) -> Submission:
         cells = defaultdict(list)
         for cell in listed:
             if isinstance(cell, dict) and cell.get("cell_type") == "code":
-                # Some editors drop metadata that they do not know; the cell's id is the same.
-                name = _at(cell, "metadata", "nbgrader", "grade_id") or cell.get("id")
-                cells[name if isinstance(name, str) else ""].append(cell)
+                cells[_grade_id(cell)].append(cell)
         counts = {lab: sum(f"{name}-check" in cells for name in points(lab)) for lab in LABS}
         # Two labs may have an exercise of one name.
         named = _at(content, "metadata", "glassformer", "lab")
         lab = max(counts, key=lambda each: (counts[each] > 0 and each == named, counts[each]))
         require(counts[lab] > 0, "no check of a lab", f"a notebook of {', '.join(LABS)}", "Grade such a file.")
+    for cell in cells[""]:
+        cells[_answered_exercise(lab, cell)].append(cell)
     seed, version = (_at(content, "metadata", "glassformer", key) for key in ("seed", "version"))
     seed = seed if isinstance(seed, int) else None
     return Submission(lab, cells, seed, version if isinstance(version, str) else None)
+
+
+def _grade_id(cell: dict[str, Any]) -> str:
+    """nbgrader's name of a cell; "" where neither metadata, nor the cell's id, nor the call of a check gives it.
+
+    Some editors drop metadata that they do not know, and notebooks before nbformat 4.5 have no ids.
+    """
+    name = _at(cell, "metadata", "nbgrader", "grade_id")
+    if isinstance(name, str) and name:
+        return name
+    check = _CHECK.match(_text(cell.get("source")).strip())
+    if check is not None:
+        return f"{check[1]}-check"
+    name = cell.get("id")
+    return name if isinstance(name, str) and name in _grade_ids() else ""
+
+
+_CHECK = re.compile(r"""check\(["']([\w-]+)["'], [\w.]+\)\Z""")
+_DEFINITION = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
+
+
+@cache
+def _grade_ids() -> frozenset[str]:
+    return frozenset(cell.nbgrader["grade_id"] for lab in LABS for cell in read_lesson(lab) if cell.nbgrader)
+
+
+def _answered_exercise(lab: str, cell: dict[str, Any]) -> str:
+    """The exercise that a cell without a name answers, by what it defines; "-" for none."""
+    defined = _DEFINITION.findall(_text(cell.get("source")))
+    names = [exercise for exercise, variable in checked_names(lab).items() if variable in defined]
+    return names[0] if len(names) == 1 else "-"
 
 
 def _at(value: Any, *keys: str) -> Any:
@@ -229,10 +263,10 @@ def _judged_record(
         passed = record.get("passed") is True and isinstance(exercise, Exercise)
         return passed, RECORDED, _text(record.get("message"))
     try:
-        with time_limit(SECONDS):
+        with ProcessorLimit(SECONDS):
             judgement = exercise.judge(record["answer"], variant)
     except TooLong:
-        return False, "not accepted", f"It cannot be judged within {SECONDS:g} seconds."
+        return False, "not accepted", f"It cannot be judged within {SECONDS:g} seconds of processor time."
     except Exception as error:
         # Whatever an answer that no check wrote makes a judge do, the other exercises are graded.
         return False, "not accepted", f"It cannot be judged: {one_line(str(error), LONGEST)}"
@@ -283,14 +317,14 @@ def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = Fals
         (root / "nbgrader_config.py").touch()
         for number, file in enumerate(files):
             try:
-                lab = _submission(file, _read(file)).lab
+                content = _read(file)
+                lab = _submission(file, content).lab
             except InputError:
                 yield grade_file(file, seed)
                 continue
             student = f"student-{number:05}"
             where = Path(student, lab, f"{lab}.ipynb")
-            (root / "submitted" / where).parent.mkdir(parents=True)
-            shutil.copyfile(file, root / "submitted" / where)
+            write_text(root / "submitted" / where, json.dumps(runnable(lab, content)))
             if not (root / "source" / lab).exists():
                 source = json.dumps(notebook(lab, seed=seed or 0, solutions=True))
                 write_text(root / "source" / lab / f"{lab}.ipynb", source)
@@ -299,7 +333,56 @@ def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = Fals
             if (ran := root / "autograded" / where).exists():
                 yield [replace(grade, file=shown(file)) for grade in grade_file(ran, seed, RUN)]
             else:
-                yield [_unreadable(file, f"nbgrader did not finish it; a cell may take {CELL} seconds. {said[-500:]}")]
+                yield [_unreadable(file, _why_not_finished(said))]
+
+
+def _why_not_finished(log: str) -> str:
+    """What nbgrader's log says of a notebook that it did not finish."""
+    if "DeadKernelError" in log:
+        return "It was not graded: its code ended the Python process that ran it, or memory ran out."
+    errors = re.findall(r"^[\w.]*(?:Error|Exception|Invalid\w*)\b.*$", log, flags=re.MULTILINE)
+    reason = errors[-1] if errors else log.strip()[-500:]
+    limit = f" A cell may take {CELL} seconds." if "imeout" in log else ""
+    return f"It was not graded: nbgrader did not finish it.{limit} {reason}"
+
+
+def runnable(lab: str, content: dict[str, Any]) -> dict[str, Any]:
+    """A submitted notebook as nbgrader can run it: each of its marks stands once, and every check is there.
+
+    Of several cells of one name the last has the mark; the others are run too. A check that is missing follows the last
+    answer, or stands at the end.
+    """
+    names = {cell.nbgrader["grade_id"]: cell for cell in read_lesson(lab) if cell.nbgrader}
+    cells: list[dict[str, Any]] = []
+    places: dict[str, int] = {}
+    for cell in content["cells"]:
+        kind = cell.get("cell_type") if isinstance(cell, dict) else None
+        if kind not in ("code", "markdown", "raw"):
+            continue
+        name = _grade_id(cell)
+        if not name and kind == "code":
+            name = _answered_exercise(lab, cell)
+        if name in names and names[name].kind == kind:
+            places[name] = len(cells)
+        cells.append(_plain_cell(kind, _text(cell.get("source"))))
+    for name, place in places.items():
+        cells[place]["metadata"] = names[name].metadata
+    missing = [cell for name, cell in names.items() if cell.checks and name not in places]
+    inserts = [(places.get(str(cell.checks), len(cells) - 1) + 1, number, cell) for number, cell in enumerate(missing)]
+    # From the end on, so that places before it stay what they are.
+    for place, _, cell in sorted(inserts, key=itemgetter(0, 1), reverse=True):
+        cells.insert(place, _plain_cell("code", cell.source) | {"metadata": cell.metadata})
+    for number, made in enumerate(cells):
+        made["id"] = f"cell-{number}"
+    made_for = _at(content, "metadata", "glassformer")
+    about = {} if made_for is None else {"glassformer": made_for}
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return {"cells": cells, "metadata": about | {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _plain_cell(kind: str, source: str) -> dict[str, Any]:
+    cell: dict[str, Any] = {"cell_type": kind, "source": source, "metadata": {}}
+    return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
 
 
 def _nbgrader(root: Path, *arguments: str) -> str:

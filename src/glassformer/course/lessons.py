@@ -91,19 +91,20 @@ def _metadata(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fault:
-    """A usual wrong answer: an edit of a solution's text, and the sentence that a student reads who makes it."""
+    """A wrong answer: an edit of a solution's text, the sentence that a student reads who makes it, and a name."""
 
     change: tuple[str, str]
     says: str | None = None
+    name: str | None = None
 
 
 @cache
-def read_faults(lab: str) -> dict[str, tuple[Fault, ...]]:
-    """The faults of each exercise of a lab."""
-    text = (Path(__file__).parent / "faults" / f"{lab}.toml").read_text(encoding="utf-8")
+def read_faults(lab: str, directory: Path = Path(__file__).parent / "faults") -> dict[str, tuple[Fault, ...]]:
+    """The faults of each exercise of a lab: the usual ones, or those of another directory."""
+    text = (directory / f"{lab}.toml").read_text(encoding="utf-8")
     return {
-        name: tuple(Fault((row["change"][0], row["change"][1]), row.get("says")) for row in rows)
-        for name, rows in tomllib.loads(text).items()
+        exercise: tuple(Fault((row["change"][0], row["change"][1]), row.get("says"), row.get("name")) for row in rows)
+        for exercise, rows in tomllib.loads(text).items()
     }
 
 
@@ -158,6 +159,12 @@ def _checked(cell: Cell) -> ast.expr:
     return next(node.args[1] for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call))
 
 
+def checked_names(lab: str) -> dict[str, str]:
+    """The name that answers each exercise in the lesson, in its order, where the check is called with a name."""
+    checked = {cell.checks: _checked(cell) for cell in read_lesson(lab) if cell.checks}
+    return {exercise: node.id for exercise, node in checked.items() if isinstance(node, ast.Name)}
+
+
 def run_cells(sources: Iterable[str]) -> dict[str, Any]:
     """The names that cells of a lesson define, run in a module of their own."""
     module = ModuleType("lesson")
@@ -173,15 +180,33 @@ class _Cells(InspectLoader):
         return self.source
 
 
-def notebook(lab: str, *, seed: int = 0, solutions: bool = False) -> dict[str, Any]:
+def edition(lab: str, published: bool) -> list[Cell]:
+    """The cells of a lesson; without the ``published`` ones a place for an answer stands for each run of them.
+
+    Cells with this tag show answers in words that the lab's report has published.
+    """
+    if published:
+        return list(read_lesson(lab))
+    cells: list[Cell] = []
+    answer_cell = Cell("markdown", TEXT_STUB)
+    for cell in read_lesson(lab):
+        if "published" not in cell.metadata.get("tags", ()):
+            cells.append(cell)
+        elif cells[-1] is not answer_cell:
+            cells.append(answer_cell)
+    return cells
+
+
+def notebook(lab: str, *, seed: int = 0, solutions: bool = False, published: bool | None = None) -> dict[str, Any]:
     """A lab's notebook as JSON values of nbformat 4.5, without outputs.
 
     Args:
         seed: The variant of its tasks that its checks ask for.
         solutions: Whether solutions stand in it, or blanks.
+        published: Whether it shows the published answers in words. None: where solutions stand in it.
     """
     cells = []
-    for number, cell in enumerate(read_lesson(lab)):
+    for number, cell in enumerate(edition(lab, solutions if published is None else published)):
         source = cell.source if solutions else blanked(cell)
         if solutions and seed and cell.exercise:
             source = _of_variant(lab, cell.exercise, source)

@@ -6,10 +6,12 @@ own with limits, see :mod:`~glassformer.data.template_process`.
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,16 @@ from glassformer.data.released_tokenizer import (
 )
 from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
+from glassformer.files import local_path
+from glassformer.processor_time import allowed
 from glassformer.text import one_line
 from glassformer.untrusted import read_bytes
 
 LARGEST_TEMPLATE = 2**16
 """Most bytes of a template; published ones have up to 17,000."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-_SECONDS = 30
-"""Until an answer; the process has less time of the processor, but a machine may be busy."""
+_HANGS = 600
+"""Seconds by the clock after which a process that does not compute is given up: its limit is processor time."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,14 @@ class ChatTemplate:
             **variables,
         }
         try:
-            request = json.dumps({"template": self.text, "variables": given})
+            request = json.dumps(
+                {
+                    "template": self.text,
+                    "variables": given,
+                    "seconds": allowed(template_process.SECONDS),
+                    "directories": _directories_of_jinja(),
+                }
+            )
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"messages that are not JSON: {error}", "strings, numbers, lists and dicts", "Convert them."
@@ -113,24 +124,42 @@ class ChatTemplate:
         return tokenizer.begun(tokens)
 
     def _answer(self, request: str) -> dict[str, Any]:
+        # -I -S: neither modules beside the script nor what the environment runs at the start of an interpreter.
+        command = [sys.executable, "-I", "-S", template_process.__file__]
         try:
-            # -P: the modules beside the script must not hide those of the standard library.
-            done = subprocess.run(
-                [sys.executable, "-P", template_process.__file__],
-                input=request.encode(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=_SECONDS,
-                check=False,
-            )
-            answer = json.loads(done.stdout)
+            done = subprocess.run(command, input=request.encode(), capture_output=True, timeout=_HANGS, check=False)
         except OSError as error:
             return {"error": f"no process: {error}"}
         except subprocess.TimeoutExpired:
-            return {"error": f"no text after {_SECONDS} s, for which a busy machine suffices: try again"}
+            return {"error": f"no text after {_HANGS} s by the clock, most of which its process was waiting"}
+        if done.returncode != 0:
+            return {"error": _ending(done.returncode, done.stderr.decode(errors="replace"))}
+        try:
+            answer = json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            return {"error": "a process that ended without an answer"}
+        return answer if isinstance(answer, dict) else {"error": "a process that ended without an answer"}
+
+
+def _directories_of_jinja() -> list[str]:
+    """The directories from which Jinja2 and what it needs are imported."""
+    specs = [find_spec(name) for name in ("jinja2", "markupsafe")]
+    origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
+    return sorted({str(Path(origin).parents[1]) for origin in origins})
+
+
+def _ending(status: int, complaints: str) -> str:
+    """Why a process ended without an answer."""
+    if status in (template_process.TIME_IS_UP, -getattr(signal, "SIGXCPU", 0)):
+        return f"no text within {template_process.SECONDS} s of processor time"
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
         except ValueError:
-            return {"error": f"no text within {template_process.SECONDS} s and {template_process.MEMORY >> 20} MB"}
-        return answer if isinstance(answer, dict) else {"error": "no text"}
+            name = f"signal {-status}"
+        return f"a process that {name} ended, as where the machine has no memory left"
+    last_line = next(iter(complaints.strip().splitlines()[-1:]), "no message")
+    return f"a process that ended with status {status}: {last_line}"
 
 
 def template_from_gguf(metadata: Mapping[str, Any], source: str) -> ChatTemplate | None:
@@ -144,10 +173,10 @@ def template_from_gguf(metadata: Mapping[str, Any], source: str) -> ChatTemplate
     return _template(metadata.get("tokenizer.chat_template"), token("bos"), token("eos"), source)
 
 
-def template_from_directory(directory: Path) -> ChatTemplate | None:
+def template_from_directory(directory: Path | str) -> ChatTemplate | None:
     """The template of a directory, of several the default one: ``chat_template.jinja`` or in
     ``tokenizer_config.json``; None without."""
-    for place in tokenizer_places(directory):
+    for place in tokenizer_places(local_path(directory)):
         config = read_tokenizer_config(place)
         text, file = config.get("chat_template"), place / "chat_template.jinja"
         if isinstance(text, list):

@@ -7,10 +7,12 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 import numpy as np
 
 from glassformer.data.random_streams import generator, require_fractions
+from glassformer.data.unicode_words import is_mark, unified
 from glassformer.errors import require
 
 CLASSES = ("negative", "positive")
@@ -52,12 +54,25 @@ class SentimentData:
 
 
 def normalized(text: str) -> str:
-    """The form in which texts are compared: letters and digits in lower case, so that "It's good!" equals "it 's good".
+    """The form in which texts are compared: without spaces and punctuation, so that "It's good!" equals "it 's good".
 
-    A text without letters and digits is kept as it is.
+    Letters in lower case with their marks, digits and symbols stay, in any script: they distinguish texts. Vowel signs,
+    tones and emoji do, and so does the place of a point between two digits: 1.5 is not 15. A text without any of these
+    is kept as it is.
     """
-    plain = unicodedata.normalize("NFKC", text).lower()
-    return "".join(re.findall(r"[^\W_]", plain)) or plain.strip()
+    plain = unified(text)
+    if not plain.isascii():
+        # An accent by itself is an apostrophe, as in it´s.
+        plain = " ".join("".join(dropwhile(is_mark, word)) for word in plain.split())
+    # A symbol between two numbers keeps them apart without their punctuation.
+    separated = re.sub(r"(?<=\d)(?=\W+\d)", "|", plain)
+    dropped = dict.fromkeys(ord(sign) for sign in set(separated) if not _distinguishes(sign))
+    return separated.translate(dropped) or plain.strip() or text
+
+
+def _distinguishes(sign: str) -> bool:
+    kind = unicodedata.category(sign)
+    return kind[0] in "LN" or kind in ("Sc", "Sm", "So") or is_mark(sign)
 
 
 def fingerprint(data: SentimentData) -> str:

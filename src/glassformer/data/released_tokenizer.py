@@ -7,7 +7,7 @@ They work on bytes: every text can be encoded, and a token may be part of a char
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -16,8 +16,10 @@ from typing import Any, Literal
 import tokenizers
 from tokenizers import normalizers
 
+from glassformer.data.engines import encoding_of, may_backtrack
 from glassformer.data.tokenizer import read_json, require_text, whole_text
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, is_panic, require
+from glassformer.files import local_path
 from glassformer.text import short
 from glassformer.untrusted import read_bytes, read_text, require_regular
 
@@ -137,6 +139,10 @@ class ReleasedTokenizer:
         found = self.piece(token)
         return f"<|reserved_{token}|>".encode() if found is None else found
 
+    def is_number(self, token: int) -> bool:
+        """Whether ``token`` is digits alone, with or without a space before."""
+        return self.token_bytes(token).strip().isdigit()
+
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of ``tokens``, special ones by name; bytes that are not UTF-8 become U+FFFD."""
         return "".join(self.stream(tokens))
@@ -170,6 +176,10 @@ class ReleasedTokenizer:
             texts[token] += f"\\x{ord(character) - 0xDC00:02x}" if broken else character
         return texts
 
+    def labels(self, tokens: Iterable[int]) -> list[str]:
+        """What each of ``tokens`` is called in a figure; see :func:`part_labels`."""
+        return part_labels([self.token_bytes(token) for token in tokens])
+
     def require_fits(self, vocab_size: int) -> None:
         """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` has every token of texts.
 
@@ -181,9 +191,32 @@ class ReleasedTokenizer:
         require(beyond <= {*self.specials.values()}, got, "a tokenizer with no more tokens than the model", fix)
 
 
+def part_labels(pieces: Sequence[bytes]) -> list[str]:
+    r"""The text of each piece of a text in UTF-8; a character that several pieces share is numbered in each of them.
+
+    The pieces ``b" \xf0\x9f"``, ``b"\x8e"`` and ``b"\x89"`` are ``" 🎉 1/3"``, ``"🎉 2/3"`` and ``"🎉 3/3"``.
+    Bytes of no character are shown as ``\\xf0``.
+    """
+    owners = [number for number, piece in enumerate(pieces) for _ in piece]
+    labels = [""] * len(pieces)
+    place = 0
+    for character in b"".join(pieces).decode(errors="surrogateescape"):
+        broken = "\udc80" <= character <= "\udcff"
+        end = place + (1 if broken else len(character.encode()))
+        sharing = sorted({*owners[place:end]})
+        for part, number in enumerate(sharing, start=1):
+            if broken:
+                labels[number] += f"\\x{ord(character) - 0xDC00:02x}"
+            else:
+                labels[number] += character if len(sharing) == 1 else f"{character} {part}/{len(sharing)}"
+        place = end
+    return labels
+
+
 def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
     """The tokenizer in a ``tokenizer.json``."""
-    return from_json(read_text(Path(path), LARGEST_FILE), str(path))
+    path = local_path(path)
+    return from_json(read_text(path, LARGEST_FILE), str(path))
 
 
 def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
@@ -204,7 +237,9 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
         names = {each["content"]: each["id"] for each in marked if each["special"]}
         read = _piece_reader(content)
         begin = tuple(_before(content))
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
     if read is None:
         kind = (content.get("model") or {}).get("type")
@@ -224,7 +259,9 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
 
     highest = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
     require(highest >= 0, f"{source} without tokens", "a vocabulary", "Download it again.")
-    return released(source, engine, highest + 1, names, piece, begin, end_tokens(names))
+    return released(
+        source, engine, highest + 1, names, piece, begin, end_tokens(names), backtracks=may_backtrack(content)
+    )
 
 
 def read_numbers(text: str, vocab_size: int) -> list[int]:
@@ -296,9 +333,9 @@ def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> Rele
     return tokenizer if eos is None else replace(tokenizer, ends=tuple(sorted({*tokenizer.ends, eos})))
 
 
-def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
+def tokenizer_beside(directory: Path | str) -> ReleasedTokenizer | None:
     """The tokenizer in the directories of :func:`tokenizer_places`; None if there is none."""
-    for place in tokenizer_places(directory):
+    for place in tokenizer_places(local_path(directory)):
         if (file := place / TOKENIZER_FILE).is_file():
             require_regular(file, inside=True)
             return _configured(read_tokenizer(file), read_tokenizer_config(place))
@@ -345,19 +382,27 @@ def released(
     piece: Callable[[int], bytes | None],
     begin: tuple[int, ...] = (),
     ends: tuple[int, ...] = (),
+    *,
+    backtracks: bool = False,
 ) -> ReleasedTokenizer:
-    """The tokenizer with this engine, whose added tokens include ``specials``, marked as special."""
+    """The tokenizer with this engine, whose added tokens include ``specials``, marked as special.
+
+    ``backtracks`` says that its regular expressions may take very long.
+    """
     turn, normalizer = Lock(), engine.normalizer
+
+    def ids(text: str) -> list[int]:
+        return list(encoding_of(engine, text, source, backtracks).ids)
 
     def encode(text: str, mark: str = "", *, named: bool = True) -> list[int]:
         with turn:  # the switches belong to the engine, and servers have threads
             engine.encode_special_tokens = not named
             if not mark:
-                return list(engine.encode(text, add_special_tokens=False).ids)
+                return ids(text)
             unmarked = [normalizers.Replace(mark, ""), *([] if normalizer is None else [normalizer])]
             try:
                 engine.normalizer = normalizers.Sequence(unmarked)
-                return list(engine.encode(text, add_special_tokens=False).ids)
+                return ids(text)
             finally:
                 engine.normalizer = normalizer
 
@@ -368,7 +413,8 @@ def _rebuilt(source: str, text: str, size: int, specials: Mapping[str, int], pie
     def piece(token: int) -> bytes | None:
         return pieces[token] if token < len(pieces) else None
 
-    return released(source, tokenizers.Tokenizer.from_str(text), size, specials, piece, *more)
+    engine, backtracks = tokenizers.Tokenizer.from_str(text), may_backtrack(json.loads(text))
+    return released(source, engine, size, specials, piece, *more, backtracks=backtracks)
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:

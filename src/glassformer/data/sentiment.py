@@ -6,6 +6,7 @@ tables in CSV, TSV or JSON lines, and untrusted: every error about a row names t
 
 from __future__ import annotations
 
+import codecs
 import csv
 import importlib
 import io
@@ -15,20 +16,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from glassformer.data.examples import CLASSES, Example, SentimentData, leaked, split_by_text
 from glassformer.errors import InputError, naming_extras, require
-from glassformer.untrusted import read_text
+from glassformer.files import local_path
+from glassformer.untrusted import read_bytes, read_text
 
 _TEXT_NAMES = ("text", "sentence", "review")
 _LABEL_NAMES = ("label", "sentiment", "class")
 _SHORT_NAMES = {"neg": "negative", "pos": "positive"}
 _HELD_OUT = 0.1
 _MAX_FILE = 1 << 29
-"""Largest file: half a GiB, some hundred million words."""
+"""Largest file: 537 MB, some hundred million words."""
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_OTHER_DELIMITERS = (";", "\t", "|")
+"""Delimiters of CSV files instead of commas. Spreadsheets write semicolons where the comma is the decimal point."""
+_LONGEST_HEADER = 1 << 16
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _OBJECTS = frozenset({".jsonl", ".ndjson"})
 
 
@@ -65,8 +71,8 @@ def read_examples(
     """Labelled texts from a CSV, TSV or JSON-lines file (:func:`read_table`).
 
     A label is the name of a class in any case, or "neg" or "pos", or else the number of a class. By default the columns
-    are found by the names "text", "sentence" or "review" and "label", "sentiment" or "class"; in a file of two columns
-    without such a header, as SST-2's are, the labels are in the column with more of them.
+    are found by the names "text", "sentence" or "review" and "label", "sentiment" or "class", in any case and order; in
+    a file of two columns without such a header, as SST-2's are, the labels are in the column with more of them.
 
     ``all_classes`` refuses a file without examples of a class, from which it cannot be learned.
     """
@@ -76,7 +82,8 @@ def read_examples(
         "both or none",
         "Pass both columns.",
     )
-    table = read_table(path)
+    columns = [column for column in (text_column, label_column, kind_column) if column is not None]
+    table = read_table(path, columns)
     if text_column is None or label_column is None:
         table, text_column, label_column = _find_columns(table, classes)
     columns = [text_column, label_column] + ([] if kind_column is None else [kind_column])
@@ -91,9 +98,7 @@ def read_examples(
             "Remove or complete the line.",
         )
         if label is None:
-            got = f"{place}: the label {str(cells[1])[:80]!r}"
-            numbered = ", ".join(f"{number} or {name}" for number, name in enumerate(classes))
-            raise InputError(got, numbered, "Correct the label, or pass the columns or all classes.")
+            raise _unknown_label(table, line, cells, classes)
         examples.append(Example(text, label, kind))
     absent = set(range(len(classes))) - {example.label for example in examples}
     require(
@@ -199,7 +204,9 @@ def _without(examples: tuple[Example, ...], later: tuple[Example, ...]) -> tuple
 
 def _find_columns(table: Table, classes: Sequence[str]) -> tuple[Table, str, str]:
     """The text and label columns: by the usual names, or by the content of two columns, which then get a header."""
-    texts, labels = ([name for name in table.columns if name in names] for names in (_TEXT_NAMES, _LABEL_NAMES))
+    texts, labels = (
+        [name for name in table.columns if _plain_name(name) in names] for names in (_TEXT_NAMES, _LABEL_NAMES)
+    )
     if len(texts) == len(labels) == 1:
         return table, texts[0], labels[0]
     if len(table.columns) == 2 and not table.named and not texts and not labels:
@@ -217,6 +224,18 @@ def _find_columns(table: Table, classes: Sequence[str]) -> tuple[Table, str, str
     )
 
 
+def _unknown_label(table: Table, line: int, cells: Mapping[int | str, Any], classes: Sequence[str]) -> InputError:
+    """The refusal of a row; a first row without the usual names may be a header of others."""
+    got = f"{table.path}, line {line}: the label {str(cells[1])[:80]!r}"
+    numbered = ", ".join(f"{number} or {name}" for number, name in enumerate(classes))
+    has_header = table.named or table.records[0].line > 0
+    if not has_header and line == table.records[1].line:
+        names = ", ".join(repr(str(name)[:80]) for name in table.records[1].cells.values())
+        got += f" in the first row, whose cells {names} are no known names of columns either"
+        numbered += "; or a header such as 'text' and 'label'"
+    return InputError(got, numbered, "Correct the label, or pass the columns or all classes.")
+
+
 def _class_of(label: Any, classes: Sequence[str]) -> int | None:
     """The number of the class of this label; None for an unknown label."""
     written, names = str(label).strip().lower(), [name.lower() for name in classes]
@@ -231,7 +250,7 @@ def _class_of(label: Any, classes: Sequence[str]) -> int | None:
 
 def _column(name: str, features: Iterable[str], given: str | None, usual: Sequence[str]) -> str:
     names = list(features)
-    found = [column for column in names if column == given or (given is None and column in usual)]
+    found = [column for column in names if column == given or (given is None and _plain_name(column) in usual)]
     require(
         len(found) == 1,
         f"the data set {name} with the columns {', '.join(names)}",
@@ -280,55 +299,129 @@ class Table:
         return tuple(str(name) for name in (first if self.named else first.values()))
 
     def select(self, *columns: str) -> list[Record]:
-        """The columns of these names of every row, by position in the order of ``columns``."""
-        records, keys = self.records, tuple[int | str, ...](columns)
+        """The columns of these names of every row, by position in the order of ``columns``.
+
+        A name that no column has exactly stands for the one that differs from it only in case and outer spaces.
+        """
+        records, keys = self.records, tuple[int | str, ...](map(self._known_name, columns))
         if not self.named:
-            for name in columns:
-                require(
-                    self.columns.count(name) == 1,
-                    f"{self.path}, line {records[0].line}: the columns {', '.join(map(repr, self.columns[:20]))}",
-                    f"one column {name!r}",
-                    "Pass the names of the columns, which the first row has.",
-                )
             require(len(records) > 1, f"{self.path} with a header and no rows", "at least one row", "Add some.")
-            records, keys = records[1:], tuple(map(self.columns.index, columns))
+            records, keys = records[1:], tuple(self.columns.index(str(key)) for key in keys)
         for line, cells in records:
             missing = next((column for column in keys if column not in cells), None)
             got = f"{self.path}, line {line}: the columns {', '.join(map(str, cells))[:500]}"
             require(missing is None, got, f"a column {missing!r}", "Pass the columns to read.")
         return [Record(line, {at: cells[key] for at, key in enumerate(keys)}) for line, cells in records]
 
+    def _known_name(self, name: str) -> str:
+        exact = [column for column in self.columns if column == name]
+        columns = exact or [column for column in self.columns if _plain_name(column) == _plain_name(name)]
+        if self.named and not columns:
+            return name  # a row further down may have it; the first without it is refused
+        require(
+            len(columns) == 1,
+            f"{self.path}, line {self.records[0].line}: the columns {', '.join(map(repr, self.columns[:20]))}",
+            f"one column {name!r}",
+            "Pass the names of the columns, which the first row has.",
+        )
+        return columns[0]
 
-def read_table(path: Path | str) -> Table:
+
+def _plain_name(name: str) -> str:
+    return name.strip().casefold()
+
+
+def read_table(path: Path | str, columns: Sequence[str] = ()) -> Table:
     """The rows of a CSV, TSV or JSON-lines file, by its suffix. Blank lines are skipped.
 
-    CSV follows RFC 4180. TSV has no quoting, as in GLUE's files: a quotation mark is an ordinary character.
+    Files are in UTF-8, or in UTF-16 with a byte order mark. CSV follows RFC 4180, with commas or else semicolons, tabs
+    or bars: the delimiter by which the first row has the names of columns, or by which all rows have as many cells. TSV
+    has no quoting, as in GLUE's files: a quotation mark is an ordinary character.
+
+    Args:
+        path: The file.
+        columns: Names that its header may have besides "text", "label" and the like.
     """
-    path = Path(path)
+    path = local_path(path)
     suffix = path.suffix.lower()
     known = ", ".join([*_DELIMITERS, *sorted(_OBJECTS)])
     named = suffix in _OBJECTS
     require(
         suffix in _DELIMITERS or named, f"{path}, a file of unknown kind", f"a name that ends in {known}", "Rename it."
     )
-    text = read_text(path, _MAX_FILE)
-    require("\0" not in text, f"{path}: a NUL byte", "text", "This looks like a binary file.")
-    records = tuple(_objects(path, text) if named else _cells(path, text, _DELIMITERS[suffix]))
+    text = _decoded(path)
+    fix = "This looks like a binary file, or UTF-16 without a byte order mark: save it as UTF-8."
+    require("\0" not in text, f"{path}: a NUL byte", "text", fix)
+    if named:
+        records = tuple(_objects(path, text))
+    else:
+        delimiter = _delimiter(text, columns) if suffix == ".csv" else _DELIMITERS[suffix]
+        records = tuple(_cells(path, text, delimiter, quoted=suffix == ".csv"))
     require(bool(records), f"{path}, which is empty", "at least one row", "Check the path.")
     return Table(path, records, named)
 
 
-def _cells(path: Path, text: str, delimiter: str) -> Iterator[Record]:
+def _decoded(path: Path) -> str:
+    """The text of a file in UTF-8, or in UTF-16 where it begins with a byte order mark of that."""
+    with path.open("rb") if path.is_file() else io.BytesIO() as file:
+        utf16 = file.read(2) in _UTF16_MARKS
+    if not utf16:
+        return read_text(path, _MAX_FILE)
+    try:
+        return read_bytes(path, _MAX_FILE).decode("utf-16")
+    except UnicodeDecodeError as error:
+        got = f"{path} with a fault in its UTF-16 at byte {error.start:,}"
+        raise InputError(got, "a text file in UTF-8 or UTF-16", "Save it as UTF-8 text.") from error
+
+
+def _delimiter(text: str, columns: Sequence[str]) -> str:
+    """The delimiter of CSV: a comma, unless another one fits and the comma does not."""
+    delimiters = (_DELIMITERS[".csv"], *_OTHER_DELIMITERS)
+    names = {_plain_name(name) for name in (*_TEXT_NAMES, *_LABEL_NAMES, *columns)}
+    with_header = [
+        delimiter
+        for delimiter in delimiters
+        if sum(_plain_name(cell) in names for cell in _first_row(text, delimiter)) >= 2
+    ]
+    fitting = with_header or [delimiter for delimiter in delimiters[:1] if _is_table(text, delimiter)]
+    fitting = fitting or [delimiter for delimiter in delimiters[1:] if _is_table(text, delimiter)]
+    # Without a delimiter that fits, or with several, a fault is reported by the rules of commas.
+    return fitting[0] if len(fitting) == 1 else delimiters[0]
+
+
+def _first_row(text: str, delimiter: str) -> list[str]:
+    rows = csv.reader(io.StringIO(text[:_LONGEST_HEADER].lstrip(), newline=""), delimiter=delimiter)
+    return next(rows, [])
+
+
+def _is_table(text: str, delimiter: str) -> bool:
+    """Whether all rows have as many cells, at least two."""
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        widths = {len(cells) for cells in rows if any(cell.strip() for cell in cells)}
+    except csv.Error:
+        return False
+    return len(widths) == 1 and min(widths) >= 2
+
+
+def _cells(path: Path, text: str, delimiter: str, *, quoted: bool) -> Iterator[Record]:
     limit = csv.field_size_limit(_MAX_FILE)
-    quoting: Literal[0, 3] = 3 if delimiter == "\t" else 0  # none in TSV
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    # After ``text, label`` the rows have spaces after their delimiters too, also before quotes.
+    spaced = quoted and any(cell.startswith(" ") for cell in _first_row(text, delimiter)[1:])
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+        skipinitialspace=spaced,
+        strict=True,
+    )
     first: tuple[int, int] | None = None
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 width, line = first = first or (len(cells), reader.line_num)
                 got, expected = f"{path}, line {reader.line_num}: {len(cells)} cells", f"{width}, as in line {line}"
-                fix = "In CSV, a text with commas needs quotes; in TSV, a text must have no tabs."
+                fix = "In CSV, a text with the delimiter needs quotes; in TSV, a text must have no tabs."
                 require(len(cells) == width, got, expected, fix)
                 yield Record(reader.line_num, dict(enumerate(cells)))
     except csv.Error as error:

@@ -12,9 +12,11 @@ from typing import Any
 import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders
 
+from glassformer.data.engines import encoding_of, engine_errors, may_backtrack
 from glassformer.data.released_tokenizer import read_tokenizer_config
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer, read_json, require_text, require_token, whole_text
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, is_panic, require, require_positive
+from glassformer.files import local_path
 from glassformer.untrusted import read_text
 
 PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
@@ -37,7 +39,9 @@ class SubwordTokenizer:
     """
 
     def __init__(self, engine: tokenizers.Tokenizer | BertWordPieceTokenizer) -> None:
-        self._engine = tokenizers.Tokenizer.from_str(engine.to_str())
+        text = engine.to_str()
+        self._engine = tokenizers.Tokenizer.from_str(text)
+        self._backtracks = may_backtrack(json.loads(text))
         self._engine.no_padding()
         self._engine.no_truncation()
         self.pad_id = _special_id(self._engine, _PAD_NAMES, "padding")
@@ -59,13 +63,17 @@ class SubwordTokenizer:
             f"at least {self._added}, the special tokens around every text",
             "Pass a longer max_len.",
         )
-        encoding = self._engine.encode(whole_text(text), add_special_tokens=False)
+        encoding = encoding_of(self._engine, whole_text(text), "a tokenizer", self._backtracks)
         encoding.truncate(max_len - self._added)
         ids: list[int] = self._engine.post_process(encoding).ids
         return ids
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """The text of each id; word pieces keep their ``##``, byte pairs are decoded."""
+        with engine_errors("a tokenizer", "it decodes tokens"):
+            return self._pieces(tokens)
+
+    def _pieces(self, tokens: Sequence[int]) -> list[str]:
         added = self._engine.get_added_tokens_decoder()
         byte_level = isinstance(self._engine.decoder, decoders.ByteLevel)
         found = []
@@ -81,7 +89,8 @@ class SubwordTokenizer:
         """Readable text, without special tokens."""
         for token in tokens:
             require_token(token, self.vocab_size)
-        text: str = self._engine.decode([int(token) for token in tokens], skip_special_tokens=True)
+        with engine_errors("a tokenizer", "it decodes tokens"):
+            text: str = self._engine.decode([int(token) for token in tokens], skip_special_tokens=True)
         return text.strip()
 
     def to_json(self) -> str:
@@ -100,7 +109,7 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
     directory, BERT's settings in it, and the defaults of a class that it names, count more than ``tokenizer.json``, as
     in transformers.
     """
-    path = Path(path)
+    path = local_path(path)
     inside = path.is_dir()
     if inside:
         found = [path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()]
@@ -143,7 +152,9 @@ def _engine_from(text: str, what: str, settings: dict[str, Any] | None = None) -
         text = json.dumps(content | {"normalizer": normalizer | settings})
     try:
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise InputError(f"{what} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
 
 

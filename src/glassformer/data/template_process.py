@@ -1,32 +1,67 @@
-"""Renders one chat template, in a process of its own: ``python template_process.py``.
+"""Renders one chat template, in a process of its own: ``python -I -S template_process.py``.
 
 A template is a program from an untrusted file. Jinja2's sandbox keeps it from the interpreter's objects; the limits of
 this process on time, memory and files end loops and texts that grow without end. From standard input comes JSON with
-the template and its variables; to standard output goes JSON with the text or the error.
+the template, its variables, the limit of time, and the directories that hold Jinja2. The answer, JSON with the text or
+the error, is the last line of standard output: what is printed before or later is no part of it.
 
-Only the standard library and Jinja2 are imported, so that it starts fast.
+Only the standard library and Jinja2 are imported, so that it starts fast. ``-I -S`` keep out what an environment runs
+at the start of every interpreter.
 """
 
 import json
+import os
 import sys
+import threading
+import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 SECONDS, MEMORY, LONGEST = 2, 2**29, 2**23
-"""Limits: seconds of the processor, bytes of memory, characters of the text."""
+"""Limits: seconds of processor time, bytes of memory, characters of the text."""
+TIME_IS_UP = 75
+"""Exit status of a process that has used its time, where the system has no signal for it."""
 
 
-def _limit() -> None:
+def limit(seconds: float) -> None:
+    """Limit what this process uses from now on."""
+    end = time.process_time() + seconds
     try:
         import resource
-    except ImportError:  # Windows: only the caller's time limit
+        import signal
+    except ImportError:  # Windows
+        threading.Thread(target=_exit_at, args=(end,), daemon=True).start()
         return
-    limits = {resource.RLIMIT_CPU: SECONDS, resource.RLIMIT_AS: MEMORY, resource.RLIMIT_FSIZE: 0}
+    # The parent may ignore or block it, which its children would do too.
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGXCPU])
+    last_second = int(end) + 1
+    limits = {
+        resource.RLIMIT_CPU: (last_second, last_second + 1),
+        resource.RLIMIT_AS: (_address_space() + MEMORY,) * 2,
+        resource.RLIMIT_FSIZE: (0, 0),
+    }
     for kind, most in limits.items():
         try:
-            resource.setrlimit(kind, (most, most))
+            resource.setrlimit(kind, most)
         except (ValueError, OSError):  # macOS has no limit of memory
             continue
+
+
+def _exit_at(end: float) -> None:
+    while time.process_time() < end:
+        time.sleep(0.05)
+    os._exit(TIME_IS_UP)
+
+
+def _address_space() -> int:
+    """Bytes of address space that this process has; 0 where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def render(template: str, variables: dict[str, Any]) -> str:
@@ -68,16 +103,21 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
 def main() -> None:
     """Answer the request on standard input."""
+    channel = os.dup(1)
+    os.dup2(2, 1)  # what is printed from here on does not reach the channel
     request = json.loads(sys.stdin.buffer.read())
-    _limit()
+    sys.path += request["directories"]
+    render("", {})  # imports Jinja2, which the limits do not count
+    limit(request["seconds"])
     try:
         text = render(request["template"], request["variables"])
         answer = {"text": text} if len(text) <= LONGEST else {"error": f"a text of more than {LONGEST:,} characters"}
     except MemoryError:
-        answer = {"error": f"more than {MEMORY >> 20} MB of memory"}
+        answer = {"error": f"more than {MEMORY // 10**6} MB of memory"}
     except Exception as error:  # a template may do anything
         answer = {"error": f"{type(error).__name__}: {str(error)[:1000]}"}
-    sys.stdout.write(json.dumps(answer))
+    with open(channel, "w", encoding="ascii") as file:
+        file.write(f"\n{json.dumps(answer)}")
 
 
 if __name__ == "__main__":

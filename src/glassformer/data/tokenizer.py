@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar
 
+from glassformer.data.unicode_words import JAVASCRIPT, MARK, outline, unified
 from glassformer.errors import InputError, require, require_positive
 from glassformer.untrusted import json_value
 
@@ -22,18 +22,7 @@ MAX_LEN = 128
 
 _SPECIAL = (PAD, UNK, CLS)
 _FORMAT = "glassformer words"
-# Controls, zero-width and direction marks, variation selectors and unpaired surrogates are invisible and removed. Tabs,
-# line ends and other spaces separate words and stay.
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff\ud800-\udfff]"
-)
-# Python's \w lacks combining marks: accents without a composed form, Hebrew and Arabic vowels, the vowel signs of India
-# and South-East Asia.
-_MARKS = (
-    "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1-\u05c7\u0610-\u061a\u064b-\u065f"
-    "\u0900-\u0963\u0970-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ecd"
-)
-_LETTER = rf"[\w{_MARKS}]"
+_LETTER = rf"[\w{MARK}]"
 _WORD = re.compile(
     rf"{_LETTER}+?(?=n't\b)"  # did|n't: so that all negations share a word
     r"|n't\b"
@@ -114,16 +103,15 @@ class WordTokenizer:
         for word in self.pieces(tokens):
             if word in (PAD, CLS):
                 continue
-            after_word = _LETTERS.fullmatch(before) and not _CLITIC.fullmatch(before)
+            after_word = _LETTERS.fullmatch(outline(before)) and not _CLITIC.fullmatch(before)
             attached = word in _CLOSING or (_CLITIC.fullmatch(word) and after_word)
             text += word if attached or not text else " " + word
             before = word
         return text
 
     def described(self, max_len: int) -> dict[str, Any]:
-        """:meth:`encode` as data for another language, whose patterns have no ``\\w`` of all letters."""
-        words, letter = [*_SPECIAL, *self.words], rf"[\p{{L}}\p{{N}}_{_MARKS}]"
-        return {"kind": "words", "words": words, "letter": letter, "invisible": _INVISIBLE.pattern, "longest": max_len}
+        """:meth:`encode` as data for JavaScript."""
+        return {"kind": "words", "words": [*_SPECIAL, *self.words], "longest": max_len, **JAVASCRIPT}
 
     def to_json(self) -> str:
         """The vocabulary as a JSON object."""
@@ -146,15 +134,15 @@ class WordTokenizer:
 def split_words(text: str) -> Iterator[str]:
     """The words and punctuation marks of ``text``, in order, lower-case.
 
-    Adjacent letters, digits and underscores make a word; every other visible character is a separate word. As in the
-    Penn Treebank and SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's`` is ``movie`` and ``'s``. Variants
-    (full-width letters, ligatures, curly apostrophes) are unified by Unicode's NFKC; invisible characters are removed.
+    Adjacent letters, marks, digits and underscores make a word, by Unicode's general categories; every other visible
+    character is a separate word. So a run of Thai, Lao, Khmer, Burmese, Chinese or Japanese without spaces is one word:
+    texts of these need spaces, or spaces without width, between words. As in the Penn Treebank and SST-2, ``didn't`` is
+    ``did`` and ``n't``, ``movie's`` is ``movie`` and ``'s``. Variants and invisible characters are
+    :func:`~glassformer.data.unicode_words.unified`.
     """
     require_text(text)
-    # Lower-casing can decompose a letter, so it is normalized twice.
-    lower = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).lower()
-    plain = unicodedata.normalize("NFKC", lower).replace("’", "'")
-    return (found.group() for found in _WORD.finditer(plain))
+    plain = unified(text)
+    return (plain[match.start() : match.end()] for match in _WORD.finditer(outline(plain)))
 
 
 def require_text(text: Any) -> None:

@@ -8,6 +8,8 @@ from glassformer.errors import naming_extras
 
 PAGE = Path(__file__).parent / "page"
 """The directory of the built page, which ``make page`` writes."""
+BUNDLED = Path(__file__).parent / "bundled"
+"""The directory of the bundled models, which ``tools/train_bundled_models.py`` writes."""
 
 
 def import_extra(name: str) -> ModuleType:

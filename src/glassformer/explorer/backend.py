@@ -17,7 +17,7 @@ from glassformer.explorer.answers.attention import measures, rows, weights
 from glassformer.explorer.answers.detecting import detect
 from glassformer.explorer.answers.experts import experts
 from glassformer.explorer.answers.hand_designed import check, head
-from glassformer.explorer.answers.lenses import contributions, lens
+from glassformer.explorer.answers.lenses import contributions, ffn, lens
 from glassformer.explorer.answers.programs import attempt, program, proof
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import find, next_token, steps
@@ -68,6 +68,7 @@ CALLS = MappingProxyType(
         "patches": Call(m.AskPatches, m.Patches, "Run a text with each place as in another one.", patches),
         "lens": Call(m.AskLens, m.Lens, "What the residual stream predicts after each layer.", lens),
         "contributions": Call(m.AskContributions, m.Contributions, "What each part adds to a logit.", contributions),
+        "ffn": Call(m.AskFfn, m.Ffn, "What the feed-forward network of a layer adds to the logits.", ffn),
         "find": Call(m.AskFind, m.Found, "The token with which a text begins.", _of_model(find)),
         "page": Call(m.AskPage, str, "The page, in its current state, as one file that needs no server."),
     }

@@ -6,12 +6,13 @@ request is refused unless it names this server as its host, and comes from this 
 """
 
 import asyncio
+import html
 from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import InputError
@@ -62,7 +63,7 @@ class Guard:
 
     Others are refused with a :class:`~glassformer.explorer.messages.Refusal`:
 
-    - 421: a Host that is not in ``hosts``, none, or several;
+    - 421: a Host that is not in ``hosts``, none, or several; to a browser a page says what to do;
     - 403: an Origin other than the Host; a request that the browser marks as coming from another site, except for
       opening the page by a link;
     - 413: a body of more than ``most_bytes``, as announced or as received;
@@ -96,7 +97,11 @@ class Guard:
             if "expect" not in headers:
                 await self._drop_body(receive)
             # The rest of the body is not read, so the connection cannot serve another request.
-            await refusal(refused.status, refused, {"connection": "close"})(scope, receive, send_guarded)
+            close = {"connection": "close"}
+            response = refusal(refused.status, refused, close)
+            if refused.status == 421 and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
+                response = HTMLResponse(_other_address(headers.get("host", ""), self.hosts), refused.status, close)
+            await response(scope, receive, send_guarded)
             return
         if body is not None:
             await self.app(scope, _replay(body, receive), send_guarded)
@@ -128,6 +133,26 @@ class Guard:
 
     def _too_large(self, got: str) -> Refused:
         return Refused(413, got, f"a body of at most {self.most_bytes:,} bytes", "Ask for less at a time.")
+
+
+def _other_address(asked: str, hosts: frozenset[str]) -> str:
+    """Return the page that says at which address the server answers, and how a forwarded port becomes one."""
+    own = min(hosts, key=lambda host: (host.partition(":")[0] != "127.0.0.1", host))
+    port = own.partition(":")[2] or "80"
+    name, _, number = asked.rpartition(":")
+    advice = (
+        "<p>If you forward a port of your machine to this one, forward the same number, and open the address above:</p>"
+        f"<pre>ssh -L {port}:127.0.0.1:{port} NAME-OF-THIS-MACHINE</pre>"
+    )
+    if name in ("localhost", "127.0.0.1") and number.isdecimal() and len(number) <= 5:
+        advice += f"<p>Or start it with the number that you opened:</p><pre>glassformer explore --port {number}</pre>"
+    return (
+        '<!doctype html>\n<html lang="en">\n'
+        '<head><meta charset="utf-8"><title>glassformer: another address</title></head>\n'
+        f'<body>\n<h1>This page is at <a href="http://{own}/">http://{own}/</a></h1>\n'
+        f"<p>It was asked for as <code>{html.escape(asked[:100])}</code>, and answers under no other name: "
+        f"otherwise any web page could read it.</p>\n{advice}\n</body>\n</html>\n"
+    )
 
 
 def require_own(scope: Scope, hosts: frozenset[str]) -> None:

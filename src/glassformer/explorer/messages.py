@@ -16,7 +16,7 @@ MOST_UNITS = 256
 MOST_CELLS = 4096
 """Largest number of entries of one matrix of a hand-designed head."""
 
-View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
+View = Literal["flow", "attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
 Kind = Literal["head", "program", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
 Origin = Literal["shipped", "run", "given"]
@@ -117,6 +117,8 @@ class ModelCard(Message):
     head: Index = 0
     blank: str = ""
     """Of a program that is also an exercise: its text with a part left out."""
+    code: str = ""
+    """Of a program of the library: its source in Python."""
     origin: Origin
 
 
@@ -413,16 +415,24 @@ class CertificateMessage(Message):
     """What is proved about the weights; see ``handcraft.verification.Certificate``."""
 
     verdict: Literal["holds", "fails", "undecided"]
+    covers: str
+    """The sequences, with their letters and lengths."""
     rests_on: str
     criterion: str
     num_checked: int
     num_possible: float
     num_right: int
     num_outputs: int
+    num_undecided: int
+    """Outputs for which rounding decides whether they are right."""
     largest_error: float
     margin: float | None
     bound: float | None
     counterexample: FailureMessage | None
+    undecided: FailureMessage | None
+    """The first output for which rounding decides."""
+    rounding: float | None
+    """How far other ways of computing that output may be from it; None if that is not known."""
     text: str
 
 
@@ -540,6 +550,8 @@ class Proof(Message):
     allowed: float | None
     """None: any error, since there is one value."""
     counterexample: ProgramFailure | None
+    reason: str
+    """Why it is undecided; empty where it is not."""
 
 
 class AskAttempt(Request):
@@ -833,6 +845,43 @@ class Contributions(Compared):
 
     total: float
     parts: list[Contribution]
+
+
+class AskFfn(AskOutcome):
+    """A request for what the feed-forward network of one layer adds to the logits."""
+
+    layer: Index
+
+
+class AddedLogit(Message):
+    """What is added to the logit of a token."""
+
+    id: OutcomeId
+    name: str
+    value: float
+
+
+class Neuron(Message):
+    """A neuron of a feed-forward network: its activation, and what it adds to the target's logit."""
+
+    number: int
+    activation: float
+    value: float
+
+
+class Ffn(Message):
+    """What a feed-forward network adds to the logits at one position; see ``observe.lens.ffn_logits``."""
+
+    layer: int
+    target: OutcomeId
+    name: str
+    value: float
+    """To the logit of the target."""
+    raised: list[AddedLogit]
+    """At most 8 tokens, the one that is raised most first."""
+    lowered: list[AddedLogit]
+    neurons: list[Neuron] | None
+    """At most 8, that with the largest effect on the target first; None for a mixture of experts."""
 
 
 class AskPage(Request):

@@ -19,17 +19,20 @@ from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, of_kind
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import Run
-from glassformer.explorer.saving.recorded_answers import asks_of, page_state
-from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_enough, matrix
+from glassformer.explorer.saving.page_state import ask_of, page_state
+from glassformer.explorer.saving.recorded_weights import coarse_enough, matrix
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.state import State, changed, from_words, to_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from glassformer.explorer.server import ServerThread
     from glassformer.explorer.widget import ExplorerWidget
 
 _DPI = 144
+_MOST_CELLS = 512
+"""Rows and columns of a figure."""
 
 
 class ModelPage:
@@ -42,6 +45,7 @@ class ModelPage:
     def __init__(self, backend: Backend, state: dict[str, Any] | None = None) -> None:
         self.backend = backend
         self._widget: ExplorerWidget | None = None
+        self._server: ServerThread | None = None
         self._words = self._checked(changed(State(), state or {}))
 
     @property
@@ -72,7 +76,10 @@ class ModelPage:
             self._widget.state = words
 
     def save(self, path: str | Path) -> Path:
-        """Write the page in its current state to one file that opens without a server and without network."""
+        """Write the page in its current state to one file that opens without a server and without network.
+
+        A file that is there already is replaced if it is a page that was saved before.
+        """
         return save(self.backend, from_words(self.words), path)
 
     def figure(self) -> Figure:
@@ -81,28 +88,41 @@ class ModelPage:
         from glassformer.figures.heat_maps import MOST_NAMES
 
         shown = page_state(from_words(self.words), self.backend.catalogue().models)
-        run: Run = self.backend.answer("run", asks_of(self.backend, shown)[0])
+        run: Run = self.backend.answer("run", ask_of(self.backend, shown))
         stack = shown.stack(run)
-        layer, head = min(shown.state.layer, stack.layers - 1), min(shown.state.head, stack.heads - 1)
-        level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)
-        weights = matrix(self.backend, run, stack, layer, head, level)
+        place = shown.heads(stack)[0]
+        level = coarse_enough(max(stack.queries, stack.keys), _MOST_CELLS)
+        weights = matrix(self.backend, run, stack, place.layer, place.head, level)
         texts = {"tokens": run.tokens, "source": run.source or []}
         named = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMES
         keys, queries = (texts[stack.keys_are], texts[stack.queries_are]) if named else ([], [])
-        title = f"{stack.label[:1].upper()}{stack.label[1:]}, layer {layer}, head {head}"
+        title = f"{stack.label[:1].upper()}{stack.label[1:]}, layer {place.layer}, head {place.head}"
         return attention_map(weights, keys, queries, title, axis_names=("token that is read", "token that reads"))
 
     def serve(self, port: int = 8017, *, browser: bool = True) -> None:
         """Serve the page on this machine alone until Ctrl-C, and open it in the browser.
 
+        In a notebook's cell, where an event loop runs, this returns at once: the server runs in a thread, until
+        :meth:`stop`, the next call of this method, or the end of the kernel.
+
         Args:
-            port: The port, or else the next free one.
+            port: The port, or else the next free one; 0: any.
         """
         server = import_extra("server")
+        self.stop()
         listener = server.listen(port)
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/#{urlencode(self.words)}"
         print(address)
-        server.serve(self.backend, listener, address, browser=browser)
+        if server.in_event_loop():
+            self._server = server.ServerThread(self.backend, listener, address, browser=browser)
+        else:
+            server.serve(self.backend, listener, address, browser=browser)
+
+    def stop(self) -> None:
+        """Stop the server that :meth:`serve` started in a notebook, if there is one."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
 
     def widget(self) -> ExplorerWidget:
         """The widget of anywidget, the same one at each call."""

@@ -95,7 +95,7 @@ def create_api(backend: Backend) -> FastAPI:
             response_class=JSONResponse if content is None else Response,
         )(_endpoint(backend, name, call, quick if name in QUICK else short if name in SHORT else others))
     # Only the names of the page's own files reach the file system.
-    files = StaticFiles(directory=PAGE, html=True)
+    files = StaticFiles(directory=PAGE, html=True, follow_symlink=True)  # an installer may have made links of them
     for path in ("/", *(f"/{entry.name}" for entry in PAGE.iterdir())):
         app.add_route(path, files, include_in_schema=False)  # type: ignore[arg-type]
 
@@ -151,12 +151,56 @@ def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread, as in a notebook's cell: a server there needs a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class ServerThread:
+    """A server in a thread, which ends with the process or with :meth:`stop`.
+
+    Arguments as for :func:`serve`.
+    """
+
+    def __init__(self, backend: Backend, listener: socket.socket, address: str, *, browser: bool) -> None:
+        self._listener = listener
+        self._server = make_server(backend, listener)
+        if browser:
+            _open_browser(address)
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the server ends."""
+        self._thread.join()
+
+    def stop(self) -> None:
+        """End the server and free its port."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
+
+
+def _open_browser(address: str) -> None:
+    # The listener queues the browser's requests until the server runs. A browser in the terminal never returns.
+    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+
 def serve(backend: Backend, listener: socket.socket, address: str, *, browser: bool) -> None:
     """Serve until Ctrl-C the page at ``address``, which is opened in the browser if wanted."""
+    if in_event_loop():
+        background = ServerThread(backend, listener, address, browser=browser)
+        with suppress(KeyboardInterrupt):
+            background.wait()
+        background.stop()
+        return
     server = make_server(backend, listener)
     if browser:
-        # The listener queues the browser's requests until the server runs. A browser in the terminal never returns.
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        _open_browser(address)
     log = logging.getLogger("uvicorn.error")
 
     def still_serves(record: logging.LogRecord) -> bool:

@@ -73,8 +73,10 @@ class State(m.Message):
     """The order of the source. None, or an order of another number of things: as it is."""
     part: m.Part | None = None
     """The stack of attention. None: cross-attention where there is any, otherwise the only one."""
-    layer: m.Index = 0
-    head: m.Index = 0
+    layer: m.Index | None = None
+    head: m.Index | None = None
+    """The head that is shown. None: 0. If all of layer, head, pin, key, versus and pinned are left out: the head of a
+    decoder that stands out for the text, otherwise that of the model's card."""
     versus: HeadPlace | None = None
     """A second head, compared with the first."""
     pinned: Annotated[list[HeadPlace], Field(max_length=MOST_PINNED)] = Field(default=[])
@@ -116,6 +118,8 @@ class State(m.Message):
     forbidden: m.Forbidden = Field(default=[])
     steer: m.Steering | None = None
     swaps: m.Replaced = Field(default=[])
+    tool: Literal["heads", "steering", "experts", "lens"] = "heads"
+    """What can be changed or looked at beside the answer in the view What if."""
     place: m.Index | None = None
     """The token whose successor is predicted. None: the last one, or the one before an encoder-decoder's answer."""
     second: Encodable | None = None
@@ -130,8 +134,15 @@ class State(m.Message):
 
 NAMES = MappingProxyType({name: to_camel(name) for name in State.model_fields})
 """Each field's name in Python and in an address."""
-PLAIN = ("model", "view", "text", "part", "shape", "measure", "across", "attempt", "second")
+PLAIN = ("model", "view", "text", "part", "shape", "measure", "across", "attempt", "tool", "second")
 """Fields that are text: their words are the text itself, those of other fields are JSON."""
+
+
+def view_of(state: State, views: Sequence[m.View]) -> m.View:
+    """The view that is shown: the state's, or the model's first but Flow, which opens where no head stands out."""
+    if state.view is not None and state.view in views:
+        return state.view
+    return next(view for view in views if view != "flow")
 
 
 def from_words(words: Mapping[str, str]) -> State:

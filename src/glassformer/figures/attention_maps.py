@@ -33,7 +33,7 @@ from glassformer.figures.heat_maps import (
     side,
     write_values,
 )
-from glassformer.figures.style import figure_of, in_style, new_figure
+from glassformer.figures.style import create_ticks, figure_of, in_style, new_figure, restyle_axes
 from glassformer.observe.attention_measures import divergence
 
 MOST_CELLS = 512
@@ -65,7 +65,6 @@ def overview(
     return values
 
 
-@in_style
 def attention_map(
     weights: Float[np.ndarray, "query key"],
     keys: Names = (),
@@ -84,30 +83,51 @@ def attention_map(
     Args:
         keys: The tokens at the keys; numbers if empty.
         queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
-        ax: Where to draw; a new figure when None.
+        ax: Where to draw, emptied first unless it is from :func:`~glassformer.figures.style.new_figure`; a new figure
+            when None.
         largest: The weight with the darkest colour; the largest of ``weights`` when None.
         axis_names: What the columns are, and what the rows are.
     """
+    figure, place, image = _draw_attention_map(weights, keys, queries, title, ax, largest, axis_names)
+    if ax is not None and max(weights.shape) <= MOST_TEXTS:
+        # With the caller's settings, since the layout creates ticks of all axes of the figure.
+        figure.draw_without_rendering()
+        box = place.get_window_extent()
+        cell = min(box.width / weights.shape[1], 1.5 * box.height / weights.shape[0]) / figure.dpi
+        if cell >= 0.9 * LABELLED_CELL:
+            write_values(place, weights, image)
+    return figure
+
+
+@in_style
+def _draw_attention_map(
+    weights: Float[np.ndarray, "query key"],
+    keys: Names,
+    queries: Names | None,
+    title: str,
+    ax: Axes | None,
+    largest: float | None,
+    axis_names: tuple[str, str],
+) -> tuple[Figure, Axes, AxesImage]:
+    """The figure, its axes and its image; without the values of cells where ``ax`` is given."""
     limits = (0.0, end_of_scale([weights], largest))
     queries = (keys if len(keys) == len(weights) else ()) if queries is None else queries
     few = max(weights.shape) <= MOST_TEXTS
     down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
     width, height = max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys)
-    figure, (place,) = new_figure(width, height) if ax is None else (figure_of(ax), (ax,))
+    if ax is None:
+        figure, (place,) = new_figure(width, height)
+    else:
+        figure, place = figure_of(ax), ax
+        restyle_axes(ax)
     image = draw_map(place, weights, keys, queries, limits, axis_names, labels=ax is None)
     # A new figure's size makes the cells nearly square; given axes are filled.
     place.set_box_aspect(None)
     bar: dict[str, Any] = {"aspect": down / 0.13, "panchor": False} if ax is None else {}
-    figure.colorbar(image, ax=place, label=map_label(weights.shape), **bar)
+    colours = figure.colorbar(image, ax=place, label=map_label(weights.shape), **bar)
     finish(figure, title, ax)
-    if ax is None:
-        return figure
-    figure.draw_without_rendering()
-    box = place.get_window_extent()
-    cell = min(box.width / weights.shape[1], 1.5 * box.height / weights.shape[0]) / figure.dpi
-    if cell >= 0.9 * LABELLED_CELL and few:
-        write_values(place, weights, image)
-    return figure
+    create_ticks(place, colours.ax)
+    return figure, place, image
 
 
 def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
@@ -178,9 +198,8 @@ def map_label(shape: Sequence[int], most: int = MOST_CELLS) -> str:
 
 
 def _tick_labels(names: Names) -> list[str]:
-    """Names with invisible characters escaped, long names cut, and dollar signs kept from starting a formula."""
-    cut = [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in map(shown, names)]
-    return [name.replace("$", r"\$") for name in cut]
+    """Names with invisible characters escaped, and long names cut."""
+    return [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in map(shown, names)]
 
 
 def names_room(names: Names) -> float:
@@ -237,7 +256,7 @@ def attention_grid(
             continue
         named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
         image = draw_map(ax, layers[layer][head], keys, queries, limits, named, labels=labels, most=_PANEL_CELLS)
-        ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center", parse_math=False)
+        ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
     made.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
     finish(made, title)
     return made

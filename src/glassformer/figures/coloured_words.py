@@ -2,8 +2,8 @@
 
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike
 
 from glassformer.errors import require
 from glassformer.figures.heat_maps import DIVERGING, SEQUENTIAL
-from glassformer.figures.style import figure_of, in_style, new_figure
+from glassformer.figures.style import (
+    colour_map,
+    create_ticks,
+    figure_of,
+    in_style,
+    letter_colour,
+    new_figure,
+    restyle_axes,
+)
 
 MOST_WORDS = 2000
 """The longest text that is drawn."""
@@ -36,11 +44,10 @@ _HINTED = 1.03
 _LONGEST = 200
 """The most letters of a word that does not fit into a line."""
 
-_FONT = FontProperties(family="DejaVu Sans", size=_SIZE)
+_FONT = in_style(FontProperties)(family="DejaVu Sans", size=_SIZE)
 """Bundled with matplotlib, so that lines break alike everywhere."""
 
 
-@in_style
 def coloured_text(
     words: Sequence[str],
     weights: ArrayLike,
@@ -62,7 +69,8 @@ def coloured_text(
 
     Args:
         signed: Weights of both signs, around 0.
-        ax: Where to draw, within its present size; a new figure when None.
+        ax: Where to draw, within its present size, emptied first unless it is from
+            :func:`~glassformer.figures.style.new_figure`; a new figure when None.
         label: What the weights are, at the colour bar.
         largest: The weight at the end of the scale, for several texts on one scale; a text in ``ax`` then has no colour
             bar. The largest of ``weights`` when None.
@@ -72,7 +80,7 @@ def coloured_text(
     got = f"a weight of size {reached:g} with largest = {largest}"
     require(largest is None or reached <= largest, got, "no weight above largest", "Pass the largest of all texts.")
     end = (reached if largest is None else largest) or 1.0
-    colours = matplotlib.colormaps[DIVERGING if signed else SEQUENTIAL]
+    colours = colour_map(DIVERGING if signed else SEQUENTIAL)
     scale = ScalarMappable(Normalize(-end if signed else 0.0, end), colours)
     if signed:
         label = f"{label or 'weight'}, underlined below 0"
@@ -81,9 +89,7 @@ def coloured_text(
         figure, room = _page(len(lines), title, scale, label)
     else:
         figure, room = figure_of(ax), ax
-        if largest is None:
-            figure.colorbar(scale, ax=ax, orientation="horizontal", label=label or "", shrink=0.4, aspect=25)
-        ax.set_title(title or "", parse_math=False)
+        _prepare(ax, title, scale if largest is None else None, label)
         width, height = _room(ax)
         lines = _broken(words, width)
         got = f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high"
@@ -91,19 +97,6 @@ def coloured_text(
         require(needed <= height, got, f"{needed / _INCH:.1f} inches", "Use larger axes, or omit ax.")
     _write(room, lines, values, scale, 0.0)
     return figure
-
-
-def letter_colour(background: Sequence[float]) -> str:
-    """Black or white, whichever has the higher contrast with a background of red, green and blue in [0, 1]::
-
-        contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,  L1 >= L2
-
-    Source: W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio".
-    """
-    rgb = np.asarray(background)
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    # The contrasts with black (L = 0) and white (L = 1) are equal at sqrt(0.05 * 1.05) - 0.05.
-    return "black" if linear @ (0.2126, 0.7152, 0.0722) + 0.05 > 0.0525**0.5 else "white"
 
 
 def shown(word: str) -> str:
@@ -139,6 +132,7 @@ Line = list[tuple[int, str, float, float]]
 """The words of a line: index, text, and start and width of their background in points."""
 
 
+@in_style
 def _broken(words: Sequence[str], width: float) -> list[Line]:
     """The words in lines of at most ``width`` points."""
     lines: list[Line] = [[]]
@@ -156,6 +150,18 @@ def _broken(words: Sequence[str], width: float) -> list[Line]:
     return lines
 
 
+@in_style
+def _prepare(ax: Axes, title: str | None, scale: ScalarMappable | None, label: str | None) -> None:
+    """Write the title above the caller's axes, and draw a colour bar of ``scale`` below them, if any."""
+    restyle_axes(ax)
+    ax.set_axis_off()
+    ax.set_title(title or "")
+    if scale is not None:
+        size: dict[str, Any] = {"orientation": "horizontal", "shrink": 0.4, "aspect": 25}
+        create_ticks(figure_of(ax).colorbar(scale, ax=ax, label=label or "", **size).ax)
+
+
+@in_style
 def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: str | None) -> tuple[Figure, Axes]:
     """A figure for ``rows`` lines, with title and colour bar, and axes for them in points."""
     text, above = rows * _LINE / _INCH, _TITLE if title else 0.1
@@ -166,7 +172,7 @@ def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: st
     ax.set(xlim=(0, _PAGE_WIDTH), ylim=(rows * _LINE, 0))
     if title:
         place = _MARGIN / _WIDTH, 1 - _TITLE / 2 / height
-        figure.text(*place, title, weight="bold", size=11, va="center", parse_math=False)
+        figure.text(*place, title, weight="bold", size=11, va="center")
     bar = figure.add_axes((_MARGIN / _WIDTH, (_BAR - 0.25) / height, 2.4 / _WIDTH, 0.12 / height))
     figure.colorbar(scale, cax=bar, orientation="horizontal")
     bar.tick_params(labelsize=8)
@@ -177,9 +183,11 @@ def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: st
 
 
 def _room(ax: Axes) -> tuple[float, float]:
-    """Width and height of ``ax`` in points, which become its coordinates."""
+    """Width and height of ``ax`` in points, which become its coordinates.
+
+    The figure is laid out with the caller's settings, since that creates ticks of all its axes.
+    """
     figure = figure_of(ax)
-    ax.set_axis_off()
     figure.draw_without_rendering()
     box = ax.get_window_extent()
     width, height = (float(size / figure.dpi * _INCH) for size in (box.width, box.height))
@@ -187,6 +195,7 @@ def _room(ax: Axes) -> tuple[float, float]:
     return width, height
 
 
+@in_style
 def _write(
     ax: Axes,
     lines: list[Line],
@@ -204,7 +213,7 @@ def _write(
             letters = letter_colour(ground)
             ax.add_patch(Rectangle((left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4))
             place = (left + _PAD, upper + height / 2)
-            ax.text(*place, text, color=letters, fontproperties=_FONT, va="center_baseline", parse_math=False)
+            ax.text(*place, text, color=letters, fontproperties=_FONT, va="center_baseline")
             if values[number] < 0:
                 low = upper + height - 2.5
                 ax.plot([left + _PAD, left + width - _PAD], [low, low], color=letters, lw=1.0)

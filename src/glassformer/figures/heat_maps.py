@@ -11,6 +11,7 @@ from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike
 
 from glassformer.errors import require
+from glassformer.figures.style import colour_map, in_style, letter_colour, restyle_axes
 
 Names = Sequence[str]
 
@@ -50,6 +51,7 @@ def rescaled(values: ArrayLike) -> Float[np.ndarray, "row column"]:
     return array / array.max() if array.max() > 0 else array
 
 
+@in_style
 def panel(
     ax: Axes,
     values: ArrayLike,
@@ -65,6 +67,8 @@ def panel(
 ) -> AxesImage:
     """Draw a matrix as a heat map on ``ax``, and return its image, for a colour bar.
 
+    Axes of a figure that is not from :func:`~glassformer.figures.style.new_figure` are emptied first.
+
     Args:
         values: ``[row, column]``; NaN, allowed with ``limits`` only, is drawn grey.
         labels: Write the values, as they are, into the cells of panels of up to 22 rows and columns.
@@ -77,7 +81,9 @@ def panel(
         require(len(names) in (0, size), got, f"{size} of them, or none", "Pass one name each.")
     low, high = limits or (0.0, 1.0)
     shown = np.ma.masked_invalid(array if limits else rescaled(array))
-    image = ax.imshow(shown, cmap=colormap, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    restyle_axes(ax)
+    colours = colour_map(colormap)
+    image = ax.imshow(shown, cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
     ax.set_box_aspect(box_aspect(array.shape))
     image.set_cmap(image.get_cmap().with_extremes(bad="#c8c8c8"))
     ax.set_anchor("N")
@@ -96,14 +102,15 @@ def panel(
     return image
 
 
+@in_style
 def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
     """Put a bold title above the figure, wrapped to its width, and fix the layout; or a title above a given ``ax``."""
     if ax is not None:
-        ax.set_title(title, loc="left", parse_math=False)
+        ax.set_title(title, loc="left")
         return
     if title:
         across = max(12, int(figure.get_figwidth() * 11))
-        figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold", parse_math=False)
+        figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold")
     # Square cells move axes and labels, for which the layout would make other space, without end. So the layout is
     # computed without them and kept; panels then only shrink within their space.
     panels = {ax: ax.get_box_aspect() for ax in figure.axes if ax.images}
@@ -118,6 +125,7 @@ def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
         ax.set_box_aspect(shape)
 
 
+@in_style
 def name_row(ax: Axes, name: str) -> None:
     """Write ``name`` bold and upright to the left of ``ax`` and its label."""
     place = ax.annotate(name, (0, 0.5), (-6, 0), xycoords=ax.yaxis.label, textcoords="offset points")
@@ -133,6 +141,7 @@ def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarr
     return array
 
 
+@in_style
 def write_values(
     ax: Axes,
     array: Float[np.ndarray, "row column"],
@@ -145,15 +154,16 @@ def write_values(
     ``image`` is the result of :func:`panel` for as many cells. NaN is left out. With ``decimals`` all numbers have as
     many; otherwise see :func:`short`, for which values are small compared with ``largest``, the largest when None.
     """
-    colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3] @ (0.299, 0.587, 0.114)
+    colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3]
     largest = float(np.nanmax(np.abs(array), initial=0.0)) if largest is None else largest
     for (row, column), value in np.ndenumerate(array):
         if np.isfinite(value):
-            colour = "white" if colours[row, column] < 0.5 else "black"
             text = short(float(value), largest) if decimals is None else f"{value:.{decimals}f}"
             text = text.lstrip("-") if float(text) == 0 else text
             size = 7 if decimals is None else 8
-            ax.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
+            ax.text(
+                column, row, text, ha="center", va="center", color=letter_colour(colours[row, column]), fontsize=size
+            )
 
 
 def short(value: float | int, largest: float | int) -> str:

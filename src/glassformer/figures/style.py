@@ -1,4 +1,8 @@
-"""The style of all figures, and how they are saved; series differ in colour-blind-safe colour, dashes and marker."""
+"""The style of all figures, and how they are saved; series differ in colour-blind-safe colour, dashes and marker.
+
+Figures are created, laid out, drawn and saved in matplotlib's defaults and the few settings of this module. No other
+setting of the caller has an effect, whether it is set before a figure is created or before it is drawn.
+"""
 
 import io
 from collections.abc import Sequence
@@ -6,12 +10,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cbook import GrouperView
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import Colormap, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+from numpy.typing import ArrayLike
 
 from glassformer.errors import require
+from glassformer.files import any_file, holds, local_path, new_file, require_replaceable
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
     "#000000",
@@ -45,11 +58,6 @@ _STYLE: dict[Any, Any] = {
     "axes.titlelocation": "left",
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
-    "figure.dpi": 100,
-    "figure.constrained_layout.use": False,  # new_figure chooses
-    "figure.autolayout": False,
-    "figure.facecolor": "white",
-    "font.size": 10,
     "grid.alpha": 0.25,
     "hatch.linewidth": 0.6,
     "legend.frameon": False,
@@ -59,21 +67,61 @@ _STYLE: dict[Any, Any] = {
     # Text stays text, and the file is the same for the same figure.
     "svg.fonttype": "none",
     "svg.hashsalt": "glassformer",
+    # Tokens and file names are written as they are: "$x$" is no formula.
+    "text.parse_math": False,
 }
+"""What differs from matplotlib's defaults."""
 
-_METADATA: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+_METADATA: dict[str, dict[str, str | None]] = {
+    "png": {"Software": "glassformer"},
+    "svg": {"Date": None, "Creator": "glassformer"},
+    "pdf": {"CreationDate": None, "Creator": "glassformer", "Producer": None},
 }
-"""What matplotlib would add by default: it is omitted, so that files do not depend on the day or its version."""
+"""Who wrote a file. Matplotlib's version and the date are left out, so that files do not depend on them."""
+_MARKS = {"png": (b"Software\0glassformer", 4096), "svg": (b"<dc:title>glassformer</dc:title>", 4096)}
+_MARKS |= {"pdf": (b"/Creator (glassformer)", -4096)}
+"""The bytes by which a file of each format is recognised, and in how many bytes at its start or end they stand."""
 
-in_style = matplotlib.rc_context(_STYLE)
+in_style = matplotlib.style.context(["default", _STYLE])
 """Decorates a function that draws, which then uses the project's style and none of the caller's settings."""
 
+COLORS_OF_A_COLORMAP = 256
 
-class _ShownFigure(Figure):
-    """A figure that is shown at the end of a notebook's cell, also without ``%matplotlib inline``."""
+_LETTERS_AND_LINES: tuple[Any, ...] = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class _StyledCanvas(FigureCanvasAgg):
+    """A canvas that notebooks print in the project's style."""
+
+    @in_style
+    def print_figure(self, *args: Any, **options: Any) -> Any:
+        """Write the figure to a file, as :meth:`matplotlib.backend_bases.FigureCanvasBase.print_figure`."""
+        return super().print_figure(*args, **options)
+
+
+class StyledFigure(Figure):
+    """A figure that is drawn and saved in the project's style, at whatever time and by whatever program.
+
+    Matplotlib reads settings until a figure is drawn: fonts are looked up then, and ticks are created. In a notebook
+    the figure is shown at the end of a cell, also without ``%matplotlib inline``.
+    """
+
+    @in_style
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw the figure, as :meth:`matplotlib.figure.Figure.draw`."""
+        super().draw(renderer)
+
+    @in_style
+    def savefig(self, *args: Any, **options: Any) -> None:
+        """Write the figure to a file, as :meth:`matplotlib.figure.Figure.savefig`."""
+        super().savefig(*args, **options)
+
+    @in_style
+    def colorbar(self, *args: Any, **options: Any) -> Colorbar:
+        """Add a colour bar, as :meth:`matplotlib.figure.FigureBase.colorbar`."""
+        return super().colorbar(*args, **options)
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -81,6 +129,7 @@ class _ShownFigure(Figure):
         return file.getvalue()
 
 
+@in_style
 def new_figure(
     width: float | int,
     height: float | int,
@@ -92,17 +141,107 @@ def new_figure(
 ) -> tuple[Figure, list[Axes]]:
     """A figure of ``width`` x ``height`` inches and its axes row by row; for functions that are :data:`in_style`.
 
-    An empty ``figure``, such as one of pyplot's, is used instead of a new one. Further arguments are those of
-    ``matplotlib.figure.Figure.subplots``.
+    An empty ``figure``, such as one of pyplot's, is used instead of a new one: it becomes a :class:`StyledFigure` with
+    a white background. Further arguments are those of ``matplotlib.figure.Figure.subplots``.
     """
     require(min(width, height) > 0, f"a figure of {width} x {height} inches", "both above 0", "Pass inches.")
     if figure is None:
-        figure = _ShownFigure()
-        FigureCanvasAgg(figure)
+        figure = StyledFigure()
+        _StyledCanvas(figure)
     require(len(figure.axes) == 0, f"a figure with {len(figure.axes)} axes", "an empty one", "Pass plt.figure().")
+    _restyle(figure)
     figure.set_size_inches(width, height)
     figure.set_layout_engine("constrained")
     return figure, list(np.ravel(figure.subplots(rows, columns, squeeze=False, **subplots)))
+
+
+def _restyle(figure: Figure) -> None:
+    """Give an empty figure the style, which its class and its background carry."""
+    if type(figure) is Figure:
+        figure.__class__ = StyledFigure
+    figure.clear()
+    figure.patch.update_from(StyledFigure().patch)
+    figure.patch.set_transform(figure.transSubfigure)
+
+
+def restyle_axes(ax: Axes) -> None:
+    """Empty axes of the caller's figure, and give them the style; for functions that are :data:`in_style`.
+
+    From then on, and until that function returns, letters and lines have the colour that shows on the caller's figure.
+    Axes of a :class:`StyledFigure` are left as they are.
+    """
+    if isinstance(figure_of(ax), StyledFigure):
+        return
+    color = letter_colour(_background(ax))
+    matplotlib.rcParams.update(dict.fromkeys(_LETTERS_AND_LINES, color))
+    ax.clear()
+    # What clear() leaves as it was created.
+    for artist in (*ax.spines.values(), ax.xaxis.label, ax.yaxis.label):
+        artist.set(sketch_params=None, path_effects=[])
+    if not _shares(ax.get_shared_x_axes(), ax):
+        ax.tick_params(axis="x", which="both", bottom=True, top=False, labelbottom=True, labeltop=False)
+    if not _shares(ax.get_shared_y_axes(), ax):
+        ax.tick_params(axis="y", which="both", left=True, right=False, labelleft=True, labelright=False)
+
+
+def _shares(groups: GrouperView, ax: Axes) -> bool:
+    """Whether ``ax`` shares an axis with others, of which only the outer ones have labels."""
+    return len(groups.get_siblings(ax)) > 1
+
+
+def create_ticks(*axes: Axes) -> None:
+    """Create the ticks of ``axes`` in the style; otherwise the caller's figure would when it is drawn."""
+    for ax in axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.get_ticklabels(which="both")
+
+
+def _background(ax: Axes) -> tuple[float, float, float]:
+    """The colour around ``ax``: that of its figure and subfigure, on white paper."""
+    color = np.ones(3)
+    for figure in (ax.get_figure(root=True), ax.get_figure(root=False)):
+        assert figure is not None
+        *ink, alpha = to_rgba(figure.get_facecolor())
+        opacity = alpha if figure.patch.get_visible() else 0.0
+        color = opacity * np.array(ink) + (1 - opacity) * color
+    red, green, blue = color.tolist()
+    return red, green, blue
+
+
+def letter_colour(background: ArrayLike) -> str:
+    """Black or white, whichever has the higher contrast with a background of red, green and blue in [0, 1]::
+
+        contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,  L1 >= L2
+
+    Source: W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio".
+    """
+    rgb = np.asarray(background)
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    # The contrasts with black (L = 0) and white (L = 1) are equal at sqrt(0.05 * 1.05) - 0.05.
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) + 0.05 > 0.0525**0.5 else "white"
+
+
+def colour_map(name: str) -> Colormap:
+    """The colour map of this name with 256 colours; matplotlib's own has as many as ``image.lut`` said on import."""
+    return matplotlib.colormaps[name].resampled(COLORS_OF_A_COLORMAP)
+
+
+class PowersOfTen(LogFormatter):
+    """Writes the ticks of a logarithmic axis as plain text, such as 10⁻³ and 2×10⁻³."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """The label of the tick at ``x``; empty if :class:`matplotlib.ticker.LogFormatter` gives it none."""
+        if not super().__call__(x, pos):
+            return ""
+        digit, power = f"{x:.0e}".split("e")
+        text = "10" + str(int(power)).translate(_SUPERSCRIPTS)
+        return text if digit == "1" else f"{digit}×{text}"
+
+
+def label_powers_of_ten(axis: Axis) -> None:
+    """Label a logarithmic axis by :class:`PowersOfTen`."""
+    axis.set_major_formatter(PowersOfTen())
+    axis.set_minor_formatter(PowersOfTen())
 
 
 def figure_of(ax: Axes) -> Figure:
@@ -112,22 +251,38 @@ def figure_of(ax: Axes) -> Figure:
 
 @in_style
 def save_figure(
-    figure: Figure, directory: Path, name: str, *, formats: Sequence[str] = ("png", "svg"), **savefig: Any
+    figure: Figure,
+    directory: Path | str,
+    name: str,
+    *,
+    formats: Sequence[str] = ("png", "svg"),
+    overwrite: bool = False,
+    **savefig: Any,
 ) -> list[Path]:
     """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
 
-    The directory is created if missing. Formats are among "png" (150 dots an inch), "svg" and "pdf". Further arguments
+    The directory is created if missing. A file that is there already is replaced if this function wrote it, or with
+    ``overwrite``. Formats are among "png" (150 dots an inch), "svg" and "pdf". Further arguments
     are those of ``matplotlib.figure.Figure.savefig``.
     """
     expected = "a plain name without directory or suffix"
     require(name == Path(name).stem and name != "", f"name = {name!r}", expected, "Use a name such as 'losses'.")
     for suffix in formats:
         require(suffix in _METADATA, f"the format {suffix!r}", f"one of {', '.join(_METADATA)}", "Choose one of these.")
+    directory = local_path(directory)
     paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
-    directory.mkdir(parents=True, exist_ok=True)
+    replaces = any_file if overwrite else _is_written
+    for path in paths.values():
+        require_replaceable(path, replaces)
     for suffix, path in paths.items():
-        figure.savefig(path, **{"format": suffix, "metadata": _METADATA[suffix], **savefig})
+        with new_file(path, replaces=replaces) as draft:
+            figure.savefig(draft, **{"format": suffix, "metadata": _METADATA[suffix], **savefig})
     return list(paths.values())
+
+
+def _is_written(file: Path) -> bool:
+    """Whether :func:`save_figure` wrote a file."""
+    return any(holds(file, mark, size) for mark, size in _MARKS.values())
 
 
 def line(series: int, points: int) -> dict[str, Any]:

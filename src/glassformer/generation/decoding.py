@@ -11,10 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.generation.compiled import compiled_step
 from glassformer.generation.native_step import DecodingStep
-from glassformer.generation.sampling import SamplingRule
-from glassformer.generation.speculative import Drafts
+from glassformer.generation.sampling import Sampler, SamplingRule
 from glassformer.layers.attention import editors
 from glassformer.layers.blocks import is_hooked, is_watched
 from glassformer.layers.cache import Cache, Snapshot
@@ -27,9 +25,6 @@ GREEDY = SamplingRule(temperature=0.0)
 PREFILL = 512
 """Prompt positions per forward pass: enough for full speed, with little memory."""
 
-_FEWEST_SLOTS = 256
-"""Positions that the cache of a compiled step has at least; larger ones are powers of two."""
-
 Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
 """Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
 
@@ -41,8 +36,6 @@ def generate(
     *,
     rule: SamplingRule = GREEDY,
     stop_tokens: Sequence[int] = (),
-    compile: bool = False,
-    speculate: int = 0,
 ) -> list[list[int]]:
     """Continue each prompt; returns the new tokens, without the prompt.
 
@@ -59,19 +52,9 @@ def generate(
         [4, 4]
 
     Raises:
-        InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
-            that exclude one another.
+        InputError: Empty prompts, tokens outside the vocabulary, or more positions than the model can read.
     """
-    steps = stream(
-        model,
-        prompts,
-        max_new_tokens,
-        rule=rule,
-        stop_tokens=stop_tokens,
-        compile=compile,
-        speculate=speculate,
-        constant=True,
-    )
+    steps = stream(model, prompts, max_new_tokens, rule=rule, stop_tokens=stop_tokens, constant=True)
     return [[token for token in text if token is not None] for text in zip(*steps, strict=True)]
 
 
@@ -82,8 +65,6 @@ def stream(
     *,
     rule: SamplingRule = GREEDY,
     stop_tokens: Sequence[int] = (),
-    compile: bool = False,
-    speculate: int = 0,
     constant: bool = False,
 ) -> Iterator[list[int | None]]:
     """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended.
@@ -98,23 +79,13 @@ def stream(
         model: As for :func:`generate`, as are ``prompts`` and ``max_new_tokens``.
         rule: How a token is chosen; greedy by default.
         stop_tokens: Tokens that end a text.
-        compile: Compile the decoding step with ``torch.compile``, which needs a C++ compiler. For GPUs; on a processor
-            :class:`~glassformer.generation.native_step.DecodingStep` is faster. Each batch size and each cache size
-            (256 positions, then powers of two) is compiled once for each model, in about half a minute. A model of
-            another class, or with hooks, whose later changes compiled code does not see, takes its steps uncompiled.
-        speculate: Most tokens of one text that are looked up in it and verified in one forward pass: see
-            :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
-            text repeats what it has said. Not with ``compile``.
         constant: The model is not changed between two steps. Otherwise each step on a processor looks at it anew.
     """
-    _require_decoder(model, speculate)
+    _require_decoder(model)
     require_positive(max_new_tokens=max_new_tokens)
     stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
-    tokens, real = _padded(model, prompts)
+    tokens, real = padded(model, prompts)
     texts, length = tokens.shape
-    got = f"speculate = {speculate} for {texts} texts" + (", with compile" if compile else "")
-    fix = "Leave speculate out, or continue each text by itself."
-    require(speculate == 0 or (texts == 1 and not compile), got, "one text, without compile", fix)
     positions = length + max_new_tokens - 1
     got = f"a prompt of {length} tokens and max_new_tokens = {max_new_tokens}"
     expected = f"at most max_seq_len = {model.config.max_seq_len} positions in all"
@@ -125,27 +96,19 @@ def stream(
         shortest = int(real.sum(1).min())
         both, sides = f"prompts of {shortest} and {length} tokens", f"all up to {border} positions, or all above"
         require(positions <= border or shortest > border, both, f"{sides} (LongRoPE)", "Continue each by itself.")
-    # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
-    powers = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
-    cache = model.new_cache(texts, powers if compile else positions)
-    compile = compile and type(model) is Decoder and not is_watched(model)
-    step: Step = _compiled(model, cache, tokens, real) if compile else DecodingStep(model, cache, constant=constant)
-    step = _across_border(step, model, cache, tokens)
-    drafts = Drafts(model, cache, tokens[0].tolist(), speculate, max_new_tokens) if speculate else None
-    choose = partial(rule.choose, generator=rule.generator(model.device))
-    prompt = partial(read_prompt, model, cache, tokens, real)
-    return decode(prompt, step, choose, max_new_tokens, stop, drafts)
+    cache = model.new_cache(texts, positions)
+    step = _across_border(DecodingStep(model, cache, constant=constant), model, cache, tokens)
+    choose = Sampler(rule, tokens, real=real).choose
+    return decode(partial(read_prompt, model, cache, tokens, real), step, choose, max_new_tokens, stop)
 
 
-def _require_decoder(model: Decoder, speculate: int) -> None:
+def _require_decoder(model: Decoder) -> None:
     got, fix = f"a model of type {type(model).__name__}", "Of what load gives, pass .model."
     require(hasattr(model, "layer_window"), got, "a Decoder", fix)
-    whole = isinstance(speculate, int) and speculate >= 0
-    require(whole, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
 
 
-Step = Callable[[Int[Tensor, "batch new"]], Float[Tensor, "batch new vocab"]]
-"""The logits after each new token of the texts."""
+Step = Callable[[Int[Tensor, "batch 1"]], Float[Tensor, "batch vocab"]]
+"""The logits after the next token of each text."""
 
 
 def decode(
@@ -153,47 +116,28 @@ def decode(
     step: Step,
     choose: Callable[[Float[Tensor, "batch vocab"]], Int[Tensor, " batch"]],
     most: int,
-    stop: Collection[int] = (),
-    drafts: Drafts | None = None,
+    stop: Collection[int],
 ) -> Iterator[list[int | None]]:
     """The newest token of each text, or None once it has ended: the loop of all generation.
 
-    ``prompt`` reads the prompts and gives the logits after them, ``step`` reads new tokens. With ``drafts``, which
-    proposes tokens of a single text, the step is given several: the newest and those that may follow it.
+    ``prompt`` reads the prompts and gives the logits after them, ``step`` reads the newest tokens.
     """
-    ended: list[bool] | None = None
-    draft: list[int] = []
     begun = editors()
     with torch.inference_mode():
-        positions: tuple[Tensor, ...] = (prompt(),)
-        newest = choose(positions[0])
+        newest = choose(prompt())
+    ended = [False] * len(newest)
     while True:
-        # The tokens of a draft are kept up to the first that is not the one chosen.
-        for at, proposed in enumerate([*draft, None]):
-            if at > 0:
-                with torch.inference_mode():
-                    newest = choose(positions[at])
-            chosen = newest.tolist()
-            before = ended or [False] * len(chosen)
-            yield [None if over else token for over, token in zip(before, chosen, strict=True)]
-            ended = [over or token in stop for over, token in zip(before, chosen, strict=True)]
-            most -= 1
-            if most == 0 or all(ended):
-                return
-            if drafts is not None:
-                drafts.add(chosen[0])
-            if chosen[0] != proposed:
-                break
-        new = newest[:, None]
+        chosen = newest.tolist()
+        yield [None if over else token for over, token in zip(ended, chosen, strict=True)]
+        ended = [over or token in stop for over, token in zip(ended, chosen, strict=True)]
+        most -= 1
+        if most == 0 or all(ended):
+            return
         # Keys and values that were computed under other interventions do not go together.
         got = "a text that began under other interventions than it goes on"
         require(begun == editors(), got, "one intervention for the whole text", "Begin it anew within the block.")
-        if drafts is not None:
-            draft = drafts.propose(most - 1)
-            new = new.new_tensor([[chosen[0], *draft]])
         with torch.inference_mode():
-            positions = step(new).unbind(1)
-            newest = choose(positions[0])
+            newest = choose(step(newest[:, None]))
 
 
 def read_prompt(
@@ -219,33 +163,16 @@ def _across_border(step: Step, model: Decoder, cache: Cache, tokens: Tensor) -> 
 
     def across(new: Tensor) -> Tensor:
         nonlocal tokens
-        tokens = torch.cat([tokens[:, : cache.length], new], 1)
-        if not cache.length <= border < tokens.shape[1]:
+        tokens = torch.cat([tokens, new], 1)
+        if cache.length != border:
             return step(new)
         cache.reset()
-        return read_prompt(model, cache, tokens)[:, None]
+        return read_prompt(model, cache, tokens)
 
     return across if border else step
 
 
-def _compiled(model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None) -> Step:
-    """The compiled step after these prompts."""
-    batch, length = tokens.shape
-    compiled = compiled_step(model, batch, cache.max_seq_len)
-    position = torch.tensor([length - 1], device=tokens.device)
-    visible = torch.ones(batch, cache.max_seq_len, dtype=torch.bool, device=tokens.device)
-    if real is not None:
-        visible[:, :length] = real
-
-    def step(new: Tensor) -> Tensor:
-        position.add_(1)
-        with evaluating(model):
-            return compiled(model, new, position, cache, visible)[:, None]
-
-    return step
-
-
-def _padded(
+def padded(
     model: Decoder, prompts: Prompts
 ) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
     """All prompts in one tensor, padded on the left, and which of its tokens are real (None: all)."""
@@ -306,21 +233,13 @@ class Continuation:
         model: Used in evaluation mode, and left in the mode it was in.
         max_seq_len: Positions in all, for which memory is taken at once; None: the model's.
         rule: How tokens are chosen. One generator of random numbers serves all replies.
-        speculate: As for :func:`stream`.
     """
 
-    def __init__(
-        self,
-        model: Decoder,
-        max_seq_len: int | None = None,
-        *,
-        rule: SamplingRule = GREEDY,
-        speculate: int = 0,
-    ) -> None:
-        _require_decoder(model, speculate)
+    def __init__(self, model: Decoder, max_seq_len: int | None = None, *, rule: SamplingRule = GREEDY) -> None:
+        _require_decoder(model)
         self.max_seq_len = model.config.max_seq_len if max_seq_len is None else max_seq_len
         require_positive(max_seq_len=self.max_seq_len)
-        self._model, self._rule, self._speculate = model, rule, speculate
+        self._model, self._rule = model, rule
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
@@ -368,9 +287,8 @@ class Continuation:
         self._mark = _Mark(prompt, logits, self._cache.snapshot())
         text = torch.tensor([prompt], dtype=torch.int64, device=self._model.device)
         step = _across_border(DecodingStep(self._model, self._cache), self._model, self._cache, text)
-        drafts = Drafts(self._model, self._cache, prompt, self._speculate, most) if self._speculate else None
-        choose = partial(self._rule.choose, generator=self._generator)
-        for (token,) in decode(lambda: logits, step, choose, most, stop, drafts):
+        choose = Sampler(self._rule, text, generator=self._generator).choose
+        for (token,) in decode(lambda: logits, step, choose, most, stop):
             assert token is not None  # the only text
             yield token
             require(turn == self._turn, "a reply that another has followed", "the newest reply", "Ask for it again.")

@@ -1,4 +1,4 @@
-"""A decoding step: the logits after new tokens of each text, natively where the model is all of known parts."""
+"""A decoding step: the logits after the newest token of each text, natively where all parts of the model are known."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _LINEAR = (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear)
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
-        *((Decoder, name) for name in ("forward", "logits", "hidden", "embed", "rotations", "run_layers")),
+        *((Decoder, name) for name in ("forward", "logits", "hidden", "_embed", "rotations", "_run_layers")),
         *((kind, "forward") for kind in _KINDS),
     )
 ]
-# New positions of all texts, above which torch's products are faster.
-_MOST_TOKENS = 64
+# Texts above which torch's products are faster.
+_MOST_TEXTS = 64
 # Products of a weight and a number per thread, below which another thread does not pay.
 _PRODUCTS_PER_THREAD = 2**17
 
 
 class DecodingStep:
-    """Reads the next tokens of the texts in a cache: ``model.output(model.hidden(tokens, cache=cache))``.
+    """Reads one more token of each text in a cache: ``model(tokens, cache=cache)[:, -1]``.
 
     In evaluation mode, without gradients. On the CPU one native call computes the whole step, if nothing could tell the
     difference: the model is a :class:`Decoder` whose parts are all as it built them, in float32 or bfloat16, without
@@ -67,7 +67,7 @@ class DecodingStep:
 
     The native form computes activations in float32, whatever the dtype of the weights is. Logits of float32 models are
     those of the ordinary pass to 1e-5 of their size; their packed experts take the ordinary way. Logits have the same
-    bits for any number of threads, of texts of one length beside one another and of tokens read at a time.
+    bits for any number of threads and of texts of one length beside one another.
 
     Args:
         model: The decoder; it is left in the mode it is in.
@@ -81,13 +81,13 @@ class DecodingStep:
         self._plan: _Plan | None = None
         self._library: native.Library | None = None
 
-    def __call__(self, tokens: Int[Tensor, "batch new"]) -> Float[Tensor, "batch new vocab"]:
-        """Logits after each token, of the model's dtype or wider."""
+    def __call__(self, tokens: Int[Tensor, "batch 1"]) -> Float[Tensor, "batch vocab"]:
+        """Logits after these tokens, of the model's dtype or wider."""
         with torch.inference_mode():
             logits = self._natively(tokens)
             if logits is None:
                 with evaluating(self._model):
-                    logits = self._model(tokens, cache=self._cache)
+                    logits = self._model(tokens, cache=self._cache)[:, -1]
         return logits
 
     def _natively(self, tokens: Tensor) -> Tensor | None:
@@ -102,15 +102,15 @@ class DecodingStep:
         if self._library is None or self._plan is None or any(layer.length != start for layer in cache.layers):
             return None
         check_tokens(tokens, model.config.max_seq_len, start)
-        if tokens.numel() > _MOST_TOKENS:
+        batch, new = tokens.shape
+        if new != 1 or batch > _MOST_TEXTS:
             return None
         before = cache.padding
         if before is not None and model.positions is not None:  # which count real tokens
             return None
-        batch, new = tokens.shape
-        padding = cache.begin(batch, new, None)
-        threads = max(1, min(torch.get_num_threads(), self._plan.size * tokens.numel() // _PRODUCTS_PER_THREAD))
-        weights, given = self._plan.weights, tokens.to(torch.int64).contiguous()
+        padding = cache.begin(batch, 1, None)
+        threads = max(1, min(torch.get_num_threads(), self._plan.size * batch // _PRODUCTS_PER_THREAD))
+        weights, given = self._plan.weights, tokens[:, 0].to(torch.int64).contiguous()
         logits = None
         try:
             logits = decode_step(self._library, weights, given, start, padding, threads)
@@ -120,7 +120,7 @@ class DecodingStep:
         if logits is None:
             return None
         for layer in cache.layers:
-            layer.length, layer.in_order = start + new, layer.window is None or new > 1
+            layer.length, layer.in_order = start + 1, layer.window is None
         return logits
 
 
@@ -305,7 +305,9 @@ class _Plan:
         if isinstance(ffn, NoFeedForward):
             return
         layer.gated, clamp = not isinstance(ffn, MLP), getattr(ffn, "clamp", None)
-        layer.activation = ACTIVATIONS.index("clamped" if clamp else getattr(ffn, "activation", "silu"))
+        activation = "clamped" if clamp else getattr(ffn, "activation", "silu")
+        _require(activation in ACTIVATIONS)
+        layer.activation = ACTIVATIONS.index(activation)
         if clamp is not None:
             layer.alpha, layer.limit = clamp.alpha, clamp.limit
         if isinstance(ffn, MLP | SwiGLU):

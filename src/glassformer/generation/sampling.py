@@ -1,10 +1,10 @@
-"""From a model's logits to the next token: temperature, top-k, top-p (nucleus) and the seeded draw."""
+"""From a model's logits to the next token: repetition penalty, temperature, top-k, top-p, min-p, the seeded draw."""
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from glassformer.config import Fraction, NonNegative, Seed, Size, config
+from glassformer.config import Fraction, NonNegative, Positive, Seed, Size, config
 from glassformer.errors import InputError, require
 
 # Float64 sums of a vocabulary's probabilities stray by less than this. A set that misses top_p by less has reached it:
@@ -14,17 +14,21 @@ _ROUNDING = 1e-11
 
 @config
 class SamplingRule:
-    """How the next token is chosen: temperature, then top-k, then top-p.
+    """How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p.
 
+        logits of seen tokens: logit / repetition_penalty if it is positive, logit * repetition_penalty otherwise
         p = softmax(logits / temperature)
         p = 0 outside the top_k most likely tokens, rescaled to sum 1
         p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token), rescaled to sum 1
+        p = 0 where p < min_p * max(p), rescaled to sum 1
 
     Equally likely tokens rank by their id, the lowest first, as in argmax; probabilities never depend on chance. Sums
-    are computed in float64, and a set that misses top_p by less than 1e-11 counts as reaching it.
+    are computed in float64, and a set that misses top_p by less than 1e-11 counts as reaching it. The definitions and
+    their order are those of transformers' logits processors.
 
     Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), section 3.1 for top-p, 3.2 for top-k
-    and temperature.
+    and temperature; Nguyen et al., "Turning Up the Heat: Min-p Sampling" (2024), section 3; Keskar et al., "CTRL"
+    (2019), section 4.1 for the repetition penalty.
     """
 
     temperature: NonNegative = 1.0
@@ -35,39 +39,55 @@ class SamplingRule:
     """Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is greedy."""
     seed: Seed | None = None
     """Seed of :meth:`generator`; None for another one each time."""
+    min_p: Fraction = 0.0
+    """Only tokens with at least this share of the most likely token's probability may be chosen; 1 is greedy, but for
+    tokens that are exactly equally likely."""
+    repetition_penalty: Positive = 1.0
+    """Divides the positive logits of tokens that the text holds already, prompt included, and multiplies their negative
+    ones. 1 leaves them as they are, larger values make repetitions less likely."""
 
     @property
     def greedy(self) -> bool:
-        """Whether the rule always takes the most likely token."""
+        """Whether the rule always takes the most likely token, after the repetition penalty."""
         return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
 
-    def distribution(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+    def distribution(
+        self, logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"] | None = None
+    ) -> Float[Tensor, "*batch vocab"]:
         """Probability of every token, in float64 for float64 logits, else float32.
 
         A logit of -inf forbids a token, if another of its row is left.
+
+        Args:
+            logits: The model's output for the last position.
+            seen: Which tokens each text holds already. Needed for a ``repetition_penalty`` other than 1.
         """
-        best, best_token = _best(logits)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        logits = self._penalised(logits, seen)
+        best, best_token = _best(logits)
         if self.greedy:
             return torch.zeros_like(logits, dtype=dtype).scatter_(-1, best_token[..., None], 1)
-        if self.top_k is None and self.top_p == 1:
+        if self.top_k is None and self.top_p == 1 and self.min_p == 0:
             return _softmax(logits, best, self.temperature).to(dtype)
         return self._truncated(logits, best).to(dtype)
 
     def choose(
-        self, logits: Float[Tensor, "*batch vocab"], generator: torch.Generator | None = None
+        self,
+        logits: Float[Tensor, "*batch vocab"],
+        generator: torch.Generator | None = None,
+        seen: Bool[Tensor, "*batch vocab"] | None = None,
     ) -> Int64[Tensor, "*batch"]:
         """Choose one token for every row of ``logits``; a greedy rule takes the argmax and draws nothing.
 
         The same state of ``generator``, by default torch's global one, gives the same tokens: every row takes one
-        uniform number, in order.
+        uniform number, in order. ``seen`` is that of :meth:`distribution`.
         """
         if self.greedy:
-            return _best(logits)[1]
+            return _best(self._penalised(logits, seen))[1]
         if generator is not None and generator.device.type != logits.device.type:
             got, fix = f"a generator on {generator.device} with logits on {logits.device}", "Make it with generator()."
             raise InputError(got, "both on one device", fix)
-        return _draw(self.distribution(logits), generator)
+        return _draw(self.distribution(logits, seen), generator)
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A random generator on ``device``, seeded with ``seed``, or by the system if that is None."""
@@ -77,6 +97,19 @@ class SamplingRule:
         else:
             generator.manual_seed(self.seed)
         return generator
+
+    def _penalised(
+        self, logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"] | None
+    ) -> Float[Tensor, "*batch vocab"]:
+        """The logits after the repetition penalty; in float64 where there is one."""
+        if self.repetition_penalty == 1:
+            return logits
+        if seen is None:
+            got, fix = f"repetition_penalty = {self.repetition_penalty} without seen", "Pass seen, or use a Sampler."
+            raise InputError(got, "the tokens that each text holds already", fix)
+        wide = logits.double()
+        penalised = torch.where(wide > 0, wide / self.repetition_penalty, wide * self.repetition_penalty)
+        return torch.where(seen, penalised, wide)
 
     def _truncated(
         self, logits: Float[Tensor, "*batch vocab"], best: Float[Tensor, "*batch"]
@@ -90,8 +123,50 @@ class SamplingRule:
             beyond = more_likely >= self.top_p - _ROUNDING
             beyond[..., 0] = False
             probabilities = probabilities.masked_fill(beyond, 0)
-            probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
+        # The ratio to the most likely token is the same before and after rescaling.
+        probabilities = probabilities.masked_fill(probabilities < self.min_p * probabilities[..., :1], 0)
+        probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
         return torch.zeros_like(logits, dtype=torch.float64).scatter_(-1, tokens, probabilities)
+
+
+class Sampler:
+    """Chooses the tokens of growing texts by a rule, and remembers which tokens each text holds.
+
+    Args:
+        rule: How a token is chosen.
+        tokens: The texts so far.
+        real: Which of ``tokens`` are not padding; None: all.
+        generator: Of random numbers; None: one that starts from the rule's seed.
+    """
+
+    def __init__(
+        self,
+        rule: SamplingRule,
+        tokens: Int[Tensor, "batch position"],
+        *,
+        real: Bool[Tensor, "batch position"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.rule = rule
+        self._generator = generator or rule.generator(tokens.device)
+        self._tokens, self._real = tokens, real
+        self._seen: Tensor | None = None
+
+    def choose(self, logits: Float[Tensor, "batch vocab"]) -> Int64[Tensor, " batch"]:
+        """The next token of each text, which then belongs to the text."""
+        if self.rule.repetition_penalty == 1:
+            return self.rule.choose(logits, self._generator)
+        if self._seen is None:  # the model has read the texts by now, so that their tokens are known to be valid
+            self._seen = self._held(logits.shape[-1])
+        chosen = self.rule.choose(logits, self._generator, self._seen)
+        self._seen.scatter_(1, chosen[:, None], True)
+        return chosen
+
+    def _held(self, vocab_size: int) -> Bool[Tensor, "batch vocab"]:
+        """Which tokens of the vocabulary each text holds."""
+        counts = torch.zeros(len(self._tokens), vocab_size, dtype=torch.int32, device=self._tokens.device)
+        real = torch.ones_like(self._tokens) if self._real is None else self._real
+        return counts.scatter_add_(1, self._tokens.long(), real.to(torch.int32)) > 0
 
 
 def _draw(probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generator | None) -> Int64[Tensor, "*batch"]:

@@ -20,12 +20,14 @@ Together, with the error of an even mean ``r = |mean_S v - t|``::
 *Rounding.* With unit roundoff u, N successive roundings change a sum, in any order, by at most ``gamma(N, u) =
 N u / (1 - N u)`` times the sum of its absolute terms (Higham 2002, section 3.1). Let A be the largest sum of absolute
 products in a score, B the largest in a value. Exponentials are taken to be exact to 20 units in the last place (40 u),
-as PyTorch's fast float32 exponential is; factors and products below the normal numbers may be taken as 0.
+as PyTorch's fast float32 exponential is; factors, products and sums below the normal numbers may be taken as 0. Fused
+kernels take keys in tiles, of 32 keys at least: each tile after the first multiplies both sums by an exponential.
 
 - A score takes ``inputs`` roundings each for key and query, ``qk_dim`` for their product, and at most 8 for the scale
-  and the subtraction of the maximum. The error of a difference of two scores is at most
-  ``2 gamma(2 inputs + qk_dim + 8) A`` in the head (with its u), and again in the float64 tables used here: m shrinks
-  and d grows by the sum of both.
+  and the subtraction of the maximum. Each tile after the first subtracts two maxima more, and its exponential and two
+  products act as an error of the earlier tiles' scores. With T such tiles the error of a difference of two scores is at
+  most ``2 gamma(2 inputs + qk_dim + 8 + 2 T) A + 2 gamma(42 T)`` in the head (with its u), and again in the float64
+  tables used here: m shrinks and d grows by the sum of both.
 - An output takes ``inputs`` roundings for a value, n - 1 for the sum of the exponentials, n for the weighted sum, 40
   for the exponentials and at most 8 for the rest: ``gamma(2 n + inputs + 48) B`` in the head, and again in the tables,
   where the mean of n differences ``v - t``, each within 2 B of that mean, takes the 2 n.
@@ -43,10 +45,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -98,32 +99,34 @@ class PlaceTables:
     def of(cls, head: HeadWeights, space: SequenceSpace, roundoff: float) -> PlaceTables:
         """The tables of ``head`` for the places of ``space``, when the head runs with this unit roundoff."""
         x = place_inputs(head, space)
-        scale = 1 / math.sqrt(head.qk_dim)
-        with np.errstate(over="ignore", invalid="ignore"):
+        scale, n, tiny = 1 / math.sqrt(head.qk_dim), space.num_positions, smallest_normal(roundoff)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             scores = (x @ head.Qm) @ (x @ head.Km).T * scale
             query_sums, key_sums = np.abs(x) @ np.abs(head.Qm), np.abs(x) @ np.abs(head.Km)
             largest_product = float(query_sums.max(axis=0) @ key_sums.max(axis=0))
             values = x @ head.Vm
             largest_value = float((np.abs(x) @ np.abs(head.Vm)).max())
+            lost_query, lost_key = (lost_below(tiny, x, matrix).max(axis=0) for matrix in (head.Qm, head.Km))
+            lost = float(lost_query @ key_sums.max(axis=0) + query_sums.max(axis=0) @ lost_key + lost_query @ lost_key)
+            lost_value = float(lost_below(tiny, x, head.Vm).max()) + tiny * n * (1 + largest_value)
         largest_vector = float(np.maximum(query_sums.max(), key_sums.max()))
-        inputs, largest_score = x.shape[1], largest_product * scale
-        in_score, in_output = 2 * inputs + head.qk_dim + 8, 2 * space.num_positions + inputs + 48
+        inputs, largest_score, tiles = x.shape[1], largest_product * scale, later_tiles(n)
+        in_score, in_output = 2 * inputs + head.qk_dim + 8 + 2 * tiles, 2 * n + inputs + 48
 
         def both(roundings: int) -> float:
             """In the head, and in these tables."""
             return gamma(roundings, roundoff) + gamma(roundings, FLOAT64_ROUNDOFF)
 
-        # What is below the normal numbers may be taken as 0: of each factor, and of each product.
-        tiny = float(np.finfo(np.float64 if roundoff <= FLOAT64_ROUNDOFF else np.float32).tiny)
-        lost = tiny * scale * (inputs * float((query_sums.max(axis=0) + key_sums.max(axis=0)).sum()) + head.qk_dim)
+        in_one_score = (
+            both(in_score) * largest_score + gamma(42 * tiles, roundoff) + scale * (lost + tiny * head.qk_dim)
+        )
         return cls(
             scores,
             values,
-            score_rounding=2 * (both(in_score) * largest_score + lost),
-            value_rounding=both(in_output) * largest_value
-            + tiny * (inputs + space.num_positions * (1 + largest_value)),
+            score_rounding=2 * in_one_score,
+            value_rounding=both(in_output) * largest_value + lost_value,
             bound_rounding=gamma(in_output, FLOAT64_ROUNDOFF),
-            largest=(largest_vector, largest_product, largest_value * space.num_positions),
+            largest=(largest_vector, largest_product, largest_value * n),
         )
 
     def bound(self, margins: Sequence[float], errors: Sequence[float]) -> Bound:
@@ -158,7 +161,6 @@ def require_as_built(
         drops = module.training and getattr(module, "dropout", 0.0) > 0
         changes = drops or getattr(module, "max_norm", None) is not None
         require(not changes, f"{name} with dropout, or with max_norm", "neither of these", "Call model.eval().")
-    require_own_dtype()
     require(not is_watched(model), "a model with hooks, or within edits", "the model alone", "Verify it outside.")
     wanted = {} if like is None else {name: _settings(each) for name, each in like.named_modules()}
     found = wanted and {name: _settings(each) for name, each in model.named_modules()}
@@ -172,14 +174,6 @@ def require_as_built(
         require(size <= most, f"{name} with numbers up to {size:.3g}", f"at most {most:g}", fix)
 
 
-def require_own_dtype() -> None:
-    """Refuse to prove where torch may round products to fewer bits than the dtype of the weights has."""
-    narrows = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-    require(not narrows, "torch.autocast, which rounds products to fewer bits", "the dtype of the weights", "Leave it.")
-    precision, fix = torch.get_float32_matmul_precision(), "Call torch.set_float32_matmul_precision('highest')."
-    require(precision == "highest", f"the matmul precision {precision!r}", "'highest', all bits of float32", fix)
-
-
 def _settings(module: nn.Module) -> dict[str, str]:
     """What a module computes with besides parameters and buffers, in words: patterns are equal to themselves alone."""
     every = vars(nn.Module())
@@ -191,6 +185,25 @@ def gamma(roundings: int, roundoff: float) -> float:
     """The largest relative effect of so many roundings in a row: ``N u / (1 - N u)``; infinite if N u reaches 1."""
     total = roundings * roundoff
     return total / (1 - total) if total < 1 else math.inf
+
+
+def smallest_normal(roundoff: float) -> float:
+    """The smallest normal number of the format with this unit roundoff: float64, or else float32."""
+    return float(np.finfo(np.float64 if roundoff <= FLOAT64_ROUNDOFF else np.float32).tiny)
+
+
+def later_tiles(keys: Any) -> Any:
+    """How many tiles of at least 32 keys follow the first, where a fused kernel takes so many keys."""
+    return (keys - 1) // 32
+
+
+def lost_below(
+    tiny: float, x: Float[np.ndarray, "place inputs"], matrix: Float[np.ndarray, "inputs columns"]
+) -> Float[np.ndarray, "place columns"]:
+    """How far ``x @ matrix`` may be off because factors, products and sums below ``tiny`` are taken as 0."""
+    x, matrix = np.abs(x), np.abs(matrix)
+    below_x, below_matrix = np.where(x < tiny, x, 0.0), np.where(matrix < tiny, matrix, 0.0)
+    return x @ below_matrix + below_x @ matrix + tiny * (len(matrix) + 1)
 
 
 def leakage(margin: Float[np.ndarray, "..."], others: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

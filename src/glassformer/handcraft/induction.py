@@ -23,15 +23,17 @@ The bound of :func:`verify_induction` takes the weights alone and holds for ever
 Rounding, with unit roundoff u, hidden width h, head width d, n positions and ``gamma(N, u)`` of
 :mod:`glassformer.handcraft.bounds`: a norm is off by ``gamma(h + 8, u)`` of itself, a score by
 ``gamma(2 h + d + 24, u)`` times the sum of the sizes of its products, what a head adds by
-``gamma(2 (h + d) + n + 64, u)`` times that of its own, with exponentials exact to 20 units in the last place. Angles
-are computed in float32: each is off by at most ``(n + 4) 2^-21`` radians.
+``gamma(2 (h + d) + n + 64, u)`` times that of its own, with exponentials exact to 20 units in the last place; all of it
+again with the unit roundoff of float64, in which the bound is computed. Angles are computed in float32: each is off by
+at most ``(n + 4) 2^-21`` radians.
 
 Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895; Elhage et al. 2021.
 """
 
+import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -41,11 +43,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.bounds import gamma, leakage, require_as_built
+from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, gamma, leakage, require_as_built
+from glassformer.handcraft.proof_settings import proof_settings
 from glassformer.handcraft.sequences import SequenceSpace, format_count
+from glassformer.handcraft.subject import DefinitionDigest, Subject, weights_digest
 from glassformer.kernels.rotation import rotate
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.text import rounded_down, rounded_up
 
 _FAST = 6
 """Pairs that tell distances apart; the others hardly turn over the whole length."""
@@ -187,6 +192,7 @@ class InductionCertificate:
     """Whether a decoder predicts :func:`induction_target` at every letter of every text up to its length.
 
     Attributes:
+        subject: The weights and letters that it is about.
         holds: The bound proves it, and no text that was run contradicts it.
         num_texts: Number of texts that the bound covers.
         margins: The least margin of the wanted key's score in both layers, errors subtracted.
@@ -199,6 +205,7 @@ class InductionCertificate:
         counterexample: The first of these texts with a wrong prediction.
     """
 
+    subject: Subject
     holds: bool
     num_texts: int
     margins: tuple[float, float]
@@ -210,12 +217,25 @@ class InductionCertificate:
     least_probability: float
     counterexample: str | None
 
+    def require_subject(self, model: Decoder, letters: str) -> None:
+        """Refuse to speak of another model or alphabet; :class:`InputError` names what differs."""
+        self.subject.require(_subject(model, letters))
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes as JSON values, with null for numbers that JSON does not have."""
+        named = asdict(self) | {"subject": self.subject.to_json()}
+        values: dict[str, Any] = json.loads(json.dumps(named), parse_constant=lambda _: None)
+        return values
+
     def __str__(self) -> str:
+        first_margin, second_margin = (rounded_down(margin, 4) for margin in self.margins)
+        first_leak, second_leak = (rounded_up(leak, 2) for leak in self.leaks)
+        probability = rounded_down(self.probability, 9)
         lines = [
             f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {format_count(self.num_texts)} texts",
-            f"  margins of scores  {self.margins[0]:.4g} and {self.margins[1]:.4g}",
-            f"  leaks at most      {self.leaks[0]:.2g} and {self.leaks[1]:.2g}",
-            f"  margin of logits   {self.logit_margin:.4g}, so a probability of at least {self.probability:.9g}",
+            f"  margins of scores  {first_margin} and {second_margin}",
+            f"  leaks at most      {first_leak} and {second_leak}",
+            f"  margin of logits   {rounded_down(self.logit_margin, 4)}, so a probability of at least {probability}",
             f"  texts run          {self.num_run:,}, with {self.num_wrong:,} wrong predictions; "
             f"the least probability was {self.least_probability:.9g}",
         ]
@@ -224,6 +244,7 @@ class InductionCertificate:
         )
 
 
+@proof_settings()
 @torch.no_grad()
 def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> InductionCertificate:
     """Prove that ``model`` predicts :func:`induction_target` on every text, and run it on some; see this module.
@@ -251,6 +272,7 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
     probability = 1 / (1 + others * math.exp(-logit_margin)) if logit_margin > -700 else 0.0
     run, missed, least, example = _run(model, space, limit)
     return InductionCertificate(
+        subject=_subject(model, letters),
         holds=all(margin > 0 for margin in (*margins, logit_margin)) and missed == 0,  # NaN is not
         num_texts=space.count,
         margins=margins,
@@ -261,6 +283,21 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         num_wrong=missed,
         least_probability=least,
         counterexample=example,
+    )
+
+
+def _subject(model: Decoder, letters: str) -> Subject:
+    config = model.config
+    return Subject(
+        kind="induction",
+        definition="induction",
+        inputs=tuple(letters),
+        max_len=config.max_seq_len - 1,
+        readout="the largest logit",
+        tolerance=None,
+        dtype=str(model.embedding.weight.dtype).removeprefix("torch."),
+        weights_digest=weights_digest(model.state_dict()),
+        definition_digest=DefinitionDigest("induction", config.to_json()).hexdigest(),
     )
 
 
@@ -292,9 +329,14 @@ class _Bound:
         config, roundoff = model.config, torch.finfo(model.embedding.weight.dtype).eps / 2
         self._model, self._tokens, self._length = model, space.num_tokens, space.num_positions
         width, size = config.hidden_dim, config.head_dim
-        self._norm_rounding = gamma(width + 8, roundoff)
-        self._score_rounding = gamma(2 * width + size + 24, roundoff) + 2 * (self._length + 4) * 2.0**-21
-        self._value_rounding = gamma(2 * (width + size) + 2 * self._length + 64, roundoff)
+
+        def both(roundings: int) -> float:
+            """In the model, and in this bound."""
+            return gamma(roundings, roundoff) + gamma(roundings, FLOAT64_ROUNDOFF)
+
+        self._norm_rounding = both(width + 8)
+        self._score_rounding = both(2 * width + size + 24) + 2 * (self._length + 4) * 2.0**-21
+        self._value_rounding = both(2 * (width + size) + 2 * self._length + 64)
         # The model's own: of a base that float32 cannot hold they are 0.
         self._angles = torch.outer(torch.arange(self._length).double(), model.rotary._frequencies.double())
 

@@ -30,6 +30,7 @@ from typing_extensions import TypedDict
 
 from glassformer.config import Positive, config
 from glassformer.errors import require
+from glassformer.files import local_path
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Readout, Target, Task
 from glassformer.text import short, shown
@@ -68,7 +69,7 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
         path: Ends in .json or .py.
         run_python: Whether a .py file may be run, with all permissions of the current user.
     """
-    path = Path(path)
+    path = local_path(path)
     kind = path.suffix.lower()
     known = kind in (".json", ".py")
     require(known, f"the task file {shown(path)}", "a .json table of examples or a .py file", "Rename it.")

@@ -144,13 +144,25 @@ class Task:
         self, output: Float[np.ndarray, "... v_dim"], target: Float[np.ndarray, "... v_dim"]
     ) -> Bool[np.ndarray, "..."]:
         """Whether the readout of each output is that of its target; any of several largest entries counts."""
+        return self.certainty(output, output, target)[0]
+
+    def certainty(
+        self,
+        low: Float[np.ndarray, "... v_dim"],
+        high: Float[np.ndarray, "... v_dim"],
+        target: Float[np.ndarray, "... v_dim"],
+    ) -> tuple[Bool[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
+        """Whether every output from ``low`` to ``high`` is read as its target, and whether none is."""
         if self.readout == "sign":
-            return np.asarray((np.sign(output) == np.sign(target)).all(axis=-1))
+            wanted = np.sign(target)
+            right = (np.sign(low) == wanted) & (np.sign(high) == wanted)
+            wrong = (np.sign(low) > wanted) | (np.sign(high) < wanted)
+            return np.asarray(right.all(axis=-1)), np.asarray(wrong.any(axis=-1))
         near = _SAME * np.abs(target).max(axis=-1, keepdims=True)
         wanted = target >= target.max(axis=-1, keepdims=True) - near
-        best_wanted = np.where(wanted, output, -np.inf).max(axis=-1)
-        best_other = np.where(wanted, -np.inf, output).max(axis=-1)
-        return np.asarray(best_wanted > best_other)
+        least_wanted, least_other = (np.where(chosen, low, -np.inf).max(axis=-1) for chosen in (wanted, ~wanted))
+        most_wanted, most_other = (np.where(chosen, high, -np.inf).max(axis=-1) for chosen in (wanted, ~wanted))
+        return np.asarray(least_wanted > most_other), np.asarray(most_wanted <= least_other)
 
 
 def queries_of(

@@ -1,31 +1,42 @@
 """Verify a head on a task: by running every sequence if there are few enough, else by a bound on the error.
 
-The result is a :class:`Certificate`: a proof, a counterexample, or neither.
+The result is a :class:`Certificate`: a proof, a counterexample, or neither. What rests on rounding is neither: outputs
+are judged together with all those that another way of computing them may give (:mod:`glassformer.handcraft.rounding`).
 """
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.errors import InputError, require, require_above_zero
 from glassformer.handcraft import circuits
-from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries, require_own_dtype
-from glassformer.handcraft.sequences import format_count
+from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries
+from glassformer.handcraft.proof_settings import proof_settings
+from glassformer.handcraft.rounding import OutputRounding
+from glassformer.handcraft.sequences import CLS, format_count
 from glassformer.handcraft.single_head import HeadWeights, run_head
+from glassformer.handcraft.subject import DefinitionDigest, Subject, weights_digest
 from glassformer.handcraft.tasks import Cases, Queries, Task, queries_of
+from glassformer.layers.attention import is_edited
+from glassformer.text import rounded_up
 
 _SCORES_AT_ONCE = 1 << 19
 _SHORT_SEQUENCES = 20_000
 _SAMPLES = 2_000
 _SAMPLED_SCORES = 1 << 26
 _SAME_TARGET = 1e-9
+_KEYS_AT_ONCE = 1 << 19
+_MOST_LETTERS = 12
+_OF_A_DIFFERENCE = 2.0**-50
+"""More than the relative rounding of a difference in float64."""
 
 Verdict = Literal["holds", "fails", "undecided"]
 RestsOn = Literal["every sequence", "the listed examples", "the bound", "samples"]
@@ -41,6 +52,13 @@ class Failure:
     target: tuple[float, ...]
     error: float
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Failure":
+        """The failure that :meth:`Certificate.to_json` wrote; an error that JSON does not have is infinite."""
+        numbers = {name: tuple(values[name]) for name in ("output", "target")}
+        error = math.inf if values["error"] is None else values["error"]
+        return cls(**{**values, **numbers, "error": error})
+
     def __str__(self) -> str:
         got, wanted = (" ".join(f"{number:.4g}" for number in numbers) for numbers in (self.output, self.target))
         return f"{self.sequence}, position {self.position}: got [{got}], wanted [{wanted}]"
@@ -51,17 +69,23 @@ class Certificate:
     """The verdict on one head and one task, with the figures that support it.
 
     Attributes:
-        verdict: "holds", "fails" with a counterexample, or "undecided": neither a counterexample nor a proof.
+        verdict: "holds", "fails" with a counterexample, or "undecided": neither a counterexample nor a proof. Both of
+            the first are so in exact arithmetic and for every way of computing the head in this number format.
         rests_on: "every sequence" and "the listed examples" were all run. "the bound" follows from the scores and
             values of all pairs of places, and covers all sequences though only some were run. "samples" proves nothing.
         criterion: The condition on every output.
         num_checked: Number of sequences run, of ``num_possible``.
-        num_right: Number of their ``num_outputs`` whose readout is correct, or whose error is within the tolerance.
+        num_right: Number of their ``num_outputs`` whose readout is correct, or whose error is within the tolerance, as
+            they were computed.
+        num_undecided: Number of these for which rounding decides whether they are correct.
         largest_error: Largest absolute error of these, that of ``worst``.
         margin: Smallest difference between a query's best wanted score and its best unwanted one; None if no query
             has unwanted keys, or if neither all sequences were run nor a description says which keys are wanted.
         bound: Upper bound on the error, see :mod:`glassformer.handcraft.bounds`; infinite if unknown.
         counterexample: The first output that fails, in order of length and alphabet.
+        undecided: The first output for which rounding decides.
+        rounding: How far other ways of computing that output may be from it.
+        subject: The head, task and criterion that it is about; None for results of earlier versions.
     """
 
     task: str
@@ -78,6 +102,10 @@ class Certificate:
     margin: float | None
     bound: float
     counterexample: Failure | None
+    num_undecided: int = 0
+    undecided: Failure | None = None
+    rounding: float = 0.0
+    subject: Subject | None = None
 
     @property
     def holds(self) -> bool:
@@ -90,8 +118,40 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """All attributes as JSON values, with null for numbers that JSON does not have."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)
+        named = asdict(self) | {"subject": self.subject and self.subject.to_json()}
+        values: dict[str, Any] = json.loads(json.dumps(named), parse_constant=lambda _: None)
         return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Certificate":
+        """The certificate that :meth:`to_json` wrote.
+
+        Raises:
+            InputError: No certificate, as those of earlier versions, which name no subject.
+        """
+        try:
+            named = dict(values)
+            named["subject"] = Subject.from_json(named["subject"])
+            for name in ("worst", "counterexample", "undecided"):
+                named[name] = None if named[name] is None else Failure.from_json(named[name])
+            for name in ("largest_error", "bound", "rounding"):
+                named[name] = math.inf if named[name] is None else named[name]
+            return cls(**named)
+        except (TypeError, KeyError, AttributeError) as error:
+            fix = "Verify the head again."
+            raise InputError(f"values without {error}", "a certificate that names its subject", fix) from error
+
+    def require_subject(self, head: HeadWeights, task: Task) -> None:
+        """Refuse to speak of another head or task, by what the certificate's subject names.
+
+        Raises:
+            InputError: Other weights, letters, length, readout or targets. They are named.
+        """
+        if self.subject is None:
+            raise InputError("a certificate that names no subject", "one that does", "Verify the head again.")
+        limit = 0 if self.rests_on in ("the bound", "samples") else task.count
+        dtype = getattr(torch, self.subject.dtype)
+        self.subject.require(subject_of(head, task, tolerance=self.subject.tolerance, dtype=dtype, limit=limit))
 
     def __str__(self) -> str:
         share = self.num_right / self.num_outputs
@@ -108,17 +168,34 @@ class Certificate:
         }[self.rests_on]
         lines = [
             f"{self.task}: {self.verdict.upper()} ({self.criterion}; {self.dtype})",
+            *([f"  covers          {self.covers}"] if self.subject else []),
             f"  based on        {basis}",
             f"  correct         {self.num_right:,} of {self.num_outputs:,} outputs ({share:.2%})",
             f"  largest error   {self.largest_error:.3g}" + (f" at {self.worst}" if self.worst else ""),
             f"  margin          {margin if known or self.margin is not None else 'unknown'}",
-            f"  bound on error  {f'{self.bound:.3g}' if known else 'unknown'}",
+            f"  bound on error  {rounded_up(self.bound, 3) if known else 'unknown'}",
         ]
         if self.counterexample is not None:
             lines.append(f"  counterexample  {self.counterexample}")
+        if self.verdict == "undecided" and self.undecided is not None:
+            outputs = f"{self.num_undecided:,} of {self.num_outputs:,} outputs"
+            lines.append(f"  rounding        decides {outputs}, by up to {rounded_up(self.rounding, 3)}")
+            lines.append(f"  the first       {self.undecided}")
         return "\n".join(lines)
 
+    @property
+    def covers(self) -> str:
+        """The sequences of the subject, with their letters and lengths, in words; empty without a subject."""
+        if self.subject is None:
+            return ""
+        first = ", after CLS" if self.subject.inputs[-1] == CLS else ""
+        letters = [name for name in self.subject.inputs if name != CLS]
+        listed = " ".join(letters) if len(letters) <= _MOST_LETTERS else f"{letters[0]} to {letters[-1]}"
+        lengths = "1 letter" if self.subject.max_len == 1 else f"1 to {self.subject.max_len} letters"
+        return f"{lengths} of {listed}{first}"
 
+
+@proof_settings()
 def verify(
     head: HeadWeights,
     task: Task,
@@ -133,6 +210,11 @@ def verify(
     every length and up to 2,000 random ones are run in search of a counterexample, and
     :func:`~glassformer.handcraft.bounds.bound_of_pairs` decides: it proves, for every sequence, that the head does what
     the task's description says. That the description matches the target is checked only on the sequences that are run.
+
+    "Holds" and "fails" are so in exact arithmetic, in :class:`~glassformer.handcraft.single_head.NumpyHead` and in
+    :class:`~glassformer.handcraft.single_head.SingleHead`, in any batch. Where these may differ by rounding, the
+    verdict is "undecided". Settings of the caller (autocast, precisions, dtypes, devices, NumPy's errors) change
+    nothing.
 
     Args:
         tolerance: The largest error of an output that counts as solved. With ``None`` only the readout has to be
@@ -149,34 +231,91 @@ def verify(
         'holds'
     """
     tolerance = task.tolerance if tolerance == "task" else tolerance
-    if tolerance is not None:
-        require_above_zero(tolerance=tolerance)
-    require_own_dtype()
-    require(dtype in (torch.float64, torch.float32), f"dtype = {dtype}", "torch.float64 or float32", "Use one of them.")
+    _require_settings(tolerance, dtype)
     require_fits(head, task)
     matrices = {name: torch.tensor(matrix, dtype=dtype) for name, matrix in head.matrices.items()}
-    rounded = head
-    try:
-        if dtype != torch.float64:
-            rounded = HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
-    except InputError as error:
-        raise InputError(error.got, f"weights that {dtype} can hold", "Scale the weights down.") from error
-    tables, most = PlaceTables.of(rounded, task.space, torch.finfo(dtype).eps / 2), torch.finfo(dtype).max / 4
+    rounded = _rounded(head, matrices, dtype)
+    roundoff = torch.finfo(dtype).eps / 2
+    tables, most = PlaceTables.of(rounded, task.space, roundoff), torch.finfo(dtype).max / 4
     below = f"below {most:.2g}, which {dtype} can hold"
     kinds = (("queries or keys", "Km or Qm"), ("scores", "Km or Qm"), ("sums of values", "Vm"))
     for size, (kind, matrix) in zip(tables.largest, kinds, strict=True):
         require(size < most, f"{kind} of up to {size:.3g}", below, f"Scale {matrix} down.")
-    tally = _Tally(task, matrices, tables, tolerance)
-    per_block = max(1, _SCORES_AT_ONCE // task.space.num_positions**2)
+    rounding = OutputRounding(rounded, task.space, tables, roundoff)
+    tally = _Tally(task, matrices, tables, rounding, tolerance, _definition(task))
     run_all = task.examples is not None or task.count <= limit
-    for cases in task.case_blocks(per_block) if run_all else _search(task, per_block):
+    for cases in _cases(task, run_all):
         tally.add(cases)
+    subject = _subject(head, task, tolerance, dtype, tally.definition)
     if run_all:
-        return tally.certificate("every sequence" if task.examples is None else "the listed examples", tally.known)
+        return tally.certificate(
+            subject, "every sequence" if task.examples is None else "the listed examples", tally.known
+        )
     if task.description is None or not tally.missed <= _SAME_TARGET:
-        return tally.certificate("samples", Bound(math.inf, math.inf))
+        return tally.certificate(subject, "samples", Bound(math.inf, math.inf))
     proved = bound_of_pairs(tables, task.description)
-    return tally.certificate("the bound", proved._replace(error=proved.error + tally.missed))
+    return tally.certificate(subject, "the bound", proved._replace(error=proved.error + tally.missed))
+
+
+def subject_of(
+    head: HeadWeights,
+    task: Task,
+    *,
+    tolerance: float | Literal["task"] | None = "task",
+    dtype: torch.dtype = torch.float64,
+    limit: int = 1_000_000,
+) -> Subject:
+    """The subject of the certificate that :func:`verify` gives for the same arguments, without running the head."""
+    tolerance = task.tolerance if tolerance == "task" else tolerance
+    _require_settings(tolerance, dtype)
+    require_fits(head, task)
+    definition = _definition(task)
+    for cases in _cases(task, task.examples is not None or task.count <= limit):
+        definition.add(cases.target)
+    return _subject(head, task, tolerance, dtype, definition)
+
+
+def _definition(task: Task) -> DefinitionDigest:
+    return DefinitionDigest(task.name, task.readout, task.v_dim, task.decisive_error, task.examples)
+
+
+def _subject(
+    head: HeadWeights, task: Task, tolerance: float | None, dtype: torch.dtype, definition: DefinitionDigest
+) -> Subject:
+    return Subject(
+        kind="head",
+        definition=task.name,
+        inputs=task.space.token_names,
+        max_len=task.space.max_len,
+        readout=task.readout,
+        tolerance=None if tolerance is None else float(tolerance),
+        dtype=str(dtype).removeprefix("torch."),
+        weights_digest=weights_digest(head.matrices),
+        definition_digest=definition.hexdigest(),
+    )
+
+
+def _require_settings(tolerance: float | None, dtype: torch.dtype) -> None:
+    if tolerance is not None:
+        require_above_zero(tolerance=tolerance)
+    require(dtype in (torch.float64, torch.float32), f"dtype = {dtype}", "torch.float64 or float32", "Use one of them.")
+    require(not is_edited(), "a head within edits", "the head alone", "Verify it outside of intervene().")
+
+
+def _rounded(head: HeadWeights, matrices: dict[str, Tensor], dtype: torch.dtype) -> HeadWeights:
+    """The head whose weights are those of ``matrices``, in float64."""
+    if dtype == torch.float64:
+        return head
+    try:
+        return HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
+    except InputError as error:
+        raise InputError(error.got, f"weights that {dtype} can hold", "Scale the weights down.") from error
+
+
+def _cases(task: Task, run_all: bool) -> Iterator[Cases]:
+    """All sequences, or candidates for a counterexample."""
+    per_block = max(1, _SCORES_AT_ONCE // task.space.num_positions**2)
+    return task.case_blocks(per_block) if run_all else _search(task, per_block)
 
 
 def _search(task: Task, per_block: int) -> Iterator[Cases]:
@@ -207,13 +346,18 @@ class _Tally:
     task: Task
     matrices: dict[str, Tensor]
     tables: PlaceTables
+    rounding: OutputRounding
     tolerance: float | None
+    definition: DefinitionDigest
     num_sequences: int = 0
     num_outputs: int = 0
     num_right: int = 0
+    num_undecided: int = 0
     largest_error: float = -math.inf
     worst: Failure | None = None
     first: Failure | None = None
+    undecided: Failure | None = None
+    undecided_rounding: float = 0.0
     known: Bound = field(default_factory=lambda: Bound(math.inf, 0.0))
     missed: float = 0.0
 
@@ -232,20 +376,80 @@ class _Tally:
         doubtful = counted & ~right
         right[doubtful] = self.task.is_right(output[doubtful], target[doubtful])
         solved = right if self.tolerance is None else error <= self.tolerance
-        failing = counted & ~solved
         self.num_sequences += len(block.tokens)
         self.num_outputs += int(counted.sum())
         self.num_right += int(((right | solved) & counted).sum())
+        self.definition.add(target)
         if error.max() > self.largest_error:
             self.largest_error = float(error.max())
             self.worst = self._failure(cases, output, int(error.argmax()))
-        if self.first is None and failing.any():
-            self.first = self._failure(cases, output, int(failing.argmax()))
         found = bound_of_queries(self.tables, cases.queries or self._queries_by_value(cases))
         self.known = Bound(min(self.known.margin, found.margin), float(np.maximum(self.known.error, found.error)))
         self.missed = max(self.missed, cases.missed)
+        if not self._proves(found.error) or not error.max() <= found.error:
+            self._decide(cases, output, counted & ~(error < self._certain_error))
 
-    def certificate(self, rests_on: RestsOn, known: Bound) -> Certificate:
+    @cached_property
+    def _certain_error(self) -> float:
+        """Outputs with errors below this are right for every way of computing them."""
+        allowed = self.task.decisive_error if self.tolerance is None else self.tolerance
+        return (allowed - self.rounding.most) * (1 - _OF_A_DIFFERENCE)
+
+    def _proves(self, error: float) -> bool:
+        """Whether outputs within ``error`` of their targets are right."""
+        return error < self.task.decisive_error if self.tolerance is None else error <= self.tolerance
+
+    def _decide(
+        self,
+        cases: Cases,
+        output: Float[np.ndarray, "sequence position v_dim"],
+        doubtful: Bool[np.ndarray, "sequence position"],
+    ) -> None:
+        """Take note of the first output that is wrong and of the first that rounding decides, if any."""
+        places = np.argwhere(doubtful)
+        if not len(places):
+            return
+        right, wrong = self._certainty(output[doubtful], cases.target[doubtful], self.rounding.most)
+        # What is no number is computed by no rounding.
+        wrong |= ~np.isfinite(output[doubtful]).all(axis=1)
+        radius = np.full(len(places), self.rounding.most)
+        place = self.task.space.place_of(cases.block)
+        rest, step = np.flatnonzero(~(right | wrong)), max(1, _KEYS_AT_ONCE // place.shape[1] // output.shape[2])
+        for start in range(0, len(rest), step):
+            some = rest[start : start + step]
+            rows, positions = places[some].T
+            computed = self.rounding.compute(place[rows, positions], place[rows], cases.block.real[rows])
+            if not (np.abs(output[rows, positions] - computed.outputs) <= computed.radius).all():
+                raise RuntimeError("an output further from others of the same head than rounding allows")
+            target = cases.target[rows, positions]
+            right[some], wrong[some] = self._certainty(computed.outputs, target, computed.radius)
+            radius[some] = computed.radius.max(axis=1)
+        undecided = ~(right | wrong)
+        self.num_undecided += int(undecided.sum())
+        width = output.shape[1]
+        if self.first is None and wrong.any():
+            row, position = places[wrong.argmax()].tolist()
+            self.first = self._failure(cases, output, row * width + position)
+        if self.undecided is None and undecided.any():
+            row, position = places[undecided.argmax()].tolist()
+            self.undecided = self._failure(cases, output, row * width + position)
+            self.undecided_rounding = float(radius[undecided.argmax()])
+
+    def _certainty(
+        self,
+        output: Float[np.ndarray, "output v_dim"],
+        target: Float[np.ndarray, "output v_dim"],
+        radius: float | Float[np.ndarray, "output v_dim"],
+    ) -> tuple[Bool[np.ndarray, " output"], Bool[np.ndarray, " output"]]:
+        """Whether all outputs within ``radius`` of these are right, and whether all are wrong."""
+        if self.tolerance is None:
+            return self.task.certainty(output - radius, output + radius, target)
+        error = np.abs(output - target)
+        slack = radius + np.where(np.asarray(radius) > 0, _OF_A_DIFFERENCE * error, 0.0)
+        right = (error + slack <= self.tolerance).all(axis=1)
+        return right, (error - slack > self.tolerance).any(axis=1)
+
+    def certificate(self, subject: Subject, rests_on: RestsOn, known: Bound) -> Certificate:
         """The verdict, given the bound ``known`` for all sequences."""
         if self.tolerance is not None:
             criterion = f"every error at most {self.tolerance:g}"
@@ -255,9 +459,9 @@ class _Tally:
         if self.first is not None:
             verdict = "fails"
         elif rests_on in ("the bound", "samples"):
-            decisive = known.error < self.task.decisive_error
-            proved = decisive if self.tolerance is None else known.error <= self.tolerance
-            verdict = "holds" if proved else "undecided"
+            verdict = "holds" if self._proves(known.error) else "undecided"
+        elif self.undecided is not None:
+            verdict = "undecided"
         return Certificate(
             task=self.task.name,
             verdict=verdict,
@@ -273,6 +477,10 @@ class _Tally:
             margin=known.margin if math.isfinite(known.margin) else None,
             bound=known.error,
             counterexample=self.first,
+            num_undecided=self.num_undecided,
+            undecided=self.undecided,
+            rounding=self.undecided_rounding,
+            subject=subject,
         )
 
     def _queries_by_value(self, cases: Cases) -> Queries:

@@ -23,10 +23,10 @@ from numpy.lib import format as npy
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from glassformer.errors import InputError, require
-from glassformer.files import new_file, write_text
+from glassformer.files import any_file, holds, local_path, new_file, write_text
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.text import known_name, short, shown
-from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, read_bytes
+from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, read_bytes, read_text
 
 Matrix = Float[np.ndarray, "row column"]
 
@@ -37,11 +37,14 @@ _ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True))
 _NPY_HEADER = 4096
 _ZIP_ENTRY, _MOST_ZIP_ENTRIES = b"PK\x01\x02", 64
 _ENCRYPTED = 0x1
+_NPZ_MARK = b"written by glassformer"
+_END_OF_NPZ = 1024
+"""Bytes at the end of an .npz file in which the list of its arrays stands, with the mark."""
 
 
 def read_head(path: Path | str) -> HeadWeights:
     """The matrices in ``path``, a .json or .npz file. Links are followed."""
-    path = Path(path)
+    path = local_path(path)
     readers = {".json": _read_json, ".npz": _read_npz}
     kind = path.suffix.lower()
     require(kind in readers, shown(path), "a .json file or an .npz file", "Save the matrices in one of these formats.")
@@ -51,24 +54,43 @@ def read_head(path: Path | str) -> HeadWeights:
         return HeadWeights(**matrices)
 
 
-def write_head(weights: HeadWeights, path: Path | str) -> None:
+def write_head(weights: HeadWeights, path: Path | str, *, overwrite: bool = False) -> None:
     """Write ``weights`` so that :func:`read_head` returns exactly the same numbers.
 
-    The suffix, .json or .npz, decides the format. An existing file at ``path`` is replaced atomically: readers see the
-    old weights or the new ones.
+    The suffix, .json or .npz, decides the format. A file that is there already is replaced if this function wrote it,
+    or with ``overwrite``, and atomically: readers see the old weights or the new ones.
     """
-    path = Path(path)
+    path = local_path(path)
     require_place(path)
     require_size(weights.matrices)
+    replaces = any_file if overwrite else _is_written
     if path.suffix.lower() == ".json":
-        tables = []
-        for name, matrix in weights.matrices.items():
-            rows = ",\n    ".join(json.dumps(row) for row in matrix.tolist())
-            tables.append(f'  "{name}": [\n    {rows}\n  ]')
-        write_text(path, "{\n" + ",\n".join(tables) + "\n}\n")
+        write_text(path, _as_json(weights), replaces=replaces)
     else:
-        with new_file(path) as draft, draft.open("wb") as file:
-            np.savez(file, **weights.matrices)  # type: ignore[arg-type]
+        with new_file(path, replaces=replaces) as draft:
+            with draft.open("wb") as file:
+                np.savez(file, **weights.matrices)  # type: ignore[arg-type]
+            with zipfile.ZipFile(draft, "a") as archive:
+                archive.infolist()[0].comment = _NPZ_MARK
+                archive.comment = b""  # by which zipfile learns that it has to write the list again
+
+
+def _as_json(weights: HeadWeights) -> str:
+    tables = []
+    for name, matrix in weights.matrices.items():
+        rows = ",\n    ".join(json.dumps(row) for row in matrix.tolist())
+        tables.append(f'  "{name}": [\n    {rows}\n  ]')
+    return "{\n" + ",\n".join(tables) + "\n}\n"
+
+
+def _is_written(file: Path) -> bool:
+    """Whether :func:`write_head` wrote a file: .npz has a mark, and in .json not even a space is different."""
+    if file.suffix.lower() == ".npz":
+        return holds(file, _NPZ_MARK, -_END_OF_NPZ)
+    try:
+        return read_text(file) == _as_json(read_head(file))
+    except InputError:
+        return False
 
 
 def require_place(path: Path) -> None:

@@ -34,11 +34,14 @@ def weights_of_scores(
 
     A row without an allowed key is 0. Without a sink, one more logit of each query, this is the softmax.
     """
-    if sink is not None:
-        logit = sink.to(scores.dtype)[..., None].expand(*scores.shape[:3], 1)
-        return weights_of_scores(torch.cat([scores, logit], dim=-1), F.pad(allowed, (0, 1), value=True))[..., :-1]
-    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+    logits, empty = scores.masked_fill(~allowed, -torch.inf), ~allowed.any(-1, keepdim=True)
+    if sink is None:
+        return logits.softmax(-1).masked_fill(empty, 0.0)
+    logit = sink.to(scores.dtype)[..., None].expand(*scores.shape[:3], 1)
+    empty = empty & (logit == -torch.inf)
+    # The softmax of -inf alone is NaN, and so is its gradient by the sink.
+    logits = torch.cat([logits, logit], dim=-1).masked_fill(empty, 0.0)
+    return logits.softmax(-1)[..., :-1].masked_fill(empty, 0.0)
 
 
 def scores(
@@ -224,7 +227,8 @@ def _backward(needed: Sequence[bool], grad: Tensor, *saved: Any) -> tuple[Tensor
         of_inputs = _FLASH_BACKWARD(*inputs[:5], lse, 0.0, form.causal, attn_mask=inputs[5], scale=form.scale)
     if sink is None or not needed[3]:
         return *of_inputs, None
-    flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
+    share = torch.exp(sink.to(lse.dtype) - lse).masked_fill(sink == -torch.inf, 0.0)
+    flow = -share * (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
     return *of_inputs, flow.sum_to_size(sink.shape).to(sink.dtype)
 
 
@@ -417,10 +421,10 @@ def _cpu_attention(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, form: _
     out, lse = _FLASH(q, k, v, 0.0, form.causal, attn_mask=form.bias, scale=form.scale)
     if sink is None:
         return out, lse
-    # A query that sees no key has lse = -inf or nan; its output is zero already.
+    # A query that sees no key has lse = -inf or nan; its output is zero already. With a sink of -inf lse stays so.
     sink = sink.to(q.dtype).to(lse.dtype)
     sees = lse.isfinite()
-    with_sink = torch.where(sees, torch.logaddexp(lse, sink), sink)
+    with_sink = torch.where(sees, torch.logaddexp(lse, sink), torch.where(sink > -torch.inf, sink, lse))
     return out * torch.where(sees, torch.exp(lse - with_sink), 0.0).unsqueeze(-1).to(out.dtype), with_sink
 
 

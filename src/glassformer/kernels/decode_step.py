@@ -73,8 +73,8 @@ class Decoder(ctypes.Structure):
     )
 
 
-def _sizes(_decoder: int, batch: int, new: int, start: int, vocab_size: int, padded: int, _threads: int) -> Any:
-    return batch * new, batch * (start + new) if padded else 0, batch * new * vocab_size
+def _sizes(_decoder: int, batch: int, position: int, vocab_size: int, padded: int, _threads: int) -> Any:
+    return batch, batch * (position + 1) if padded else 0, batch * vocab_size
 
 
 declare("decode_step", "l?f", _sizes)
@@ -84,25 +84,25 @@ _UNKNOWN_TOKEN = 2  # a result in native.h
 def decode_step(
     library: Library,
     decoder: Decoder,
-    tokens: Int64[Tensor, "batch new"],
-    start: int,
-    padding: Bool[Tensor, "batch position"] | None,
+    tokens: Int64[Tensor, " batch"],
+    position: int,
+    padding: Bool[Tensor, "batch seen"] | None,
     threads: int,
-) -> Float[Tensor, "batch new vocab"] | None:
-    """Logits in float32 after each new token, whose keys and values are written into the cache.
+) -> Float[Tensor, "batch vocab"] | None:
+    """Logits in float32 after the newest token of each text, whose keys and values are written into the cache.
 
     None, and nothing written, if one of the tokens is outside the vocabulary.
 
     Args:
         decoder: Weights and cache, all alive.
-        tokens: The texts' next tokens, contiguous.
-        start: Position of the first of them.
-        padding: True where a position up to the last new one is real, contiguous; None: all are.
+        tokens: The texts' newest tokens, contiguous.
+        position: That of the tokens.
+        padding: True where a position up to this one is real, contiguous; None: all are.
         threads: Number of threads. The result has the same bits with any.
     """
-    batch, new = tokens.shape
-    logits = torch.empty(batch, new, decoder.vocab_size, dtype=torch.float32, device="cpu")
+    batch = len(tokens)
+    logits = torch.empty(batch, decoder.vocab_size, dtype=torch.float32, device="cpu")
     seen = logits.new_empty(0, dtype=torch.bool) if padding is None else padding
-    sizes = (batch, new, start, decoder.vocab_size, seen.numel(), threads)
+    sizes = (batch, position, decoder.vocab_size, seen.numel(), threads)
     done = library.call("decode_step", tokens, seen, logits, ctypes.addressof(decoder), *sizes)
     return None if done == _UNKNOWN_TOKEN else logits

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from glassformer.errors import InputError, require
 from glassformer.figures.style import save_figure
-from glassformer.files import write_text
+from glassformer.files import local_path, write_text
 from glassformer.labs import wording
 
 _Part = TypeVar("_Part")
@@ -63,7 +63,9 @@ class Run:
         return read(path, kind)
 
 
-def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool = False, **settings: Any) -> Path:
+def run(
+    lab: Lab, out: Path | str, *, quick: bool = False, seed: int = 0, resume: bool = False, **settings: Any
+) -> Path:
     """Run ``lab`` in the directory ``out`` and return the path of its report.
 
     ``out`` then holds report.md, figures/ (PNG and SVG), results.json with every number, lab.json with what was asked
@@ -78,6 +80,7 @@ def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool
             it ``out`` must hold no run.
         settings: Settings other than the lab's.
     """
+    out = local_path(out)
     require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
     chosen = replace(lab.settings, **{**(lab.quick if quick else {}), **settings})
     plan = TypeAdapter(type(chosen)).dump_python(chosen, mode="json")
@@ -92,7 +95,7 @@ def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool
     write_text(out / "results.json", to_json(results, lab.results))
     for name, draw in lab.figures.items():
         if (figure := draw(results)) is not None:
-            save_figure(figure, out / "figures", name)
+            save_figure(figure, out / "figures", name, overwrite=True)
     write_text(out / "report.md", render(lab, results))
     print(f"{lab.name}: {time.monotonic() - begun:.0f} s; figures: {out / 'figures'}", flush=True)
     return out / "report.md"
@@ -168,8 +171,9 @@ def to_json(part: object, kind: Any) -> str:
     return json.dumps(TypeAdapter(kind).dump_python(part, mode="python"), indent=1) + "\n"
 
 
-def claim(out: Path, plan: dict[str, Any], resume: bool) -> None:
+def claim(out: Path | str, plan: dict[str, Any], resume: bool) -> None:
     """Make ``out`` the directory of a run of ``plan``, which its lab.json holds, or check that it is this run's."""
+    out = local_path(out)
     path = out / "lab.json"
     others = [] if path.exists() or not out.is_dir() else [each.name for each in out.iterdir() if each.name[0] != "."]
     got = f"{out}, which holds something else: {', '.join(sorted(others)[:3])}"

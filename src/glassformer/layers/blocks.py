@@ -13,9 +13,9 @@ from torch.nn.modules import module as hooks
 from glassformer.errors import require, require_above_zero, require_positive, require_probability
 from glassformer.kernels.rotation import Rotation
 from glassformer.layers.attention import is_observed
-from glassformer.layers.cache import LayerCache
+from glassformer.layers.cache import KeysAndValues, LayerCache
 from glassformer.layers.feedforward import NoFeedForward
-from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
+from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import make_norm
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
 
-SavedSlots = tuple[Tensor, Tensor, Tensor]
-"""Slots of a layer, ``[slot]`` in order of position, and their keys and values."""
+KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
+"""Keys and values, split into heads."""
 
 
 class LayerCache:
@@ -51,7 +51,7 @@ class LayerCache:
 
     def append(
         self, k: Float[Tensor, "batch kv_head position head_dim"], v: Float[Tensor, "batch kv_head position head_dim"]
-    ) -> tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]:
+    ) -> KeysAndValues:
         """Add new positions and return all keys and values that the new queries can see.
 
         For several new positions they are ``in_order`` of position, the new ones last. For a single new position in a
@@ -92,25 +92,21 @@ class LayerCache:
             return torch.arange(max(0, self.length - new - self.slots + 1), self.length, device=device)
         return last - (last - torch.arange(min(self.length, self.slots), device=device)) % self.slots
 
-    def visible(self, key_padding: Bool[Tensor, "batch position"] | None, new: int) -> Bool[Tensor, "batch key"] | None:
-        """Which of the keys that :meth:`append` returned last are real, given it for all positions so far."""
-        return None if key_padding is None else key_padding[:, self.positions(new)]
-
-    def snapshot(self, new: int) -> SavedSlots | None:
-        """Copies of the slots that ``new`` more positions write over; None where they write over no position."""
-        if self.window is None or self.length == 0 or self.length + new <= self.window:
+    def snapshot(self) -> KeysAndValues | None:
+        """Copies of what later positions write over; None in a layer without a window, where they write over none."""
+        if self.window is None:
             return None
-        last = self.length + min(new, self.window)
-        slots = torch.arange(self.length, last, device=self.keys.device) % self.window
-        return slots, self.keys[:, :, slots], self.values[:, :, slots]
+        filled = min(self.length, self.window)
+        return self.keys[:, :, :filled].clone(), self.values[:, :, :filled].clone()
 
-    def restore(self, length: int, saved: SavedSlots | None, added: int) -> None:
-        """Go back to ``length`` positions, of which ``added`` came after the :meth:`snapshot`."""
+    def restore(self, length: int, saved: KeysAndValues | None) -> None:
+        """Go back to the ``length`` positions of a :meth:`snapshot`."""
         self.length = length
         if saved is not None:
-            slots, keys, values = saved
-            self.keys[:, :, slots[added:]] = keys[:, :, added:]
-            self.values[:, :, slots[added:]] = values[:, :, added:]
+            keys, values = saved
+            filled = keys.shape[2]
+            self.keys[:, :, :filled] = keys
+            self.values[:, :, :filled] = values
 
     def require_room(self, new: int) -> None:
         """Raise :class:`InputError` if ``new`` more positions do not fit."""
@@ -127,8 +123,8 @@ class Snapshot:
     """What :meth:`Cache.snapshot` copied."""
 
     length: int
-    new: int
-    slots: tuple[SavedSlots | None, ...]
+    layers: tuple[tuple[Tensor, Tensor] | None, ...]
+    """Keys and values of each layer with a window, of which each keeps its own number; None for the others."""
 
 
 class Cache:
@@ -160,35 +156,27 @@ class Cache:
         for layer in self.layers:
             layer.reset()
 
-    def snapshot(self, new: int | None = None) -> Snapshot:
-        """Copy what up to ``new`` more positions write over, so that :meth:`restore` can forget them; None: any number.
+    def snapshot(self) -> Snapshot:
+        """Copy what later positions write over, so that :meth:`restore` can forget them.
 
-        Memory: at most ``2 * batch * num_kv_heads * min(new, window) * head_dim`` numbers for each windowed layer.
-        Other layers write over nothing.
+        Memory: at most ``2 * batch * num_kv_heads * window * head_dim`` numbers for each windowed layer. Other layers
+        write over nothing.
         """
-        new = self.max_seq_len - self.length if new is None else new
-        return Snapshot(self.length, new, tuple(layer.snapshot(new) for layer in self.layers))
+        return Snapshot(self.length, tuple(layer.snapshot() for layer in self.layers))
 
-    def restore(self, snapshot: Snapshot, length: int | None = None) -> None:
-        """Forget all positions from ``length`` on; None: all that were added since ``snapshot``.
+    def restore(self, snapshot: Snapshot) -> None:
+        """Forget all positions that were added since ``snapshot``.
 
         Raises:
-            InputError: More positions read than ``snapshot`` is for; or a ``length`` that is beyond the last of them,
-                or that needs a position of a windowed layer which they have written over.
+            InputError: Fewer positions than at the snapshot: the cache was reset since.
         """
-        before = snapshot.length
-        length, new = before if length is None else length, self.length - before
-        whole = all(layer.window is None or new <= layer.window for layer in self.layers)
-        require(
-            0 <= new <= snapshot.new and (length == before or (whole and before < length <= self.length)),
-            f"length = {length} after {new} positions, with a copy made at {before} for {snapshot.new}",
-            f"{before}" + (f" to {self.length}" if whole else ""),
-            "Take a snapshot before fewer positions.",
-        )
+        length = snapshot.length
+        got, expected = f"a cache of {self.length} positions", f"the {length} of the snapshot, and those added since"
+        require(self.length >= length, got, expected, "Take a new snapshot after reset().")
         if self.padding is not None:
             self.padding = self.padding[:, :length]
-        for layer, slots in zip(self.layers, snapshot.slots, strict=True):
-            layer.restore(length, slots, length - before)
+        for layer, saved in zip(self.layers, snapshot.layers, strict=True):
+            layer.restore(length, saved)
         self.broken = False
 
     @contextmanager

@@ -11,12 +11,9 @@ from glassformer.kernels.options import Layout
 from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.attention import attend
-from glassformer.layers.cache import LayerCache
+from glassformer.layers.cache import KeysAndValues, LayerCache
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.norms import RMSNorm
-
-KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
-"""Keys and values of a source, split into heads."""
 
 
 class GroupedQueryAttention(nn.Module):
@@ -125,7 +122,8 @@ class GroupedQueryAttention(nn.Module):
         if cache is not None:
             q, k, v = (each.to(cache.keys.dtype) for each in (q, k, v))  # autocast may give others
             k, v = cache.append(k, v)
-            key_padding = cache.visible(key_padding, x.shape[1])
+            if key_padding is not None:
+                key_padding = key_padding[:, cache.positions(x.shape[1])]
         if key_padding is not None:
             pattern = Pattern(pattern.causal, pattern.window, key_padding)
         dropout = self.dropout if self.training else 0.0

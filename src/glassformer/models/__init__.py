@@ -8,14 +8,13 @@ if TYPE_CHECKING:
     from glassformer.models.decoder_config import DecoderConfig as DecoderConfig
     from glassformer.models.encoder import Encoder as Encoder
     from glassformer.models.encoder import EncoderConfig as EncoderConfig
-    from glassformer.models.encoder import embed as embed
     from glassformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from glassformer.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 
 _NAMES = {
     "decoder": ("Decoder",),
     "decoder_config": ("DecoderConfig",),
-    "encoder": ("Encoder", "EncoderConfig", "embed"),
+    "encoder": ("Encoder", "EncoderConfig"),
     "encoder_decoder": ("EncoderDecoder", "EncoderDecoderConfig"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -154,26 +154,23 @@ class Decoder(nn.Module):
         require(last is None or 1 <= last <= length, f"last = {last}", wanted, "Pass None for all positions.")
         x = look_up(self.embedding, "tokens", tokens)
         rotations = self.rotations(lambda rotary: rotary.rotation(length, start, x.device), x)
-        positions = None if self.positions is None else torch.arange(start, start + length, device=x.device)
         if cache is None:
-            return self.run_layers(self.embed(x, positions, key_padding), rotations, key_padding, None, last)
+            return self._run_layers(self._embed(x, start, key_padding), rotations, key_padding, None, last)
         with cache.adding():
             seen = cache.begin(batch, length, key_padding)
-            return self.run_layers(self.embed(x, positions, seen), rotations, seen, cache.layers, last)
+            return self._run_layers(self._embed(x, start, seen), rotations, seen, cache.layers, last)
 
-    def embed(
-        self,
-        x: Float[Tensor, "batch position hidden_dim"],
-        positions: Int[Tensor, " position"] | None,
-        key_padding: Bool[Tensor, "batch seen"] | None,
+    def _embed(
+        self, x: Float[Tensor, "batch position hidden_dim"], start: int, key_padding: Bool[Tensor, "batch seen"] | None
     ) -> Float[Tensor, "batch position hidden_dim"]:
-        """What the first block reads, of embedded tokens; learned positions, which need theirs, count real tokens."""
+        """What the first block reads, of embedded tokens; learned positions count real tokens."""
         if self.config.embedding_scale != 1:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
         if self.positions is not None:
-            assert positions is not None
-            if key_padding is not None:
-                positions = (key_padding.cumsum(1) - 1).clamp(min=0)[:, positions]
+            if key_padding is None:
+                positions = torch.arange(start, start + x.shape[1], device=x.device)
+            else:
+                positions = (key_padding.cumsum(1) - 1).clamp(min=0)[:, start:]
             x = x + self.positions(positions)
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
@@ -192,7 +189,7 @@ class Decoder(nn.Module):
         found = [full if self.layer_window(layer) is None else local for layer in range(len(self.layers))]
         return [one if getattr(block, "rotated", True) else None for block, one in zip(self.layers, found, strict=True)]
 
-    def run_layers(
+    def _run_layers(
         self,
         x: Float[Tensor, "batch position hidden_dim"],
         rotations: Sequence[Rotation | None],

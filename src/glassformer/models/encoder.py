@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,10 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import InputError, require, require_heads, require_positive
+from glassformer.errors import InputError, require, require_heads
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import EncoderBlock, initialise
 from glassformer.layers.embedding import check_tokens, look_up
@@ -23,7 +21,6 @@ from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.options import EncoderActivation
 from glassformer.layers.positions import SinusoidalPositions
-from glassformer.modes import evaluating
 
 Positions = Literal["sinusoidal", "learned", "none"]
 """How positions enter an embedding. With "none" the order of the tokens has no effect."""
@@ -235,50 +232,6 @@ class Encoder(nn.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return F.dropout(x, config.dropout, self.training)
-
-
-def embed(
-    encoder: Encoder, token_lists: Sequence[Sequence[int]], batch_size: int = 32, *, normalize: bool = True
-) -> Float[Tensor, "text hidden_dim"]:
-    """One vector for each text: its pooled hidden states, as in sentence encoders.
-
-    Texts are sorted by length, so that a batch is padded to the longest of its own texts; the vectors are in the order
-    of the texts. Without dropout and without gradients.
-
-    Args:
-        encoder: Pools as its configuration says.
-        token_lists: The tokens of each text; lengths may differ.
-        batch_size: Texts at a time.
-        normalize: Scale each vector to length 1, so that a product of two is the cosine between them.
-
-    Returns:
-        The vectors, in the dtype and on the device of the encoder's weights.
-
-    Source: Reimers and Gurevych 2019, "Sentence-BERT", arXiv 1908.10084.
-    """
-    require_positive(batch_size=batch_size)
-    require(len(token_lists) > 0, "no texts", "at least one", "Pass a list with the tokens of each text.")
-    longest = encoder.config.max_seq_len
-    for index, tokens in enumerate(token_lists):
-        require(
-            1 <= len(tokens) <= longest,
-            f"text {index} with {len(tokens)} tokens",
-            f"1 to max_seq_len = {longest}",
-            "Truncate it when encoding it; an empty text starts with a token too.",
-        )
-    weight = encoder.embedding.weight
-    vectors = weight.new_empty(len(token_lists), encoder.config.hidden_dim)
-    order = sorted(range(len(token_lists)), key=lambda index: len(token_lists[index]), reverse=True)
-    with torch.inference_mode(), evaluating(encoder):
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            rows = [torch.tensor(token_lists[index]) for index in chosen]
-            batch = pad_sequence(rows, batch_first=True, padding_value=encoder.config.pad_id).to(weight.device)
-            lengths = torch.tensor([len(row) for row in rows], device=weight.device)
-            real = torch.arange(batch.shape[1], device=weight.device) < lengths[:, None]
-            pooled = encoder.pool(encoder.hidden(batch, real), real).to(weight.dtype)  # autocast may give another
-            vectors[chosen] = F.normalize(pooled, dim=-1) if normalize else pooled
-    return vectors
 
 
 def _block(config: EncoderConfig) -> EncoderBlock:

@@ -12,10 +12,10 @@ from glassformer.config import Config, Count, Positive, Probability, Size, confi
 from glassformer.errors import InputError, require, require_heads
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import CrossBlock, EncoderBlock, initialise
-from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
 from glassformer.layers.embedding import check_real, check_tokens, look_up
 from glassformer.layers.feedforward import MLP
-from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
+from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.options import EncoderActivation
 from glassformer.models.encoder import Positions, make_positions
 

@@ -74,7 +74,7 @@ def capture(
     ===========  ====================================================================================================
 
     Weights, scores and shares of sinks are computed next to the fused kernel, from the same queries and keys: only for
-    the chosen heads and queries, in blocks of a few MiB, with the keys between the first and the last that causality
+    the chosen heads and queries, in blocks of a few MB, with the keys between the first and the last that causality
     and window allow these queries. They are in float32 or wider: those of a model in bfloat16 may differ by 0.01 from
     what an eager attention returns, which rounds its scores. Outputs and random numbers stay the same to the last bit.
     In cached generation each step is a call of one query, and positions continue to count.
@@ -166,7 +166,7 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
         def enter(values: Tensor, given: tuple[Any, ...]) -> None:
             if point is None or point.block is None:
                 frames.clear()  # what has raised has not left
-            frames.append(recorder.frame(module, point, layer, given))
+            frames.append(recorder.frame(module, point, layer, values, given))
 
         def leave(values: Tensor, _: tuple[Any, ...]) -> None:
             if not frames or frames[-1].module is not module:
@@ -198,7 +198,7 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
             listen(point.out_proj, "input", lambda values, _: recorder.output(values), 0)
     for point in recorder.chosen:
         if point.role == "experts":
-            listen(point.module, "output", partial(recorder.mixture, point), 2)
+            listen(point.module, "first output", partial(recorder.mixture, point), 2)
         elif point.role == "logits":
             listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:

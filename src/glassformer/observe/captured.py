@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
+from glassformer.observe.results import counted
 
 AXES = MappingProxyType(
     {
@@ -50,6 +51,7 @@ class Record:
         length: The positions of the text by then; of ``k`` and ``v`` in cross-attention those of the memory.
         source: Whether the queries are positions of an encoder-decoder's source.
         cross: Whether the keys are positions of another text than the queries.
+        padded: Whether some positions of some texts were padding in this call.
     """
 
     what: str
@@ -63,6 +65,7 @@ class Record:
     length: int | None = None
     source: bool = False
     cross: bool = False
+    padded: bool = False
     gradient: Callable[[], Tensor | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,7 +117,7 @@ class CapturedInputs:
     cross: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Captured:
     """The result of :func:`~glassformer.observe.capture.capture`, which grows while the model runs.
 
@@ -130,6 +133,18 @@ class Captured:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "model": None}  # a weak reference cannot be stored
+
+    def __repr__(self) -> str:
+        lines = [f"Captured: {counted(len(self.records), 'record')}, {counted(len(self.inputs), 'input')}"]
+        for what in dict.fromkeys(record.what for record in self.records):
+            records = [record for record in self.records if record.what == what]
+            layers = sorted({record.layer for record in records})
+            span = f"layer {layers[0]}" if len(layers) == 1 else f"{len(layers)} layers, {layers[0]} to {layers[-1]}"
+            shapes = sorted({str([*record.values.shape]) for record in records})
+            other = "" if len(shapes) == 1 else " and other shapes"
+            axes = ", ".join(AXES[what])
+            lines.append(f"  {what}: {span}, {shapes[0]}{other} [{axes}], {counted(len(records), 'record')}")
+        return "\n".join(lines)
 
     def of(self, what: str) -> dict[str, list[Record]]:
         """All records of one kind by module, in the order of the calls; modules without any have no entry."""

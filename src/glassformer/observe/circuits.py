@@ -35,16 +35,21 @@ from glassformer.observe.hook_points import HookPoint, select
 from glassformer.observe.lens import readout_of
 from glassformer.observe.linear_maps import require_linear
 from glassformer.observe.module_hooks import other_hooks
+from glassformer.observe.results import Result, Table
 
 _ROWS_AT_ONCE = 1024
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Circuit:
     """The matrix ``left @ right.T``, which is never formed unless ``matrix`` is asked for."""
 
     left: Float[Tensor, "row rank"]
     right: Float[Tensor, "column rank"]
+
+    def __repr__(self) -> str:
+        rank = self.left.shape[1]
+        return f"Circuit: {len(self.left):,} x {len(self.right):,} of rank {rank}, norm {self.norm:.4g}"
 
     @property
     def matrix(self) -> Float[Tensor, "row column"]:
@@ -122,8 +127,8 @@ def token_vectors(model: Any) -> tuple[Float[Tensor, "vocab hidden"], Float[Tens
     return _Reader(model).vectors()
 
 
-@dataclass(frozen=True, eq=False)
-class Composition:
+@dataclass(frozen=True, eq=False, repr=False)
+class Composition(Result):
     """How much each head reads of what each earlier head writes; NaN for a sender that is not in an earlier layer.
 
     Args:
@@ -136,6 +141,18 @@ class Composition:
     k: Float[Tensor, "layer head layer head"]
     v: Float[Tensor, "layer head layer head"]
     random: tuple[float, float]
+
+    def table(self) -> Table:
+        """Columns ``q``, ``k`` and ``v``."""
+        layers, heads = map(range, self.q.shape[:2])
+        senders = {"sender_layer": layers, "sender_head": heads}
+        receivers = {"receiver_layer": layers, "receiver_head": heads}
+        return Table(senders | receivers, {"q": self.q, "k": self.k, "v": self.v}, ("q", "k", "v"))
+
+    def about(self) -> str:
+        """The numbers of heads, and the ratio of random matrices."""
+        mean, spread = self.random
+        return f"{super().about()}\nof random matrices {mean:.3g}, give or take {spread:.2g}"
 
 
 @torch.no_grad()

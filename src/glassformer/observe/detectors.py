@@ -24,13 +24,14 @@ from glassformer.observe.partial_runs import (
     require_one_place,
     require_positions,
 )
+from glassformer.observe.results import Places, Result, Table, counted
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
 
 
-@dataclass(frozen=True, eq=False)
-class HeadScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadScores(Result):
     """The mean attention of each head to one kind of key, in [0, 1]; NaN where no query has such a key before it.
 
     A key that a window leaves out counts as 0.
@@ -47,13 +48,15 @@ class HeadScores:
     induction: Float[Tensor, "layer head"]
     sink: Float[Tensor, "layer head"]
 
-    def top(self, kind: str, count: int = 5) -> list[tuple[int, int, float]]:
-        """The heads with the highest score: layer, head, score."""
-        known = tuple(self.__dataclass_fields__)
-        require(kind in known, f"kind = {kind!r}", f"one of {', '.join(known)}", "Choose one of these.")
-        scores: Tensor = getattr(self, kind)
-        best = scores.nan_to_num(-1.0).flatten().argsort(descending=True)[:count].tolist()
-        return [(*divmod(place, scores.shape[1]), float(scores.flatten()[place])) for place in best]
+    def table(self) -> Table:
+        """A column for each kind of key."""
+        layers, heads = map(range, self.previous.shape)
+        kinds = tuple(self.__dataclass_fields__)
+        return Table({"layer": layers, "head": heads}, {kind: getattr(self, kind) for kind in kinds}, kinds)
+
+    def top(self, kind: str, count: int = 5) -> Places:  # type: ignore[override]  # a kind has to be named
+        """The heads with the highest score: layer, head, value."""
+        return super().top(count, kind)
 
 
 def repeated_tokens(
@@ -156,8 +159,8 @@ def _kinds_of_keys(tokens: Tensor, real: Tensor) -> dict[str, Bool[Tensor, "row 
     return {"previous": before, "duplicate": once, "induction": after, "sink": first[:, None] & seen}
 
 
-@dataclass(frozen=True, eq=False)
-class Faithfulness:
+@dataclass(frozen=True, eq=False, repr=False)
+class Faithfulness(Result):
     """Attention beside what removing each key does to a metric.
 
     Args:
@@ -173,6 +176,18 @@ class Faithfulness:
     weights: Float[Tensor, "text layer head key"]
     effects: Float[Tensor, "text layers heads key"]
     gradients: Float[Tensor, "text key"]
+
+    def table(self) -> Table:
+        """The effect of removing each key, the mean over texts; in each head alone, if it was removed so."""
+        effects = self.effects.mean(0)
+        if effects.shape[:2] == (1, 1):
+            return Table({"key": self.keys}, {"effect": effects[0, 0]}, ("effect",))
+        axes = {"layer": self.layers, "head": range(effects.shape[1]), "key": self.keys}
+        return Table(axes, {"effect": effects, "weight": self.weights.mean(0)}, ("effect",))
+
+    def about(self) -> str:
+        """The numbers of texts and places."""
+        return f"{super().about()}, mean of {counted(len(self.weights), 'text')}\neffect of removing a key:"
 
     @property
     def of_heads(self) -> Float[Tensor, "text layer head"]:

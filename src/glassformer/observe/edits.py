@@ -39,6 +39,8 @@ class Edit:
         experts: For ``router`` and ``experts``.
         kernel: What the attention's kernel does by itself.
         run: The run whose values are used, which must be one of the same model.
+        elementwise: Whether each number changes without regard to the others. Only then may ``change`` give weights to
+            keys that the model masks, which keep 0.
     """
 
     site: str
@@ -52,6 +54,7 @@ class Edit:
     experts: Selection | None = None
     kernel: Literal["forbid", "no sink"] | None = None
     run: Captured | None = None
+    elementwise: bool = False
 
     def __post_init__(self) -> None:
         require(self.site in SITES, f"site = {self.site!r}", f"one of {', '.join(SITES)}", "Choose one of these.")
@@ -68,7 +71,8 @@ def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any
 
     ``function`` receives a copy with the site's axes (see ``capture``) and returns what can be broadcast to it. The
     site ``experts`` is an exception: it receives ``[choice, dim]``, a row for each token that chose the expert. Calls
-    with equal values must give equal values: a capture of what follows from the site may call it once more.
+    with equal values must give equal values: a capture of what follows from the site may call it once more. Of
+    ``weights``, it must give 0 for keys that the model masks, whose weights are 0.
     """
 
     def changed(values: Tensor, point: HookPoint, labels: Labels) -> Tensor | float:
@@ -82,7 +86,7 @@ def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any
 
 def zero(site: str, **where: Any) -> Edit:
     """Set to 0: zero ablation. Of ``router``, which is probabilities, that forbids the expert."""
-    return _edit(site, lambda values, point, labels: torch.zeros_like(values), where)
+    return _edit(site, lambda values, point, labels: torch.zeros_like(values), where, elementwise=True)
 
 
 def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
@@ -92,7 +96,7 @@ def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -
     def scaled(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         return values * _broadcast("a factor", factor, values, f"{site} at {point.name}")
 
-    return _edit(site, scaled, where)
+    return _edit(site, scaled, where, elementwise=True)
 
 
 def add(site: str, vector: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
@@ -102,7 +106,7 @@ def add(site: str, vector: Float[Tensor, "..."] | float | int, **where: Any) -> 
     def added(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         return values + _broadcast("a vector", vector, values, f"{site} at {point.name}")
 
-    return _edit(site, added, where)
+    return _edit(site, added, where, elementwise=True)
 
 
 def _broadcast(name: str, value: Tensor | float | int, values: Tensor, where: str) -> Tensor | float | int:
@@ -119,8 +123,8 @@ def _broadcast(name: str, value: Tensor | float | int, values: Tensor, where: st
 
 def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
     """Replace by ``value``, which is broadcast, in the order of the selections; of ``weights``, it forces an attention
-    pattern."""
-    return _edit(site, lambda values, point, labels: value, where)
+    pattern, in which keys that the model masks keep 0."""
+    return _edit(site, lambda values, point, labels: value, where, elementwise=True)
 
 
 def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = None, **where: Any) -> Edit:
@@ -184,7 +188,7 @@ Over = Literal["all", "position"]
 def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) -> Edit:
     """Replace by the mean of a reference run: mean ablation.
 
-    Positions that are padding count too: give the reference run texts of one length.
+    A reference run with padding is refused, since padding would count: give it texts of one length, or one by one.
 
     Args:
         site: As for :func:`patch`.
@@ -202,6 +206,8 @@ def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) ->
         got = f"a mean of {site} at {point.name}"
         records = run.of(site).get(point.name, [])
         require(bool(records), got, f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
+        fix = "Give the reference run texts of one length, or one text at a time."
+        require(not any(each.padded for each in records), f"{got} from texts with padding", "no padding", fix)
         record = records[-1]
         across = record.axes.index(axis)
         if over == "position":

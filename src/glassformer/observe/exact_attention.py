@@ -78,7 +78,7 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
         scores, weights = (each[:, :, list(queries), first:last] for each in matrices(inputs, heads))
         sinks = None
         if inputs.sinks is not None:  # of the softmax, before weights are rewritten
-            sinks = torch.sigmoid(inputs.sinks[list(heads)].to(scores.dtype)[:, None] - scores.logsumexp(-1))
+            sinks = _sink_shares(inputs.sinks[list(heads)], scores)
         return Rows(first, weights, scores, sinks)
     shape = (inputs.q.shape[0], len(heads), len(queries), last - first)
     kept: dict[str, Tensor] = {}
@@ -102,7 +102,7 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
             keep("scores", block, (*place, keys), -torch.inf)
             share = None
             if inputs.sinks is not None:
-                share = torch.sigmoid(inputs.sinks[list(members)].to(wide)[:, None] - block.logsumexp(-1))
+                share = _sink_shares(inputs.sinks[list(members)], block)
                 keep("sinks", share, place, 0.0)
             if "weights" in what:
                 empty = None if whole else (block == -torch.inf).all(-1, keepdim=True)
@@ -112,6 +112,13 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
     if "sinks" in what and inputs.sinks is None:
         kept["sinks"] = torch.zeros(shape[:3], dtype=wide, device=inputs.q.device)
     return Rows(first, **kept)
+
+
+def _sink_shares(
+    sinks: Float[Tensor, " head"], scores: Float[Tensor, "batch head query key"]
+) -> Float[Tensor, "batch head query"]:
+    sinks = sinks.to(scores.dtype)[:, None]
+    return torch.sigmoid(sinks - scores.logsumexp(-1)).masked_fill_(sinks == -torch.inf, 0.0)
 
 
 def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) -> tuple[Tensor, bool, int]:

@@ -33,7 +33,7 @@ _SITES: Mapping[str, tuple[Role, str, str]] = MappingProxyType(
         "neurons": ("ffn", "down_proj", "input"),
         "ffn": ("ffn", "module", "output"),
         "router": ("experts", "gate", "output"),
-        **dict.fromkeys(("choices", "shares", "experts"), ("experts", "module", "output")),
+        **dict.fromkeys(("choices", "shares", "experts"), ("experts", "module", "first output")),
         "logits": ("logits", "module", "output"),
     }
 )

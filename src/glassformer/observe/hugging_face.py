@@ -274,10 +274,12 @@ class _Sums:
         """What is wrong with a block, and which sites it concerns."""
 
     def start(self, block: nn.Module, values: Tensor) -> None:
+        values = self._by_text(block, values)
         self._sums[block] = values.detach()
         self._sizes[block] = values.detach().abs()
 
     def add(self, block: nn.Module, part: str, values: Tensor) -> None:
+        values = self._by_text(block, values)
         if block in self._sums and self._sums[block].shape == values.shape:
             self._sums[block] = self._sums[block] + values.detach()
             self._sizes[block] = self._sizes[block] + values.detach().abs()
@@ -308,7 +310,14 @@ class _Sums:
                 f"There, capture or edit other sites than {sites}.",
             )
 
+    def _by_text(self, block: nn.Module, values: Tensor) -> Tensor:
+        """``values`` with the axes of the stream, of which a block may fold texts and positions into one."""
+        stream = self._sums.get(block)
+        folded = stream is not None and values.dim() == 2 and values.shape == stream.flatten(0, -2).shape
+        return values.view(stream.shape) if stream is not None and folded else values
+
     def compare(self, point: HookPoint, what: str, values: Tensor) -> None:
+        values = self._by_text(point.module, values)
         expected = self._sums.get(point.module)
         if expected is None or expected.shape != values.shape:
             self._wrong.setdefault(point.module, (f"{what} has another shape than its input", _SUMMED))

@@ -18,7 +18,16 @@ from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels, infinite
 from glassformer.observe.hook_points import HookPoint, choose_points, place_of, select, whole_numbers
 from glassformer.observe.module_hooks import Change, Given, Scope, scope
-from glassformer.observe.positions import cache_of, is_cross, kept_logits, key_order, rows_of, start_of
+from glassformer.observe.positions import (
+    by_text,
+    cache_of,
+    is_cross,
+    kept_logits,
+    key_order,
+    require_rows,
+    rows_of,
+    start_of,
+)
 
 
 @contextmanager
@@ -30,9 +39,10 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
 
     Edits of one site are made in their order, those of outer blocks first. A capture in the block, or around it, reads
     the edited values. What no edit names is computed as before and by the same kernels: changed scores and weights hold
-    the matrix of the heads that they name, while forbidden edges and removed sinks are left to the fused kernel.
-    Gradients flow through edits. In cached generation each step is a call, and an edit reaches the positions that the
-    call computes; edits of ``k`` and ``v`` reach all keys that it reads.
+    the matrix of the heads that they name, while forbidden edges and removed sinks are left to the fused kernel. Where
+    the model masks a key, its score stays -inf and its weight 0. Gradients flow through edits. In cached generation
+    each step is a call, and an edit reaches the positions that the call computes; edits of ``k`` and ``v`` reach all
+    keys that it reads.
 
     Args:
         model: A model of glassformer's, or one of ``transformers`` that goes through its attention interface; or a
@@ -154,6 +164,25 @@ class _Plan:
         return new.contiguous() if index is None else values.clone().index_put_(index, new)
 
 
+def _allowed(call: Attended, length: int, keys: int) -> Tensor:
+    """Which keys the model itself lets each query see, [batch or 1, head or 1, query, key], before edges are forbidden;
+    by masks of booleans alone."""
+    seen = call.pattern.mask(length, keys, call.q.device)
+    if call.mask is None or call.mask.dtype != torch.bool:
+        return seen
+    return seen & (call.mask if call.forbidden is None else call.mask | call.forbidden)
+
+
+def _require_zero(weights: Tensor, allowed: Tensor, point: HookPoint) -> None:
+    """Refuse weights above 0 of keys that the model masks: they may have changed others, as in a normalised row."""
+    if bool(((weights != 0) & ~allowed).any()):
+        raise InputError(
+            f"a change of weights at {point.name} whose function gives some to keys that the model masks",
+            "0 for these, whose weights are 0",
+            "Multiply by (weights > 0), or use add() or put(), which leave them out.",
+        )
+
+
 def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...] | None:
     """Indices of the part of ``values`` that has the given ones on some axes; None if that is all of it."""
     some = [axis for axis, chosen in given.items() if tuple(chosen) != tuple(range(values.shape[axis]))]
@@ -234,7 +263,7 @@ class _Attachment:
         if site == "residual_between" and point.pre_norm:
             self._attach_between(point, module, change)
             return
-        # Experts come before edits of the mixture's output, in whichever block those are.
+        # Experts come before hooks and edits of the mixture's output, in whichever block those are.
         self.scope.insert(module, where, change, 1 if site == "experts" else 3)
         if point.owner is not None:
             self.scope.insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
@@ -272,18 +301,21 @@ class _Attachment:
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             return self._stream(plan, point, values[:, None], given)[:, 0]
         if values.dim() == 2 and plan.edit.site == "logits":
+            require_rows(values, self._shape or None, point.name)
             self._start, self._cache = 0, None
             rows, names = self._rows(plan, 1)
             return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
-        if values.dim() == 2:  # one text of a single head
-            return self._stream(plan, point, values[None], given)[0]
         length: int = values.shape[1]
-        kept: Sequence[int] | None = None
         if plan.edit.site == "logits":  # of the last positions or of some, where only their logits are asked for
             length = self._shape[1]
-            kept = kept_logits(self._asked, length, values.shape[1])
-        rows, names = self._rows(plan, length, kept=kept)
-        return plan.apply(values, point, {"query": rows}, {"query": names})
+            rows, names = self._rows(plan, length, kept=kept_logits(self._asked, length, values.shape[1]))
+            return plan.apply(values, point, {"query": rows}, {"query": names})
+        texts = self._by_text(plan, point, values)
+        rows, names = self._rows(plan, texts.shape[1])
+        return plan.apply(texts, point, {"query": rows}, {"query": names}).view(values.shape)
+
+    def _by_text(self, plan: _Plan, point: HookPoint, values: Tensor) -> Tensor:
+        return by_text(values, self._shape, f"{plan.edit.site} of {point.name}")
 
     def _attach_between(self, point: HookPoint, between: nn.Module, change: Change) -> None:
         block: Any = point.module
@@ -302,17 +334,17 @@ class _Attachment:
             dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
             require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
             # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
-            return kept.pop("new") + kept.pop("ffn") if kept else None
+            return (kept.pop("new") + kept.pop("ffn")).view(values.shape) if kept else None
 
         self.scope.insert(between, "first input", before)
         self.scope.insert(ffn, "output", after, 4)
         self.scope.insert(block, "first output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
-        heads, (rows, names) = plan.points[point], self._rows(plan, values.shape[1])
-        split = values.unflatten(-1, (point.heads, -1)).transpose(1, 2)
+        split = self._by_text(plan, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)
+        heads, (rows, names) = plan.points[point], self._rows(plan, split.shape[2])
         new = plan.apply(split, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
-        return new.transpose(1, 2).flatten(2)
+        return new.transpose(1, 2).reshape(values.shape)
 
     def _router(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """Scores that have the edited probabilities as their softmax, up to a factor."""
@@ -331,10 +363,10 @@ class _Attachment:
         return scores.view(values.shape).to(values.dtype)
 
     def _experts(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
-        """An edit of what chosen experts give: its change, weighted, is added to the mixture's output."""
+        """An edit of what chosen experts give: of tokens that chose them, the mixture is computed once more."""
         assert point.route is not None
         assert point.expert_outputs is not None
-        x, copies = given[0], _copies.get() // plan.copies
+        x, copies = self._by_text(plan, point, given[0]), _copies.get() // plan.copies
         _, choices, shares = point.route(x)
         rows, names = self._rows(plan, x.shape[1])
         wanted = torch.zeros_like(choices, dtype=torch.bool)
@@ -355,7 +387,8 @@ class _Attachment:
         )
         plan.reached = True
         made = before.index_put((wanted,), torch.cat(list(changed)))
-        edited: Any = values + (shares[..., None] * (made - before)).sum(2).to(values.dtype)
+        mixed = (shares[..., None] * made).sum(2).to(values.dtype)
+        edited: Any = torch.where(wanted.any(-1, keepdim=True), mixed, values.view(mixed.shape)).view(values.shape)
         edited.experts = made
         return edited
 
@@ -396,28 +429,36 @@ class _Attachment:
             mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels) == 0
             call = hugging_face.boolean_mask(call)
             if alike and not reached:  # an edge that the model itself forbids is not reached
-                seen = call.pattern.mask(length, keys, mask.device) & ~mask
-                own = call.mask if call.mask is None or call.forbidden is None else call.mask | call.forbidden
-                plan.reached = bool((seen if own is None else seen & own).any())
+                plan.reached = bool((_allowed(call, length, keys) & ~mask).any())
             forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
             return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)
+
+        if site == "weights":
+            call = hugging_face.boolean_mask(call)
+        allowed = _allowed(call, length, keys)
+        allowed = allowed if allowed.shape[1] == 1 else allowed[:, list(heads)]
 
         def rewritten(values: Tensor) -> Tensor:
             reached = plan.reached
             new = plan.apply(values, point, places, labels)
-            if site == "scores":  # those that stay forbidden are not reached
-                texts = list(select("examples", edit.examples, len(values) * plan.copies // _copies.get()))
-                alive = (values[texts] != -torch.inf).any(1).any(0)[list(rows)][:, list(chosen)].any(0)
-                plan.reached = reached or bool(alive.any())
-                there = [place for place, seen in zip(positions, alive.tolist(), strict=True) if seen]
-                plan.note("keys", keys if cross else self._start + length, there)
+            # What is masked stays so, and is not reached.
+            seen = values != -torch.inf if site == "scores" else allowed.expand(len(values), -1, -1, -1)
+            if site == "weights":
+                if not edit.elementwise:
+                    _require_zero(new, allowed, point)
+                new = new.masked_fill(~allowed, 0.0)
+            texts = list(select("examples", edit.examples, len(values) * plan.copies // _copies.get()))
+            alive = seen[texts].any(1).any(0)[list(rows)][:, list(chosen)].any(0)
+            plan.reached = reached or bool(alive.any())
+            there = [place for place, seen in zip(positions, alive.tolist(), strict=True) if seen]
+            plan.note("keys", keys if cross else self._start + length, there)
             return new
 
         return replace(call, rewrites=(*call.rewrites, Rewrite(site, heads, rewritten)))  # type: ignore[arg-type]
 
     def _keys(self, plan: _Plan, length: int, keys: int, cross: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Indices and positions of the chosen keys."""
-        noted = plan.edit.site != "scores" or plan.edit.kernel is not None
+        noted = plan.edit.site not in ("scores", "weights") or plan.edit.kernel is not None
         if cross:
             plan.length = keys if plan.edit.site in ("k", "v") else plan.length
             chosen = select("keys", plan.edit.keys, keys)
@@ -425,12 +466,11 @@ class _Attachment:
                 plan.note("keys", keys, chosen)
             return chosen, chosen
         order, first = key_order(self._cache, self._start, length, keys)
-        there = range(first, first + keys) if order is None else (first + torch.arange(len(order))).tolist()
         index = range(keys) if order is None else order.tolist()
         total = self._start + length
         asked = rows_of(plan.edit.keys, 0, total, self._cache is not None, "keys")[1]
         if noted:
             plan.note("keys", total, asked)
-        place = dict(zip(there, index, strict=False))
+        place = dict(zip(range(first, first + keys), index, strict=True))
         positions = tuple(each for each in asked if each in place)
         return tuple(place[each] for each in positions), positions

@@ -21,7 +21,9 @@ from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.module_hooks import is_changed, other_hooks
+from glassformer.observe.norm_maps import norm_map
 from glassformer.observe.partial_runs import logits_at, require_every_layer, require_positions, require_real
+from glassformer.observe.results import Places, Result, Table
 
 _NORMS = (
     *("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm"),
@@ -30,8 +32,8 @@ _NORMS = (
 """Names of final norms; of a model of transformers that is not known, a run shows whether it is the one."""
 
 
-@dataclass(frozen=True, eq=False)
-class TargetLens:
+@dataclass(frozen=True, eq=False, repr=False)
+class TargetLens(Result):
     """What a lens says of one token of each text.
 
     Args:
@@ -43,6 +45,16 @@ class TargetLens:
     logits: Float[Tensor, "stage batch query"]
     probabilities: Float[Tensor, "stage batch query"]
     ranks: Int[Tensor, "stage batch query"]
+
+    def table(self) -> Table:
+        """Columns ``probability``, ``logit`` and ``rank``; queries are counted from the first one asked for."""
+        axes = dict(zip(("stage", "text", "query"), map(range, self.logits.shape), strict=True))
+        columns = {"probability": self.probabilities, "logit": self.logits, "rank": self.ranks}
+        return Table(axes, columns, ("probability",))
+
+    def about(self) -> str:
+        """The numbers of stages, texts and queries."""
+        return f"{super().about()}\nprobability of the target:"
 
 
 @overload
@@ -122,8 +134,8 @@ def logit_lens(
 _LOGITS_AT_ONCE = 1 << 24
 
 
-@dataclass(frozen=True, eq=False)
-class DirectLogits:
+@dataclass(frozen=True, eq=False, repr=False)
+class DirectLogits(Result):
     """A logit, or a difference of two, as a sum over the parts of a model.
 
     Args:
@@ -137,10 +149,20 @@ class DirectLogits:
     values: Float[Tensor, "part batch"]
     total: Float[Tensor, " batch"]
 
-    def top(self, count: int = 10, row: int = 0) -> list[tuple[str, float]]:
-        """The parts that add or take away most in text ``row``."""
-        order = self.values[:, row].abs().argsort(descending=True)[:count].tolist()
-        return [(self.names[part], float(self.values[part, row])) for part in order]
+    def table(self) -> Table:
+        """What each part adds in each text."""
+        texts = range(self.values.shape[1])
+        return Table({"part": self.names, "text": texts}, {"added": self.values}, ("added",))
+
+    def about(self) -> str:
+        """The number of parts and the logits of the first texts."""
+        few = ", ".join(f"{logit:.4g}" for logit in self.total[:4].tolist())
+        more = ", ..." if len(self.total) > 4 else ""
+        return f"{super().about()}\nlogit {few}{more}; parts that add or take away most:"
+
+    def top(self, count: int = 10, row: int = 0) -> Places:  # type: ignore[override]  # of one text
+        """The parts that add or take away most in text ``row``: part, value."""
+        return Table({"part": self.names}, {"added": self.values[:, row]}, ("added",)).top("added", count)
 
 
 @torch.no_grad()
@@ -174,20 +196,18 @@ def direct_logits(
     """
     model = network_of(model)
     readout = readout_of(model)
-    got, fix = f"{type(model).__name__} with post-norm blocks", _USE_LENS
-    require(all(block.pre_norm for block in readout.of("block")), got, "blocks that normalise their input", fix)
-    capped = getattr(model, "logit_cap", None) is not None
-    got, fix = f"{type(model).__name__} with norms after its parts, or with capped logits", _USE_LENS
-    fits = not capped and not any(point.post_norm for point in readout.points)
-    require(fits, got, "logits that are a sum over the parts", fix)
     norm, output, shares = readout.norm, readout.output, readout.shares(tokens)
-    changed = is_changed(output, "output")
-    require(not changed, "direct_logits() within an edit of the logits", "logits as they are", "Edit other sites.")
     decoded = tokens if isinstance(tokens, Tensor) else tokens.get("target", next(iter(tokens.values())))
     count, length = decoded.shape
     (place,) = select("query", query, length) if shares is None else (None,)
     if place is not None and isinstance(tokens, Mapping):
         require_real(readout.points, tokens, "query", query)
+    if not readout.known:  # refuses what logit_lens() refuses too, before the reasons that it has not
+        with evaluating(model):
+            readout.run(tokens, place)
+    _require_sum(model, readout)
+    changed = is_changed(output, "output")
+    require(not changed, "direct_logits() within an edit of the logits", "logits as they are", "Edit other sites.")
     routed = {point.layer for point in readout.of("experts")}
     kinds = ("embedding", "heads", "attention", "ffn", "residual")
     more = ("choices", "shares", "experts") if routed else ()
@@ -234,11 +254,16 @@ def direct_logits(
         names, values = [*names, "interventions"], torch.cat([values, rest[None]])
     else:
         _check_sum(model, "the residual stream", rest, values)
-    scaled, norm_bias = _scaled(norm, values, stream, total.dtype)
+    norm_bias: Tensor | None = None
+    scaled = values
+    if norm is not None:
+        formula = norm_map(norm, stream.to(total.dtype))
+        scaled = formula.centre(values) * formula.scale(stream) * formula.weight
+        norm_bias = formula.bias
     pooled = scaled.sum(2) if shares is None else torch.einsum("nbqh,bq->nbh", scaled, shares.to(wide))
     found = (pooled * direction).sum(-1)
-    if norm_bias is not None and shares is not None:
-        norm_bias = shares.sum(1, keepdim=True) * norm_bias
+    if norm_bias is not None:
+        norm_bias = norm_bias.expand(count, -1) if shares is None else shares.sum(1, keepdim=True) * norm_bias
     for name, extra in (
         ("norm bias", None if norm_bias is None else (direction * norm_bias).sum(-1)),
         ("output bias", bias),
@@ -248,6 +273,99 @@ def direct_logits(
             found = torch.cat([found, extra[None]])
     _check_sum(model, "the logit", expected - found.sum(0), torch.cat([found, total.max().expand(1, count)]))
     return DirectLogits(tuple(names), found, expected)
+
+
+def _require_sum(model: nn.Module, readout: "Readout") -> None:
+    """Refuse a model whose logits are not a sum over its parts."""
+    got, fix = f"{type(model).__name__} with post-norm blocks", _USE_LENS
+    require(all(block.pre_norm for block in readout.of("block")), got, "blocks that normalise their input", fix)
+    capped = getattr(model, "logit_cap", None) is not None
+    got = f"{type(model).__name__} with norms after its parts, or with capped logits"
+    fits = not capped and not any(point.post_norm for point in readout.points)
+    require(fits, got, "logits that are a sum over the parts", fix)
+
+
+@dataclass(frozen=True, eq=False)
+class FfnLogits:
+    """What one feed-forward network adds to the logits at one position.
+
+    Args:
+        logits: To the logit of every token, with the final norm's scale as it is.
+        activations: Of its neurons: the input of its last projection. None for a mixture of experts.
+        effects: What each neuron adds to the target's logit. With what the projection's bias adds, they sum to it.
+    """
+
+    logits: Float[Tensor, "batch vocab"]
+    activations: Float[Tensor, "batch neuron"] | None
+    effects: Float[Tensor, "batch neuron"] | None
+
+
+@torch.no_grad()
+def ffn_logits(
+    model: Any,
+    tokens: Tensor | Mapping[str, Tensor],
+    layer: int,
+    targets: Int[Tensor, " batch"] | int,
+    *,
+    query: int = -1,
+) -> FfnLogits:
+    """What the feed-forward network of one layer adds to all logits, and each of its neurons to that of ``targets``::
+
+        logits    = output(scale * (centred(ffn) * norm_weight))
+        effect_n  = activation_n * (down_n . gradient),    gradient = centred(scale * norm_weight * output_target)
+
+    where ``scale`` is the final norm's for the whole stream. The model runs in evaluation mode.
+
+    Args:
+        model: A decoder or an encoder-decoder as for :func:`direct_logits`.
+        layer: The index of the block; of an encoder-decoder in its decoder.
+        targets: The token of each text, or one for all.
+        query: The position, of all texts.
+
+    Raises:
+        InputError: What :func:`direct_logits` refuses; a classifier; a layer without a feed-forward network.
+
+    Source: Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary
+    Space".
+    """
+    model = network_of(model)
+    readout = readout_of(model)
+    require(readout.shares(tokens) is None, "a classifier", "a model that predicts tokens", "Use direct_logits().")
+    _require_sum(model, readout)
+    networks = {point.layer: point for point in readout.of("ffn") if not isinstance(point.module, NoFeedForward)}
+    known = f"one of layers {sorted(networks)}" if networks else "a model with feed-forward networks"
+    require(layer in networks, f"the feed-forward network of layer {layer}", known, "Choose another layer.")
+    point = networks[layer]
+    decoded = tokens if isinstance(tokens, Tensor) else tokens.get("target", next(iter(tokens.values())))
+    count, length = decoded.shape
+    (place,) = select("query", query, length)
+    names = [point.name, readout.of("block")[-1].name]
+    dense = point.down_proj is not None
+    kinds = ("ffn", "residual", "neurons") if dense else ("ffn", "residual")
+    with evaluating(model), capture(model, names, what=kinds, queries=place) as seen:
+        total = readout.run(tokens, place)
+    stream = seen.last("residual")[names[-1]]
+    wide = torch.promote_types(stream.dtype, torch.float32)
+    added, stream = seen.last("ffn")[point.name].to(wide), stream.to(wide)
+    output, norm = readout.output, readout.norm
+    formula = None if norm is None else norm_map(norm, stream.to(total.dtype))
+    scaled = added
+    if formula is not None:
+        scaled = formula.centre(added) * formula.scale(stream) * formula.weight
+    scaled = scaled.to(total.dtype)
+    with evaluating(model):
+        logits = (output(scaled) - output(torch.zeros_like(scaled)))[:, 0]
+    if not dense:
+        return FfnLogits(logits, None, None)
+    classes = _classes("targets", targets, count, total.shape[-1])
+    direction = require_linear(
+        output, "the output projection", stream.shape[-1], rows=classes.tolist(), like=stream
+    ).matrix.to(wide)
+    if formula is not None:
+        direction = formula.centre(direction * formula.weight) * formula.scale(stream)[:, 0]
+    activations = seen.last("neurons")[point.name][:, 0].to(wide)
+    down = require_linear(point.down_proj, f"the projection of {point.name}", activations.shape[-1], like=activations)
+    return FfnLogits(logits, activations, activations * (direction @ down.matrix.to(wide)))
 
 
 def _check_sum(model: nn.Module, what: str, rest: Tensor, parts: Tensor) -> None:
@@ -371,21 +489,3 @@ def _classes(name: str, classes: Tensor | int, count: int, highest: int) -> Tens
     fits = fits and bool(((given >= 0) & (given < highest)).all())
     require(fits, got, f"one class for all texts or one for each of {count}, from 0 to {highest - 1}", fix)
     return given.expand(count).long()
-
-
-def _scaled(norm: Any, parts: Tensor, stream: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Each part times what the norm multiplies the whole stream by; and what it adds, its bias."""
-    if norm is None:
-        return parts, None
-    as_run = stream.to(dtype)
-    bias = norm(torch.zeros_like(as_run)).to(stream.dtype)
-    normed, shift = norm(as_run).to(stream.dtype) - bias, as_run.abs().mean()
-    moved = norm(as_run + shift).to(stream.dtype) - bias - normed
-    centred = isinstance(norm, nn.LayerNorm) or bool(moved.abs().max() <= 1e-3 * normed.abs().max())
-
-    def centre(values: Tensor) -> Tensor:
-        return values - values.mean(-1, keepdim=True) if centred else values
-
-    whole = centre(stream)
-    factor = torch.where(whole == 0, 0.0, normed / whole)
-    return centre(parts) * factor, bias[:, 0] if bool(bias.any()) else None

@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, first_line, require
-from glassformer.layers.cache import Cache, LayerCache
-from glassformer.layers.grouped_query import KeysAndValues
+from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
@@ -72,12 +71,16 @@ class Runner:
         """Whether the blocks are of a kind whose parts may be skipped; of others :meth:`skips` finds out."""
         self.alone = bool(other_hooks(model))
         """Whether copies of the texts must run one by one and whole, as hooks of users may name rows and positions."""
+        self.passes = 0
+        """Forward passes so far, those of some layers or positions included."""
         self._whole: Tensor | None = None
         self._skips: dict[int, bool] = {}  # by the number of blocks that are skipped
         self._fits = False
         self.blocks = [point for point in blocks if point.source == (part == "encoder")]
         self.memory = [point for point in blocks if point.source and part != "encoder"]
         """The encoder's blocks, where only the decoder is resumed."""
+        self.parted = self.known and not self.alone and all(block.between is not None for block in self.blocks)
+        """Whether the stream between attention and ffn can be captured, and a run begin there."""
 
     def places(self, site: str) -> dict[int, HookPoint]:
         """The hook points of a site in this part, by layer."""
@@ -117,6 +120,7 @@ class Runner:
             before: Keys and values of each layer, of which those before ``start`` are used.
         """
         require_positions(self.model, texts)
+        self.passes += 1
         repeated: dict[str, Any] = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
 
         def read(length: int) -> list[int]:
@@ -160,6 +164,24 @@ class Runner:
             raise InputError(f"a metric that gives {got}", fits, "Choose one class, or a difference of two.")
         return value.reshape(-1)
 
+    def differentiated(self, texts: Mapping[str, Tensor], leaves: Sequence[Tensor]) -> Float[Tensor, "copy text"]:
+        """:meth:`run`, with the gradient of its mean in what ``leaves`` give; none if edits cut the logits off."""
+        logits = self.logits(texts)
+        values = self.measured(logits, texts)
+        if not logits.requires_grad:
+            return values.detach()
+        flow = None
+        if values.requires_grad:
+            (flow,) = torch.autograd.grad(values.mean(), logits, allow_unused=True)
+        if flow is None:
+            raise InputError(
+                "a metric without a gradient, such as an argmax or a comparison",
+                "a metric that can be differentiated by the logits",
+                "Use patch_sweep() or ablation_sweep(), which take any metric, or pass a difference of logits.",
+            )
+        torch.autograd.backward(logits, flow, inputs=list(leaves))
+        return values.detach()
+
     def skips(self, texts: Mapping[str, Tensor], layer: int, stage: Stage | None, seen: Captured) -> bool:
         """Whether a run that skips the blocks before a stage of ``layer`` gives the same logits as ``seen``."""
         stage = "residual" if stage == "residual" else "residual_before"
@@ -184,7 +206,7 @@ class Runner:
         memory: Float[Tensor, "text source dim"] | None = None,
         before: Mapping[int, KeysAndValues] = _NONE,
         edits: Sequence[Edit] = (),
-        added: tuple[nn.Module, Tensor] | None = None,
+        mixture: tuple[nn.Module, Callable[[Tensor], Tensor]] | None = None,
         brief: bool = False,
         skip: bool = True,
         copies: int = 1,
@@ -199,7 +221,7 @@ class Runner:
             memory: The last residual stream of the encoder, where it is not resumed itself.
             before: Keys and values of each layer in the unchanged run.
             edits: What else is changed.
-            added: What is added to the output of a module.
+            mixture: A mixture of experts, and what its output becomes.
             brief: Whether the last network may compute only the positions that the metric reads.
             skip: False: the blocks before run too.
             copies: Without a stream.
@@ -228,10 +250,9 @@ class Runner:
                 if not inside and not any(point.role == "experts" for point in last):
                     ffn = next(point.module for point in last if point.role == "ffn")
                     attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
-            if added is not None:
-                module, more = added
-                here = attached.enter_context(scope())
-                here.insert(module, "output", lambda values, _: (values + more).to(values.dtype), 1)
+            if mixture is not None:
+                module, output = mixture
+                attached.enter_context(scope()).insert(module, "first output", lambda values, _: output(values), 1)
             if changes:
                 attached.enter_context(intervene(self.model, *changes))
             options: dict[str, Any] = {}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.attention import is_edited
 from glassformer.observe.capture import capture, network_of
+from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import Selection, select
-from glassformer.observe.linear_maps import added_by_heads, require_linear
+from glassformer.observe.linear_maps import require_linear
 from glassformer.observe.module_hooks import scope
 from glassformer.observe.partial_runs import Metric, Runner
-from glassformer.observe.sweep import Sweep, prepared
+from glassformer.observe.sweep import Sweep, attention_outputs, prepared
 
 
 class Sender(NamedTuple):
@@ -39,9 +40,10 @@ class Receiver(NamedTuple):
 
 
 Receiving = Receiver | Literal["logits"]
+Kind = Literal["attention", "ffn"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PathSweep(Sweep):
     """A sweep over senders; NaN where a sender is before no receiver.
 
@@ -50,6 +52,10 @@ class PathSweep(Sweep):
     """
 
     embedding: float = math.nan
+
+    def about(self) -> str:
+        """As of a sweep, and the metric with the embedding as the sender."""
+        return f"{super().about()[:-1]}, {self.embedding:.4g} from the embedding:"
 
 
 @torch.no_grad()
@@ -86,9 +92,11 @@ def path_patch(
     late = [layer for layer in paths.layers if layer <= start]
     got = f"a sender in layer {start} and a receiver in {late[0] if late else None}"
     require(not late, got, "an earlier sender", "Swap them.")
-    written = paths.written(start, sender.head is None)
-    head = 0 if sender.head is None else select("sender head", sender.head, len(written))[0]
-    return paths.sweep(paths.measured(start, written[[head]]).mean(1), ("layer",), (start,))
+    kind: Kind = "ffn" if sender.head is None else "attention"
+    sent = paths.sent(start, kind)
+    head = 0 if sender.head is None else select("sender head", sender.head, len(sent))[0]
+    sender_kind = "ffn" if sender.head is None else "heads"
+    return paths.sweep(paths.measured(start, kind, sent[[head]]).mean(1), ("layer",), (start,), sender_kind)
 
 
 @torch.no_grad()
@@ -121,14 +129,15 @@ def path_sweep(
     require(senders in ("heads", "ffn"), f"senders = {senders!r}", "'heads' or 'ffn'", "Choose one of these.")
     paths = _Paths(model, clean, corrupted, metric, receivers, logits)
     most = max(1, batch_size // paths.rows)
+    kind: Kind = "ffn" if senders == "ffn" else "attention"
     rows = []
     for layer in range(max(paths.layers)):
-        written = paths.written(layer, senders == "ffn")
-        rows.append(torch.cat([paths.measured(layer, some).mean(1) for some in written.split(most)]))
+        sent = paths.sent(layer, kind)
+        rows.append(torch.cat([paths.measured(layer, kind, some).mean(1) for some in sent.split(most)]))
     values = torch.stack(rows) if rows else torch.empty(0, 1)
-    embedding = paths.measured(-1, paths.embedding[None])
+    embedding = paths.measured(-1, "ffn", paths.embedding[None])
     axes: Any = ("layer", "head") if senders == "heads" else ("layer",)
-    found = paths.sweep(values if senders == "heads" else values[:, 0], axes, tuple(range(len(rows))))
+    found = paths.sweep(values if senders == "heads" else values[:, 0], axes, tuple(range(len(rows))), senders)
     return PathSweep(**vars(found), embedding=float(embedding.mean()))
 
 
@@ -156,14 +165,14 @@ class _Paths:
         self.last = len(blocks)
         self._receivers = self._checked(receivers)
         self.layers = sorted({layer for layer, _ in self._receivers})
-        # attention and ffn too: capture then checks that a block of transformers adds them to its stream.
+        # Capture checks that a block of transformers adds attention and ffn to its stream.
         kinds = ("embedding", "heads", "attention", "ffn", "residual_before", "residual")
         with capture(model, what=kinds) as self._ours:
             self._best = self._runner.run(given[0])
         with capture(model, what=kinds) as self._theirs:
             self._worst = self._runner.run(given[1])
-        embedded = (next(iter(each.last("embedding").values())) for each in (self._ours, self._theirs))
-        self.embedding = next(embedded) - next(embedded)
+        self.embedding = next(iter(self._ours.last("embedding").values()))
+        self._parts = [self._added(self._theirs, layer) for layer in range(self.last)]
 
     def _checked(self, receivers: Any) -> dict[tuple[int, str], tuple[int, ...]]:
         several = receivers if isinstance(receivers, Sequence) and not isinstance(receivers, str | Receiver) else None
@@ -183,60 +192,92 @@ class _Paths:
         require(bool(found), "no receivers", "one or more", "Pass a Receiver.")
         return found
 
-    def written(self, layer: int, ffn: bool) -> Float[Tensor, "sender text position dim"]:
-        """What each sender of a layer writes into the stream, clean minus corrupted."""
-        point = self._runner.places("ffn" if ffn else "heads").get(layer)
+    def _added(self, run: Captured, layer: int) -> dict[str, Tensor]:
+        """What attention and feed-forward network of a layer add to the stream."""
+        points = {kind: self._runner.places(kind)[layer] for kind in get_args(Kind)}
+        return {kind: run.of(kind)[point.name][-1].values for kind, point in points.items()}
+
+    def sent(self, layer: int, kind: Kind) -> Float[Tensor, "sender text position dim"]:
+        """The output of a part of a layer with one clean sender: each of its heads, or the network itself."""
+        runner = self._runner
+        point = runner.places(kind).get(layer)
         if point is None:
             raise InputError(f"a sender in layer {layer}, which has no ffn", "another layer", "Choose another sender.")
-        kind = "ffn" if ffn else "heads"
-        change = self._ours.last(kind)[point.name] - self._theirs.last(kind)[point.name]
-        if ffn:
-            return change[None]
-        merged = change.transpose(1, 2).flatten(2)
-        projection = require_linear(point.out_proj, f"the projection of {point.name}", merged.shape[-1], like=merged)
-        return added_by_heads(projection, change).transpose(0, 1)
+        if kind == "ffn":
+            return self._ours.last(kind)[point.name][None]
+        corrupted = self._theirs.last("heads")[point.name]
+        width = corrupted.shape[1] * corrupted.shape[3]
+        require_linear(
+            point.out_proj, f"the projection of {point.name}", width, like=corrupted.transpose(1, 2).flatten(2)
+        )
+        alternatives = [[head] for head in range(point.heads)]
+        return attention_outputs(runner, point, corrupted, self._ours.last("heads")[point.name], alternatives)
 
-    def measured(self, sender: int, written: Float[Tensor, "copy text position dim"]) -> Float[Tensor, "copy text"]:
-        """The metric if the receivers after layer ``sender`` read what is written in addition."""
-        runner, copies, flows = self._runner, len(written), written.flatten(0, 1)
+    def measured(
+        self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"]
+    ) -> Float[Tensor, "copy text"]:
+        """The metric if the receivers after layer ``sender`` read what this part of it sends; -1: the embedding."""
+        runner = self._runner
         reached = {place: heads for place, heads in self._receivers.items() if place[0] > sender}
+        first = min(layer for layer, _ in reached)
         edits: list[Edit] = []
         for (layer, reads), heads in reached.items():
-            if reads == "logits":
-                edits.append(change("residual", lambda values: values + flows, layers=self.last - 1))
-            else:
-                edits.append(put(reads, self._read(layer, reads, heads, flows), layers=layer, heads=heads))
-        first = min(layer for layer, _ in reached)
-        stage: Any = "residual_before"
+            if reads != "logits":
+                stream = self._stream(sender, kind, sent, layer)
+                edits.append(put(reads, self._read(layer, reads, heads, stream), layers=layer, heads=heads))
+        stream = self._stream(sender, kind, sent, first)
         if first == self.last:
-            stage, first, edits = "residual", self.last - 1, []
-        stream = self._stream(stage, first).repeat(copies, 1, 1)
-        if stage == "residual":
-            stream = stream + flows
-        options: dict[str, Any] = {"edits": edits, "skip": runner.skips(self._texts, first, stage, self._theirs)}
-        return runner.measured(runner.resumed(self._texts, first, stage, stream, **options), self._texts).double()
+            skip = runner.skips(self._texts, first - 1, "residual", self._theirs)
+            logits = runner.resumed(self._texts, first - 1, "residual", stream, skip=skip)
+            return runner.measured(logits, self._texts).double()
+        corrupted = self._theirs.last("residual_before")[runner.blocks[first].name].repeat(len(sent), 1, 1)
+        skip = runner.skips(self._texts, first, "residual_before", self._theirs)
+        with capture(runner.model, what=get_args(Kind)) as run:
 
-    def _read(self, layer: int, reads: str, heads: tuple[int, ...], flows: Tensor) -> Tensor:
-        """Queries, keys or values of some heads of a layer that reads ``flows`` in addition."""
+            def received(_: Tensor) -> Tensor:
+                return self._summed(stream, [self._added(run, layer) for layer in range(first, self.last)])
+
+            if (self.last, "logits") in reached:
+                edits.append(change("residual", received, layers=self.last - 1))
+            logits = runner.resumed(self._texts, first, "residual_before", corrupted, edits=edits, skip=skip)
+        return runner.measured(logits, self._texts).double()
+
+    def _stream(
+        self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"], layer: int
+    ) -> Float[Tensor, "row position dim"]:
+        """The corrupted stream before a layer, after the last one for all layers, with what the sender sends.
+
+        It is summed anew: the difference of what is sent would bring its rounding along.
+        """
+        if sender == -1:
+            return self._summed(sent.flatten(0, 1), self._parts[:layer])
+        before = self._theirs.last("residual_before")[self._runner.blocks[sender].name]
+        parts = [self._parts[sender] | {kind: sent}, *self._parts[sender + 1 : layer]]
+        return self._summed(before, parts).flatten(0, 1)
+
+    def _summed(self, stream: Tensor, parts: Sequence[Mapping[str, Tensor]]) -> Tensor:
+        for part in parts:
+            for kind in get_args(Kind):
+                stream = stream + part[kind]
+        return stream
+
+    def _read(self, layer: int, reads: str, heads: tuple[int, ...], stream: Tensor) -> Tensor:
+        """Queries, keys or values of some heads of a layer before which the stream is ``stream``."""
         runner, model = self._runner, self._runner.model
         point = runner.places("heads")[layer]
-        stream = self._stream("residual_before", layer).repeat(len(flows) // self.rows, 1, 1) + flows
 
         def done(values: Tensor, _: Any) -> None:
             raise _Read
 
+        options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
         with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
             here.insert(point.module, "output", done, 9)
-            options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
             runner.resumed(self._texts, layer, "residual_before", stream, **options)
         return seen.last(reads)[point.name][:, list(heads)]
 
-    def _stream(self, stage: str, layer: int) -> Tensor:
-        return self._theirs.last(stage)[self._runner.blocks[layer].name]
-
-    def sweep(self, values: Tensor, axes: Any, layers: tuple[int, ...]) -> Sweep:
+    def sweep(self, values: Tensor, axes: Any, layers: tuple[int, ...], site: str) -> Sweep:
         best, worst = (float(each.double().mean()) for each in (self._best, self._worst))
-        return Sweep(values, axes, layers, best, worst)
+        return Sweep(values, axes, layers, best, worst, site=site, passes=self._runner.passes)
 
 
 class _Read(Exception):

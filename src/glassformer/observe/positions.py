@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
 from glassformer.observe.hook_points import HookPoint, Selection, whole_numbers
@@ -22,6 +22,39 @@ def kept_logits(arguments: Any, length: int, count: int) -> Sequence[int]:
         require(len(set(found)) == len(found), got, "different positions", "Name each position once.")
         return found
     return range(length - count, length)
+
+
+def by_text(values: Tensor, shape: Sequence[int], place: str) -> Tensor:
+    """A tensor of a block with an axis of texts and one of positions, which some models fold into one.
+
+    Args:
+        values: [text, position, ...] or [text * position, ...].
+        shape: That of the input of the block: texts and positions come first; of one text of a single head, positions.
+            Empty outside a block, as of the output of a single head.
+        place: What the tensor is, for an error.
+
+    Raises:
+        InputError: A tensor of other texts or positions.
+    """
+    if not shape:
+        return values if values.dim() > 2 else values[None]
+    texts, length = shape[:2] if len(shape) > 2 else (1, shape[0])
+    if values.shape[:2] == (texts, length):
+        return values
+    if values.dim() == 2 and len(values) == texts * length:
+        return values.unflatten(0, (texts, length))
+    raise InputError(
+        f"{place} of the shape {list(values.shape)} in a block that reads {texts} texts of {length} positions",
+        "a tensor [text, position, ...], or [text * position, ...]",
+        "Capture or edit another site.",
+    )
+
+
+def require_rows(logits: Tensor, shape: Sequence[int] | None, name: str) -> None:
+    """Refuse a classifier's logits [text, class] that are of other rows than the texts of the last block."""
+    texts = len(logits) if shape is None or len(shape) < 3 else shape[0]
+    got = f"logits of {name} of the shape {list(logits.shape)} for {texts} texts"
+    require(len(logits) == texts, got, "[text, class] or [text, position, class]", "Capture or edit another site.")
 
 
 def is_cross(point: HookPoint, call: Attended, cache: Any) -> bool:
@@ -64,15 +97,11 @@ def rows_of(
 
 
 def key_order(cache: Any, start: int, length: int, keys: int) -> tuple[Tensor | None, int]:
-    """The permutation that sorts a cache's keys by position (None: they are sorted), and the first position.
-
-    The permutation leaves out slots that have not been written to; without a permutation they are the last.
-    """
-    total = start + length
+    """The permutation that sorts a cache's keys by position (None: they are sorted), and the first position."""
+    first = max(0, start + length - keys)
     if isinstance(cache, LayerCache) and not cache.in_order:
-        filled = min(total, keys)
-        return cache.positions(length).argsort()[keys - filled :], total - filled
-    return None, max(0, total - keys)
+        return cache.positions(length).argsort(), first
+    return None, first
 
 
 def cache_of(given: Iterable[Any]) -> Any:

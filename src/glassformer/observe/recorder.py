@@ -15,7 +15,16 @@ from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint
-from glassformer.observe.positions import cache_of, is_cross, kept_logits, key_order, rows_of, start_of
+from glassformer.observe.positions import (
+    by_text,
+    cache_of,
+    is_cross,
+    kept_logits,
+    key_order,
+    require_rows,
+    rows_of,
+    start_of,
+)
 
 OF_CALLS = ("weights", "scores", "sinks", "q", "k", "v")
 """What is recorded where an attention is computed, not at a module."""
@@ -38,6 +47,8 @@ class Frame:
     gradients: list[Tensor] = field(default_factory=list)
     """Gradients of its attention's output, [batch, query, head * value_dim], one for each backward pass."""
     module: nn.Module | None = None
+    shape: Sequence[int] = ()
+    """That of the input of the block, or of an attention in no block."""
 
 
 @dataclass(eq=False)
@@ -63,17 +74,25 @@ class Recorder:
     """The frame of the last block that has ended, and the length of its stream."""
     _length: int = 0
     """The positions of the text that was seen last."""
+    _padded: bool = False
+    """Whether the last block that began was given a mask of padding."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def frame(self, module: nn.Module, point: HookPoint | None, layer: int, given: Iterable[Any]) -> Frame:
-        """The frame of an attention, or of the block of a layer, that is about to run with these arguments."""
+    def frame(
+        self, module: nn.Module, point: HookPoint | None, layer: int, values: Tensor, given: Iterable[Any]
+    ) -> Frame:
+        """The frame of an attention, or of the block of a layer, that is about to run with these arguments, of which
+        ``values`` is the first tensor."""
         cache = cache_of(given)
         dropout = getattr(module, "dropout", 0.0) if point is not None and module.training else 0.0
         dropout = dropout if isinstance(dropout, float) else 0.0
         if self.frames and point is not None:
             # A cross-attention does not receive the position of its queries, but its block does.
-            return Frame(point, self.frames[-1].start, None if point.cross else cache, dropout, module=module)
-        return Frame(point, start_of(cache, layer), cache, dropout, module=module)
+            block = self.frames[-1]
+            cache = None if point.cross else cache
+            return Frame(point, block.start, cache, dropout, module=module, shape=block.shape)
+        self._padded = _has_padding(given)
+        return Frame(point, start_of(cache, layer), cache, dropout, module=module, shape=values.shape)
 
     @torch.no_grad()
     def attention(self, inputs: Attended, frame: Frame) -> None:
@@ -150,7 +169,7 @@ class Recorder:
         # The gradient of what a module reads leaves out what else reads it, such as a residual addition.
         own = kind in ("attention_input", "ffn_input", "neurons") and self.retain_grad and tensor.requires_grad
         tensor = tensor.view_as(tensor) if own else tensor
-        values = tensor if tensor.dim() == 3 else tensor[None]  # one text of a single head
+        values = by_text(tensor, self.frames[-1].shape, f"{kind} of {point.name}")
         self.calls += 1
         rows, positions = self._rows(self.frames[-1], values.shape[1])
         if len(rows) > 0 and kind == "heads":
@@ -166,6 +185,7 @@ class Recorder:
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             values = values[:, None]
         if values.dim() == 2:
+            require_rows(values, None if self.last is None else self.last[0].shape, point.name)
             self._add("logits", point, values.detach().clone()[:, None], queries=(0,), length=1)
         elif self.last is not None:
             frame, length = self.last
@@ -180,7 +200,7 @@ class Recorder:
         """Record one call of a mixture of experts."""
         if not self.frames:
             return
-        x = given[0]
+        x = by_text(given[0], self.frames[-1].shape, f"the input of {point.name}")
         self.calls += 1
         rows, positions = self._rows(self.frames[-1], x.shape[1])
         if len(rows) == 0:
@@ -230,8 +250,25 @@ class Recorder:
         self._counts[kind, point.name] += 1
         length = labels.pop("length", self._length)
         kept = values.contiguous()  # as safetensors needs it
-        record = Record(kind, point.name, point.layer, call, kept, length=length, source=point.source, **labels)
+        labels |= {"length": length, "source": point.source, "padded": self._padded}
+        record = Record(kind, point.name, point.layer, call, kept, **labels)
         self.records.append(record)
+
+
+def _has_padding(given: Iterable[Any]) -> bool:
+    """Whether a block's arguments hold a mask of padding: [batch, key], or [batch, 1, query, key] of transformers.
+
+    Causal masks and windows are the same for all texts; where the second form differs between texts, some are padded.
+    """
+    for value in given:
+        if not isinstance(value, Tensor):
+            continue
+        if value.dim() == 2 and value.dtype == torch.bool and not bool(value.all()):
+            return True
+        is_mask = value.dim() == 4 and value.shape[1] == 1
+        if is_mask and bool((value != value[:1]).any()):
+            return True
+    return False
 
 
 def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor:

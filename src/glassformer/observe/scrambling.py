@@ -28,7 +28,7 @@ class ScrambledContext:
     worst_order: tuple[int, ...]  # with the largest change: position i holds the original's position worst_order[i]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scrambling:
     """The result of :func:`scrambling_test`."""
 
@@ -65,7 +65,7 @@ class Scrambling:
         """No most likely token changed, and no logit by more than ``tolerance``."""
         return self.changed_tokens == 0 and self.largest_change <= self.tolerance
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         which = "all orders" if self.exhaustive else "a sample of the orders"
         lines = [
             f"{'holds' if self.holds else 'FAILS'}: {len(self.contexts)} contexts, {which}, {self.orders:,} in all",

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, product
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.attention import is_edited
+from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, network_of
 from glassformer.observe.captured import AXES, Captured
 from glassformer.observe.edits import Over, change
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
-from glassformer.observe.linear_maps import LinearMap, added_by_heads, linear_map
-from glassformer.observe.module_hooks import is_changed
+from glassformer.observe.module_hooks import is_changed, suspended
 from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients, require_one_call
+from glassformer.observe.results import Result, Table, counted
+from glassformer.progress import progress_bar
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
 Inner = Literal["attention_input", "ffn_input", "neurons"]
@@ -35,9 +36,12 @@ _TOKENS_TOGETHER = 512
 """Layers are swept together up to as many tokens, from which on a pass takes time in proportion to its tokens."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sweep:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Result):
     """The metric with each place changed.
+
+    It prints as the places with the largest effects, of which :meth:`~glassformer.observe.results.Result.top` gives
+    more.
 
     Args:
         values: One number for each place, the mean over texts; NaN where the sweep was interrupted.
@@ -48,6 +52,9 @@ class Sweep:
             a place of the clean run is set to 0 or to a mean.
         by_text: The values of each text, of which ``values`` are the means; one, if the metric gives a mean.
         unchanged_by_text: Those of the run that is changed.
+        site: What was changed.
+        passes: Forward passes that the sweep took, many of them of some layers and positions alone; None if they were
+            not counted.
     """
 
     values: Float[Tensor, " layer *place"]
@@ -57,6 +64,8 @@ class Sweep:
     corrupted: float | None = None
     by_text: Float[Tensor, " layer *place text"] | None = field(default=None, repr=False)
     unchanged_by_text: Float[Tensor, " text"] | None = field(default=None, repr=False)
+    site: str | None = None
+    passes: int | None = None
 
     @property
     def effects(self) -> Float[Tensor, " layer *place"]:
@@ -78,6 +87,25 @@ class Sweep:
         got = f"restored of runs whose metric is {self.clean} in both"
         require(self.clean != self.corrupted, got, "runs that differ", "Read effects instead.")
         return self.effects / (self.clean - self.corrupted)
+
+    def table(self) -> Table:
+        """Columns ``effect``, ``value`` (of the metric) and, if there is a corrupted run, ``restored``."""
+        axes: dict[str, Sequence[int]] = {"layer": self.layers}
+        axes |= dict(zip(self.axes[1:], map(range, self.values.shape[1:]), strict=True))
+        columns = {"effect": self.effects, "value": self.values}
+        if self.corrupted is not None and self.corrupted != self.clean:
+            columns["restored"] = self.restored
+        return Table(axes, columns, ("effect",))
+
+    def about(self) -> str:
+        """Site, number of places and passes; the metric of the clean and the corrupted run."""
+        of = "" if self.site is None else f" of {self.site}"
+        cost = "" if self.passes is None else f", {counted(self.passes, 'forward pass')}"
+        missing = int(self.values.isnan().sum())
+        gaps = f", {counted(missing, 'place')} without a value" if missing else ""
+        metric = f"metric {self.clean:.4g} clean"
+        metric += "" if self.corrupted is None else f", {self.corrupted:.4g} corrupted"
+        return f"{type(self).__name__}{of}: {self.table().shape}{cost}{gaps}\n{metric}; effects on it:"
 
     def agreement(self, other: Sweep) -> float:
         """The correlation of the effects of all places with those of another sweep over the same places, in [-1, 1]."""
@@ -102,7 +130,7 @@ def patch_sweep(
     layers: Selection | None = None,
     logits: Selection = -1,
     batch_size: int = 128,
-    progress: bool = False,
+    progress: bool | None = None,
     part: Part | None = None,
 ) -> Sweep:
     """Run the corrupted texts once for each place, with that place's value of the clean run.
@@ -128,14 +156,15 @@ def patch_sweep(
         layers: Which layers; all that have the site when None.
         logits: Positions of the logits that the metric reads.
         batch_size: Most texts in one forward pass, which bounds the memory.
-        progress: Show a bar. Ctrl-C ends the sweep; places that are not reached are NaN.
+        progress: Whether to show a bar, once the sweep has taken a second. None: on a terminal and in a notebook.
+            Ctrl-C ends the sweep; places that are not reached are NaN.
         part: Of an encoder-decoder: "decoder" (when None), "encoder", or "cross", the decoder's cross-attention.
 
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation patching).
     """
     model = network_of(model)
     runner, given = Runner(model, metric, logits, part), prepared(clean, corrupted)
-    return _finished(_steps(runner, given, site, by, layers, batch_size), site, progress)
+    return _finished(runner, _steps(runner, given, site, by, layers, batch_size), site, progress)
 
 
 def ablation_sweep(
@@ -148,7 +177,7 @@ def ablation_sweep(
     layers: Selection | None = None,
     logits: Selection = -1,
     batch_size: int = 128,
-    progress: bool = False,
+    progress: bool | None = None,
     part: Part | None = None,
     reference: Tensor | Mapping[str, Any] | None = None,
     mean: Over = "position",
@@ -178,7 +207,7 @@ def ablation_sweep(
         require(whole, f"reference texts with padding, by their {name}", "no padding", fix)
     require(mean in get_args(Over), f"mean = {mean!r}", "'position' or 'all'", "Choose one of these.")
     steps = _steps(runner, prepared(texts), site, by, layers, batch_size, average=average)
-    return _finished(steps, site, progress)
+    return _finished(runner, steps, site, progress)
 
 
 def ablation_steps(
@@ -211,20 +240,22 @@ def patch_steps(
     *,
     logits: Selection = -1,
     batch_size: int = 128,
+    order: Sequence[int] | None = None,
 ) -> Iterator[Sweep]:
     """:func:`patch_sweep` over the residual stream by layer and position, in steps like :func:`ablation_steps`."""
-    return _steps(Runner(model, metric, logits, None), prepared(clean, corrupted), "residual", None, None, batch_size)
+    texts = prepared(clean, corrupted)
+    return _steps(Runner(model, metric, logits, None), texts, "residual", None, None, batch_size, order)
 
 
 Average = tuple[Mapping[str, Tensor], Over]
 """Reference texts, and what the mean is over."""
 
 
-def _finished(steps: Iterator[Sweep], site: str, progress: bool) -> Sweep:
+def _finished(runner: Runner, steps: Iterator[Sweep], site: str, progress: bool | None) -> Sweep:
     """The sweep after all steps, with a bar; what there is at Ctrl-C."""
     found = next(steps)
     done = 0
-    with tqdm(total=found.values.numel(), disable=not progress, desc=f"sweep over {site}", unit="place") as bar:
+    with progress_bar(progress, total=found.values.numel(), desc=f"sweep over {site}", unit="place") as bar:
         try:
             for _ in steps:
                 now = int(found.values.isfinite().sum())
@@ -232,7 +263,7 @@ def _finished(steps: Iterator[Sweep], site: str, progress: bool) -> Sweep:
                 done = now
         except KeyboardInterrupt:
             pass
-    return found
+    return replace(found, passes=runner.passes)
 
 
 @torch.no_grad()
@@ -254,8 +285,7 @@ def _steps(
     require(not missing, f"{site} of layers {missing}", f"among {sorted(points)}", "Choose among these.")
     # Edits of keys, the sweep's or an outer block's, reach those of a cache.
     needed = 0 if site in ("k", "v") or is_edited() else runner.first_needed(given[-1])
-    parted = runner.known and not runner.alone and all(block.between is not None for block in runner.blocks)
-    between = ("residual_between",) if site == "residual_between" or parted else ()
+    between = ("residual_between",) if site == "residual_between" or runner.parted else ()
     stages = ("residual_before", *between, "residual", *(("k", "v") if needed else ()))
     with capture(runner.model, what=(*_kinds(site), *stages)) as base:
         unchanged = runner.run(given[-1])
@@ -275,34 +305,34 @@ def _steps(
     found = torch.full((len(chosen), *places), math.nan, dtype=torch.float64)
     most = 1 if runner.alone else max(1, batch_size // len(next(iter(given[0].values()))))
     clean, corrupted = float(best.double().mean()), expected if len(given) == 2 else None
-    sweep = Sweep(found, axes, chosen, clean, corrupted, by_text, unchanged[0].double())
+    sweep = Sweep(found, axes, chosen, clean, corrupted, by_text, unchanged[0].double(), site)
     yield sweep
     tokens = max(math.prod(each.shape[:2]) for each in given[-1].values())
     together = max(1, min(most, _TOKENS_TOGETHER // tokens) // max(1, math.prod(places)))
     groups = [chosen[at : at + together] for at in range(0, len(chosen), together)]
     first = {layer: at for at, layer in enumerate(chosen if order is None else order)}
     for group in sorted(groups, key=lambda group: min(first[layer] for layer in group)):
-        parts: dict[int, tuple[Stage | None, Tensor, bool]] = {}
+        replacements: dict[int, _Replacement] = {}
         starts: dict[Cell, int] = {}
         for layer in group:
-            difference = _difference(site, points[layer], base, ours, over)
-            differing = _starts(difference, axes, site)
+            replacement = _replacement(
+                runner, points[layer], site, axes, base, _target(site, points[layer], base, ours, over)
+            )
+            differing = _starts(replacement, axes)
             for cell in set(product(*map(range, places))) - set(differing):
                 index = (chosen.index(layer), *cell)
                 found[index], by_text[index] = expected, unchanged[0].double()
-            stage, projection = _stage(runner, points[layer], site, base)
-            flows = difference if projection is None else added_by_heads(projection, difference)
-            parts[layer] = stage, flows, projection is not None
+            replacements[layer] = replacement
             starts |= {(layer, *cell): start for cell, start in differing.items()}
-        for cells in _batches(starts, {layer: part[0] for layer, part in parts.items()}, most, difference.shape[-2]):
+        length = replacement.differs.shape[-1]
+        for cells in _batches(starts, {layer: each.stage for layer, each in replacements.items()}, most, length):
             start = min(needed, *(starts[cell] for cell in cells))
-            changed: dict[int, Tensor] = {}
-            for layer in sorted({cell[0] for cell in cells}):
-                stage, flows, written = parts[layer]
-                own = [_at(flows, axes, site, cell[1:], written) for cell in cells if cell[0] == layer]
-                rest = torch.zeros_like(own[0])
-                changed[layer] = torch.cat([own.pop(0) if cell[0] == layer else rest for cell in cells])
-            logits = _resumed(runner, given[-1], site, points, base, changed, start, stage, needed > 0)
+            written = {
+                layer: _copies(replacements[layer], axes, layer, cells, start)
+                for layer in sorted({cell[0] for cell in cells})
+            }
+            stage = replacements[cells[0][0]].stage
+            logits = _resumed(runner, given[-1], site, points, base, written, start, stage, needed > 0)
             for cell, value in zip(cells, runner.measured(logits, given[-1]).double(), strict=True):
                 index = (chosen.index(cell[0]), *cell[1:])
                 found[index], by_text[index] = value.mean(), value
@@ -316,85 +346,185 @@ def _resumed(
     site: Site | Inner,
     points: Mapping[int, HookPoint],
     base: Captured,
-    changed: Mapping[int, Tensor],
+    written: Mapping[int, _Written],
     start: int,
     stage: Stage | None,
     brief: bool,
 ) -> Float[Tensor, "row position class"]:
-    """The logits of as many copies of the texts with what is given for each layer added, which is 0 before ``start``:
-    at a stage, or at the site of the only layer, whose block then runs whole."""
-    first = min(changed)
-    block, flows = runner.blocks[first], changed[first][..., start:, :]
-    copies = len(flows) // len(next(iter(texts.values())))
-    stream = base.last(stage or "residual_before")[block.name]
+    """The logits of as many copies of the texts, from position ``start`` on, with what is written at each layer: at a
+    stage, or at the site of the only layer, whose block then runs whole."""
+    first = min(written)
+    block = runner.blocks[first]
+    copies = len(written[first].mask)
+    stream = base.last(stage or "residual_before")[block.name][:, start:].repeat(copies, 1, 1)
     options: dict[str, Any] = {"brief": brief}
     options["memory"] = base.last("residual")[runner.memory[-1].name] if runner.memory else None
     options["skip"] = runner.skips(texts, first, stage, base)
     if site not in ("k", "v") and start:
         keys, values = base.last("k"), base.last("v")
         options["before"] = {layer: (keys[at.name], values[at.name]) for layer, at in runner.places("k").items()}
-    stream = stream[:, start:].repeat(copies, 1, 1)
     if stage is not None:
         options["edits"] = [
-            change(stage, partial(torch.add, flow[..., start:, :]), modules=[runner.blocks[layer].name])
-            for layer, flow in changed.items()
+            change(stage, each.into, modules=[runner.blocks[layer].name])
+            for layer, each in written.items()
             if layer != first
         ]
-        return runner.resumed(texts, first, stage, (stream + flows).to(stream.dtype), **options)
+        return runner.resumed(texts, first, stage, written[first].into(stream), **options)
     point = points[first]
-    flows = flows[..., 0].transpose(1, 2) if site == "neurons" else flows
     if site == "experts":
-        options["added"] = point.module, flows
+        options["mixture"] = point.module, written[first].into
     else:
-        options["edits"] = [change(site, lambda values: values + flows, modules=[point.name])]
+        options["edits"] = [change(site, written[first].into, modules=[point.name])]
     if not options["skip"]:
         return runner.resumed(texts, point.layer, None, None, copies=copies, **options)
     return runner.resumed(texts, point.layer, "residual_before", stream, **options)
 
 
-def _stage(
-    runner: Runner, point: HookPoint, site: Site | Inner, base: Captured
-) -> tuple[Stage | None, LinearMap | None]:
-    """Where the residual stream of a block holds what a site adds to it, and the map through which heads add to it;
-    None if the site itself must be edited: then the block runs with whatever changes what the site adds."""
+@dataclass(frozen=True, eq=False)
+class _Replacement:
+    """What a sweep writes at one layer. Values are written, not reached by adding a difference, whose rounding a
+    following norm would amplify.
+
+    Args:
+        stage: Where the residual stream holds what the site adds to it; None: the site itself is replaced, in a run of
+            the whole block.
+        values: The new values, one alternative for each head or expert of a stage; one for all places otherwise. The
+            axes of an alternative are ``names`` and, last, the numbers of a place.
+        names: Without that last axis, "position" last.
+        differs: Where the site differs, and so anything is written.
+    """
+
+    stage: Stage | None
+    values: Float[Tensor, "..."]
+    names: tuple[str, ...]
+    differs: Bool[Tensor, "..."]
+
+
+class _Written(NamedTuple):
+    """What is written into several copies of the texts."""
+
+    values: Float[Tensor, "..."]
+    """[copy or 1, text, ...]"""
+    mask: Bool[Tensor, "..."]
+    """Where they are written, [copy, text, ..., 1]."""
+    neurons: bool
+
+    def into(self, values: Tensor) -> Tensor:
+        """``values`` with what is written."""
+        copies = values.unflatten(0, self.mask.shape[:2])
+        if self.neurons:
+            copies = copies.transpose(2, 3)[..., None]
+        new = torch.where(self.mask, self.values.to(values.dtype), copies)
+        return (new[..., 0].transpose(2, 3) if self.neurons else new).flatten(0, 1)
+
+
+def _replacement(
+    runner: Runner, point: HookPoint, site: Site | Inner, axes: Sequence[Axis], base: Captured, target: Tensor
+) -> _Replacement:
+    """What is written where a site gets the values ``target``, which have the axes of :func:`_names`."""
+    stage, names = _stage(runner, point, site), _names(site)[:-1]
+    differs = (target != _values(site, point, base)).any(-1)
+    block = runner.blocks[point.layer].name
+    if site == "attention" and stage is not None:
+        target = base.last("residual_before")[block] + target
+    elif site == "ffn" and stage is not None:
+        target = base.last("residual_between")[block] + target
+    elif site == "heads" and stage is not None:
+        heads = base.last(site)[point.name]
+        alternatives = [[head] for head in range(heads.shape[1])] if "head" in axes else [list(range(heads.shape[1]))]
+        outputs = attention_outputs(runner, point, heads, target, alternatives)
+        differs = torch.stack([differs[:, some].any(1) for some in alternatives])
+        return _Replacement(stage, base.last("residual_before")[block] + outputs, ("batch", "position"), differs)
+    elif site == "experts":
+        mixtures, differs = _mixtures(point, base, target), differs.transpose(0, 1)
+        if "expert" not in axes:
+            mixtures, differs = target.sum(1)[None], differs.any(0, keepdim=True)
+        values = mixtures if stage is None else base.last("residual_between")[block] + mixtures
+        return _Replacement(stage, values, ("batch", "position"), differs)
+    return _Replacement(stage, target[None], names, differs[None])
+
+
+def attention_outputs(
+    runner: Runner, point: HookPoint, heads: Tensor, target: Tensor, alternatives: Sequence[list[int]]
+) -> Float[Tensor, "alternative batch position dim"]:
+    """The output of an attention with some heads as in ``target``, for each alternative."""
+    outputs = []
+    with evaluating(runner.model), suspended():
+        for some in alternatives:
+            changed = heads.clone()
+            changed[:, some] = target[:, some]
+            assert point.out_proj is not None
+            outputs.append(point.out_proj(changed.transpose(1, 2).flatten(2)))
+    return torch.stack(outputs)
+
+
+def _mixtures(point: HookPoint, base: Captured, target: Tensor) -> Float[Tensor, "expert batch position dim"]:
+    """The output of a mixture with the weighted output of each expert as in ``target``."""
+    choices, shares, outputs = (base.last(kind)[point.name] for kind in _kinds("experts"))
+    weighted = shares[..., None] * outputs
+    others = [weighted.masked_fill((choices == expert)[..., None], 0).sum(2) for expert in range(point.experts)]
+    return torch.stack(others) + target.transpose(0, 1)
+
+
+def _stage(runner: Runner, point: HookPoint, site: Site | Inner) -> Stage | None:
+    """Where the residual stream of a block holds what a site adds to it; None if the site itself must be edited: then
+    the block runs with whatever changes what the site adds."""
     block = runner.blocks[point.layer]
     if site in ("residual_before", "residual"):
-        return site, None
-    no_stage: tuple[None, None] = None, None
+        return site
     inside = ("q", "k", "v", "attention_input", "ffn_input", "neurons")
-    if not block.pre_norm or block.between is None or site in inside:
-        return no_stage
+    if not block.pre_norm or not runner.parted or site in inside:
+        return None
     if site == "residual_between":
-        return (site if runner.known and not runner.alone else None), None
-    if not runner.known or runner.alone or is_changed(block.module, "output"):
-        return no_stage
+        return site
+    if is_changed(block.module, "output"):
+        return None
     if site in ("ffn", "experts"):
         changed = site == "experts" and (point.post_norm or is_changed(point.module, "output"))
-        return (None if changed else "residual"), None
+        return None if changed else "residual"
     several = sum(each.role == "attention" and each.block is block.module for each in runner.points) > 1
     if several or is_changed(block.between, "first input"):
-        return no_stage
+        return None
     if site == "attention":
-        return "residual_between", None
-    if point.post_norm or is_changed(point.out_proj, "output") or is_changed(point.residual_writer, "output"):
-        return no_stage
-    heads = base.last("heads")[point.name].transpose(1, 2).flatten(2)
-    found = linear_map(point.out_proj, heads.shape[-1], like=heads)
-    return no_stage if found is None else ("residual_between", found)
+        return "residual_between"
+    changed = is_changed(point.out_proj, "output") or is_changed(point.residual_writer, "output")
+    return None if point.post_norm or changed else "residual_between"
 
 
 Cell = tuple[int, ...]
 """A place within a layer: an index on each further axis."""
 
 
-def _starts(difference: Tensor, axes: Sequence[Axis], site: Site | Inner) -> dict[Cell, int]:
+def _starts(replacement: _Replacement, axes: Sequence[Axis]) -> dict[Cell, int]:
     """The first position that differs, for each place at which anything differs."""
-    differs = (difference != 0).any(-1).any(0)
-    wanted = [_names(site).index(axis) - 1 for axis in axes[1:]]
+    differs = replacement.differs.any(1)  # of some text
+    names = [name for name in replacement.names if name != "batch"]
     found: dict[Cell, int] = {}
-    for index in sorted(differs.nonzero().tolist(), key=lambda each: each[-1]):
-        found.setdefault(tuple(index[axis] for axis in wanted), index[-1])
+    for alternative, *place in sorted(differs.nonzero().tolist(), key=lambda each: each[-1]):
+        index = dict(zip(names, place, strict=True))
+        found.setdefault(tuple(index.get(axis, alternative) for axis in axes[1:]), place[-1])
     return found
+
+
+def _copies(replacement: _Replacement, axes: Sequence[Axis], layer: int, cells: Sequence[Cell], start: int) -> _Written:
+    """What is written at a layer into copies of the texts, one for each place; nothing into those of other layers."""
+    names = replacement.names
+    masks: list[Tensor] = []
+    alternatives: list[int] = []
+    for cell in cells:
+        place: dict[str, int] = dict(zip(axes[1:], cell[1:], strict=True))
+        alternative = 0
+        for axis in ("head", "expert"):
+            if axis in place and axis not in names:
+                alternative = place.pop(axis)
+        index: list[Any] = [place[name] if name in place else slice(None) for name in names]
+        mask = torch.zeros_like(replacement.differs[alternative])
+        if cell[0] == layer:
+            mask[tuple(index)] = replacement.differs[alternative][tuple(index)]
+        masks.append(mask[..., start:, None])
+        alternatives.append(alternative)
+    values = replacement.values if len(replacement.values) == 1 else replacement.values[alternatives]
+    return _Written(values[..., start:, :], torch.stack(masks), replacement.names[1] == "neuron")
 
 
 def _batches(
@@ -415,26 +545,26 @@ def _kinds(site: Site | Inner) -> tuple[str, ...]:
     return ("choices", "shares", "experts") if site == "experts" else (site,)
 
 
-def _difference(
+def _target(
     site: Site | Inner, point: HookPoint, base: Captured, ours: Captured | None, over: Over | None = None
 ) -> Tensor:
-    """The clean values of a site, their mean, or zeros, minus those of the base run; with the axes of :func:`_names`.
+    """The clean values of a site, their mean, or zeros, with the axes of :func:`_names`.
 
-    Of experts, of what each of them adds to the residual stream.
+    Of experts, what each of them adds to the residual stream.
     """
     values = _values(site, point, base)
-    # In float32 or wider, so that what a difference is added to becomes the clean value.
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
     if ours is None:
-        return -values
+        return torch.zeros_like(values)
     theirs = _values(site, point, ours)
-    if over is not None:
-        across = _names(site).index("position")
-        length, was = values.shape[across], theirs.shape[across]
-        got = f"a mean for each of {length} positions, from reference texts of {was}"
-        require(over == "all" or length == was, got, "texts of equal length", "Use such texts, or mean='all'.")
-        theirs = theirs.mean(0 if over == "position" else (0, across), keepdim=True)
-    return theirs - values
+    if over is None:
+        return theirs
+    across = _names(site).index("position")
+    length, was = values.shape[across], theirs.shape[across]
+    got = f"a mean for each of {length} positions, from reference texts of {was}"
+    require(over == "all" or length == was, got, "texts of equal length", "Use such texts, or mean='all'.")
+    wide = torch.promote_types(values.dtype, torch.float32)
+    mean = theirs.to(wide).mean(0 if over == "position" else (0, across), keepdim=True)
+    return mean.to(values.dtype).expand_as(values)
 
 
 def _values(site: Site | Inner, point: HookPoint, seen: Captured) -> Tensor:
@@ -447,18 +577,8 @@ def _values(site: Site | Inner, point: HookPoint, seen: Captured) -> Tensor:
     return torch.stack([mixed.sum(2) for mixed in each], 1).to(made.dtype)
 
 
-def _at(difference: Tensor, axes: Sequence[Axis], site: Site | Inner, cell: Cell, written: bool) -> Tensor:
-    """The difference at one place, 0 elsewhere; of experts, and if it is ``written``, what is added to the stream."""
-    index: list[Any] = [slice(None)] * difference.dim()
-    for axis, place in zip(axes[1:], cell, strict=True):
-        index[_names(site).index(axis)] = place
-    there = torch.zeros_like(difference)
-    there[tuple(index)] = difference[tuple(index)]
-    return there.sum(1) if written or site == "experts" else there
-
-
 def _names(site: Site | Inner) -> tuple[str, ...]:
-    """The names of the axes of :func:`_difference`."""
+    """The names of the axes of :func:`_values`."""
     if site == "experts":
         return ("batch", "expert", "position", "dim")
     if site == "neurons":
@@ -508,6 +628,9 @@ def attribution_sweep(
             pass.
         steps: Runs with a backward pass; 1 without clean texts.
 
+    Raises:
+        InputError: As for :func:`patch_sweep`; and a metric without a gradient, such as the number of right answers.
+
     Source: Nanda 2023, "Attribution Patching"; Syed et al. 2023, arXiv 2310.10348; Hanna et al. 2024, arXiv 2403.17806
     (integrated gradients over the embeddings).
     """
@@ -540,33 +663,43 @@ def attribution_sweep(
             change("embedding", partial(_interpolated, leaves, end, along), modules=None if name is None else [name])
             for name, end in ends.items()
         ]
+        if is_edited() or runner.alone:  # which may cut the stream off from the embeddings
+            edits.append(change(target, partial(_started, leaves), modules=[point.name for point in points.values()]))
         with torch.enable_grad(), intervene(model, *edits):
             with capture(model, what=(*_kinds(site), target), retain_grad=True) as seen:
-                values = runner.run(given[-1])
+                values = runner.differentiated(given[-1], leaves)
             require_one_call(model, seen)
-            torch.autograd.backward(values.mean(), inputs=leaves)
         for point in points.values():
-            gradient = seen.of(target)[point.name][-1].grad
-            assert gradient is not None
+            record = seen.of(target)[point.name][-1]
+            gradient = torch.zeros_like(record.values) if record.grad is None else record.grad
             means[point.name] = means.get(point.name, 0) + gradient / steps
     if steps == 1:
-        theirs, worst = seen, values.detach()
+        theirs, worst = seen, values
     best = worst if clean is None else best
     rows = []
     for _, point in sorted(points.items()):
         gradient = means[point.name][:, None] if site == "experts" else means[point.name]
         gradient = gradient.transpose(1, 2)[..., None] if site == "neurons" else gradient
-        flow = _difference(site, point, theirs, ours) * gradient.double()
+        difference = _target(site, point, theirs, ours).double() - _values(site, point, theirs).double()
+        flow = difference * gradient.double()
         rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
     expected = float(worst.double().mean())
     found, layers = torch.stack(rows).detach() + expected, tuple(sorted(points))
-    return Sweep(found, axes, layers, float(best.double().mean()), None if clean is None else expected)
+    before = None if clean is None else expected
+    return Sweep(found, axes, layers, float(best.double().mean()), before, site=site, passes=runner.passes)
 
 
 def _interpolated(leaves: list[Tensor], end: Tensor | None, along: float, start: Tensor) -> Tensor:
     start = start.detach()
     leaves.append((start if end is None else torch.lerp(start, end, along)).requires_grad_())
     return leaves[-1]
+
+
+def _started(leaves: list[Tensor], values: Tensor) -> Tensor:
+    """``values``, whose gradient is computed too, whether or not the embeddings reach them."""
+    values = values if values.requires_grad else values.detach().requires_grad_()
+    leaves.append(values)
+    return values
 
 
 def prepared(*runs: Tensor | Mapping[str, Any]) -> list[Mapping[str, Tensor]]:

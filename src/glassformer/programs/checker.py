@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from jaxtyping import Bool, Float, Int
 
 from glassformer.errors import InputError
 from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF
+from glassformer.processor_time import Budget
 from glassformer.programs.domains import Domains
 from glassformer.programs.graph import graph
 from glassformer.programs.language import (
@@ -172,7 +172,7 @@ def check(
     program: Variable,
     codes: Sequence[tuple[float, Value]] | None,
     claims: Sequence[LayerClaim],
-    deadline: float = math.inf,
+    budget: Budget | None = None,
 ) -> Checked:
     """Bound the error of the output of all sequences.
 
@@ -181,11 +181,11 @@ def check(
         domains: Vocabulary, greatest length and direction.
         codes: The number that stands for each value; None if the output is the value.
         claims: For each layer what its parts are for. Nothing in them is believed.
-        deadline: On the clock of :func:`time.monotonic`.
+        budget: Processor time after which there is no bound; None: any.
     """
     try:
         with np.errstate(all="ignore"):
-            error, reason = _Checker(network, domains, program, deadline).output(codes, claims), ""
+            error, reason = _Checker(network, domains, program, budget or Budget(math.inf)).output(codes, claims), ""
     except (Undecided, InputError) as problem:
         error, reason = math.inf, getattr(problem, "got", str(problem))
     except Exception as problem:
@@ -217,7 +217,7 @@ class _Checker:
     network: Network
     domains: Domains
     program: Variable
-    deadline: float
+    budget: Budget
     variables: dict[int, Variable] = field(default_factory=dict)
     places: dict[tuple[int, tuple[int, ...]], Places] = field(default_factory=dict)
     possible: dict[int, Bool[np.ndarray, " value"]] = field(default_factory=dict)
@@ -271,7 +271,7 @@ class _Checker:
         """Give up where numbers are too large, or time is over."""
         if not all((self.size(form) < self.network.largest**0.5 / 1000).all() for form in forms):
             raise Undecided("errors that are too large")
-        if time.monotonic() > self.deadline:
+        if self.budget.is_over():
             raise Undecided("the time was over")
 
     # ---- variables --------------------------------------------------------------------------------------------------

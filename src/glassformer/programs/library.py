@@ -21,6 +21,7 @@ from itertools import product
 from pathlib import Path
 
 from glassformer.errors import require, require_positive
+from glassformer.files import local_path
 from glassformer.programs.domains import Domains
 from glassformer.programs.language import (
     Value,
@@ -335,7 +336,7 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
     """
     if str(name) in PROGRAMS:
         return PROGRAMS[str(name)]
-    path = Path(name)
+    path = local_path(name)
     got = f"the program {shown(path)}"
     require(path.suffix.lower() == ".py", got, "a .py file or a known name", known_name(str(name), tuple(PROGRAMS)))
     require_permission(path, run_python)

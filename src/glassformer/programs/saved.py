@@ -26,7 +26,7 @@ from torch import Tensor
 
 from glassformer.config import config
 from glassformer.errors import InputError, require
-from glassformer.files import write_text
+from glassformer.files import any_file, local_path, write_text
 from glassformer.programs.certificate import network_of
 from glassformer.programs.domains import Domains
 from glassformer.programs.language import Value
@@ -36,7 +36,7 @@ from glassformer.untrusted import MAX_NUMBERS, in_file, parse_json, require_regu
 
 FORMAT = "glassformer program 1"
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
-_FIX = "Write the file again, with 'glassformer compile --out'."
+_FIX = "Write the file again, with 'glassformer program --out'."
 _LARGEST_INT = 2**53
 _LONGEST_NAME = 1000
 _DEEPEST = 8
@@ -66,12 +66,12 @@ class _File:
     weights: dict[str, list[float] | list[list[float]]]
 
 
-def save_program(model: CompiledProgram, path: Path | str) -> None:
+def save_program(model: CompiledProgram, path: Path | str, *, overwrite: bool = False) -> None:
     """Write a compiled program so that :func:`load_program` gives the same bits and names.
 
-    An existing file is replaced atomically.
+    A file that is there already is replaced if it is a saved program, or with ``overwrite``, and atomically.
     """
-    path = Path(path)
+    path = local_path(path)
     require_place(path)
     state, dtype = model.state_dict(), str(model.output.weight.dtype).removeprefix("torch.")
     require(dtype in _DTYPES, f"weights of {dtype}", " or ".join(_DTYPES), "Convert them, or save it as safetensors.")
@@ -100,7 +100,7 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
     text = json.dumps(content, allow_nan=False)
     entries = text.count(",") + 1
     require(entries <= MAX_NUMBERS, f"{entries:,} entries", f"at most {MAX_NUMBERS:,}", "Save it as safetensors.")
-    write_text(path, f"{text}\n")
+    write_text(path, f"{text}\n", replaces=any_file if overwrite else is_program_file)
 
 
 def require_place(path: Path) -> None:
@@ -114,7 +114,7 @@ def load_program(path: Path | str) -> CompiledProgram:
 
     Assign ``model.program`` to verify it with :func:`~glassformer.programs.certificate.verify_program`.
     """
-    path = Path(path)
+    path = local_path(path)
     content = parse_json(path)
     with in_file(path):
         require(isinstance(content, dict), "JSON that is not an object", 'an object {"format": ...}', _FIX)

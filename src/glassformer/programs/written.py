@@ -8,7 +8,6 @@ A text is Python that uses this language alone: lines ``name = ...``, and a last
 
 import ast
 import operator
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import isroutine
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glassformer.errors import InputError, first_line, require
+from glassformer.processor_time import Budget
 from glassformer.programs import language
 from glassformer.programs.domains import Domains
 from glassformer.programs.enumeration import Batch, blocks
@@ -26,7 +26,7 @@ from glassformer.text import short
 
 MOST_CHARACTERS = 2_000
 SECONDS = 5.0
-"""After which a comparison is undecided."""
+"""Processor time after which a comparison is undecided."""
 
 _CALLED = ("select", "selector_width", "aggregate", "pick")
 _NAMES = ("tokens", "indices", "everything", *_CALLED)
@@ -138,14 +138,14 @@ def compare(program: Variable, definition: Variable, domains: Domains, *, limit:
     Raises:
         InputError: The program has no value on a sequence on which the definition has one.
     """
-    vocabulary, most, deadline = domains.vocabulary, domains.max_len, time.monotonic() + SECONDS
+    vocabulary, most, budget = domains.vocabulary, domains.max_len, Budget(SECONDS)
     possible, done = sum(len(vocabulary) ** length for length in range(1, most + 1)), 0
     try:
         parts = [node.part for node in graph(program) if isinstance(node.part, Variable)]
         for block in blocks(len(vocabulary), most, limit, _SEQUENCES_AT_ONCE):
             found, wanted = (Batch(block, vocabulary, domains.causal) for _ in range(2))
             for part in parts:
-                if time.monotonic() > deadline:
+                if budget.is_over():
                     return Comparison("undecided", done, possible)
                 found.column(part)
             (places, values), (wanted_places, wanted_values) = found.column(program), wanted.column(definition)

@@ -41,8 +41,8 @@ class TrainingConfig(Config):
     """SGD's momentum: the share of the last update's direction that is kept; unused without SGD."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """Learning rate after warm-up: constant, or half a cosine down to final_lr_fraction."""
-    warmup_steps: Count = 0
-    """Steps over which the learning rate rises linearly to its peak."""
+    warmup_steps: Count | None = 0
+    """Steps over which the learning rate rises linearly to its peak. None: 10, or all of a shorter run."""
     final_lr_fraction: Fraction = 0.0
     """Where the cosine ends, as a fraction of the peak learning rate."""
     clip_norm: Positive | None = 1.0
@@ -68,7 +68,7 @@ class TrainingConfig(Config):
 
     def __post_init__(self) -> None:
         got, fix = f"warmup_steps = {self.warmup_steps} with steps = {self.steps}", "Lower warmup_steps or raise steps."
-        require(self.warmup_steps <= self.steps, got, "a warm-up no longer than the run", fix)
+        require(self.warmup <= self.steps, got, "a warm-up no longer than the run", fix)
         got, fix = f"patience = {self.patience} with eval_every = None", "Set eval_every, for example to 100."
         require(self.patience is None or self.eval_every is not None, got, "evaluations to be patient with", fix)
         require(
@@ -88,9 +88,16 @@ class TrainingConfig(Config):
         changed = [
             f"{name} was {old[name]!r}, is {new[name]!r}" for name in new if name not in free and old[name] != new[name]
         ]
+        if earlier.warmup != self.warmup and not changed:  # each as long as its number of steps allows
+            changed = [f"warmup_steps was {earlier.warmup}, is {self.warmup}"]
         require(
             not changed,
             f"a changed configuration: {', '.join(changed)}",
             "the configuration that the run was started with",
             "Resume with the old values, or start a new run in another directory.",
         )
+
+    @property
+    def warmup(self) -> int:
+        """The number of steps of the warm-up."""
+        return min(10, self.steps) if self.warmup_steps is None else self.warmup_steps

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ from accelerate import Accelerator
 from torch import nn
 
 from glassformer.errors import require
+from glassformer.files import local_path
 from glassformer.modes import keeping_modes
 from glassformer.training.checkpoint import load_optimizers, load_weights, plain_model
 from glassformer.training.config import TrainingConfig
+from glassformer.training.environment import changes, environment_of
 from glassformer.training.metrics import MetricsFile, Progress, Record, TensorBoard, read_records
 from glassformer.training.run_directory import Best, Description, RunDirectory, RunState
 from glassformer.training.stepper import Stepper, StopRequest, open_accelerator
@@ -68,7 +71,8 @@ def train(
     batch is then split among them. Build the model from the same seed on every process.
 
     With a ``directory`` the run can be continued after Ctrl-C, a crash or a power cut, and gives the losses and weights
-    that it would have given without: bit for bit on the same machine, to rounding on another number of processes.
+    that it would have given without: bit for bit on the same machine with the same number of threads, the same versions
+    and switches, otherwise to rounding. A line on stderr says what has changed, and config.json holds all of it.
     Random numbers of a step (dropout) are drawn from (``config.seed``, step, process); the caller's generators are left
     alone. Gradients that the weights hold before are dropped.
 
@@ -101,7 +105,7 @@ def train(
     fix = "Pass directory=Path('runs/my-run')."
     require(directory is not None or not (resume or config.tensorboard), got, expected, fix)
     accelerator = open_accelerator(config.precision)
-    run = None if directory is None else RunDirectory(Path(directory), writes=accelerator.is_main_process)
+    run = None if directory is None else RunDirectory(directory, writes=accelerator.is_main_process)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     # Mixed precision replaces forward(), and Accelerate's unwrap_model() would take the caller's decorators off it.
     forwards = [(vars(module), vars(module).get("forward")) for module in (model, plain_model(model))]
@@ -131,14 +135,14 @@ def train(
 
 
 def train_in(
-    directory: Path | None, model: nn.Module, task: Task, config: TrainingConfig, description: Description
+    directory: Path | str | None, model: nn.Module, task: Task, config: TrainingConfig, description: Description
 ) -> TrainingResult:
     """:func:`train` in a run directory, going on with what is there; None keeps nothing.
 
     The model ends on the CPU, in evaluation mode, with the weights of the last step. ``description`` is compared with
     that of a run that is continued. Ctrl-C saves what was done and goes on as a ``KeyboardInterrupt``.
     """
-    begun = directory is not None and (directory / "config.json").exists()
+    begun = directory is not None and (local_path(directory) / "config.json").exists()
     description = json.loads(json.dumps(description))  # as a file gives it back: lists for tuples
     result = train(model, task, config, directory, resume=begun, description=description, progress=False)
     if result.ending == "interrupted":
@@ -162,6 +166,7 @@ class _Loop:
         progress: bool,
     ) -> None:
         self._accelerator, self._task, self._config, self._run = accelerator, task, config, run
+        environment = environment_of(accelerator.device, accelerator.num_processes)
         latest: Path | None = None
         if run is not None and resume:
             run.require_continues(config, description)
@@ -172,6 +177,9 @@ class _Loop:
         self._interrupted = False
         self.state = RunState(0) if latest is None else RunState.read(latest / "state.json")
         self.history: list[Record] = []
+        if latest is not None:
+            got, fix = f"{latest} with the state of step {self.state.step}", "Remove it to use an earlier checkpoint."
+            require(latest.name == f"step-{self.state.step:08d}", got, "the state of its own step", fix)
         if run is not None and resume:
             require(
                 self.state.step <= config.steps,
@@ -179,7 +187,11 @@ class _Loop:
                 f"steps of at least {self.state.step}",
                 "Raise steps, or start a new run in another directory.",
             )
-            self.history = read_records(run.metrics_file, self.state.step)
+            self.history = read_records(run.metrics_file, self.state.step, self._warn)
+            lost = self.state.records - len(self.history)
+            if lost > 0:
+                counted = f"{len(self.history)} of the {self.state.records} records up to step {self.state.step}"
+                self._warn(f"{run.metrics_file} holds {counted}: the others are lost.")
             best, evaluated = self.state.best, {each["step"] for each in self.history if "evaluation" in each}
             if run.metrics_file.exists() and best is not None:
                 got = f"{run.metrics_file} without the evaluation after step {best.step}"
@@ -189,6 +201,10 @@ class _Loop:
         usable = torch.is_grad_enabled() and not any(weight.is_inference() for weight in model.parameters())
         done = self._ending() is not None  # a run that has ended is only read
         require(usable or done, got, "gradients", "Build the model and train it outside of such blocks.")
+        if run is not None and latest is not None and not done:
+            changed = "".join(changes(each, environment) for each in run.environments()[-1:])
+            if changed:
+                self._warn(f"{run.path} goes on with {changed}. Rounding, and so its weights, may differ.")
         if latest is not None:
             load_weights(model, latest)
         model.train()
@@ -211,7 +227,7 @@ class _Loop:
             if not resume:
                 run.lock()
                 run.require_new()
-            run.begin(config, description)
+            run.begin(config, description, None if done else environment, self.state.step)
             self._logs.append(MetricsFile(run.metrics_file, self.history))
         self._progress = Progress(
             config.steps, self.state.step, task.metric, task.unit, progress and accelerator.is_main_process
@@ -235,6 +251,10 @@ class _Loop:
                 "Continue with resume=True (on the command line: --resume)."
             )
         return ending
+
+    def _warn(self, message: str) -> None:
+        if self._accelerator.is_main_process:
+            print(f"glassformer: warning: {message}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Close files and bar."""
@@ -302,6 +322,7 @@ class _Loop:
             log.sync()
         if self._accelerator.scaler is not None:
             self.state.loss_scale = self._accelerator.scaler.state_dict()
+        self.state.records = len(self.history)
         self._run.save(self._stepper.model, self._stepper.optimizers, self.state, self._config.keep_checkpoints)
         self._saved_step = self.state.step
         self._accelerator.wait_for_everyone()

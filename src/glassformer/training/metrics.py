@@ -4,12 +4,13 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from glassformer.errors import naming_extras, require
+from glassformer.errors import InputError, naming_extras
 from glassformer.files import write_text
 from glassformer.text import short
 from glassformer.untrusted import json_value, read_bytes, require_regular
@@ -20,33 +21,47 @@ Record = dict[str, Any]
 """One line of metrics.jsonl: "step" and either the numbers of that update or its "evaluation"."""
 
 
-def read_records(path: Path, until_step: int) -> list[Record]:
-    """The records in ``path`` up to and including ``until_step``; an absent file has none.
+def read_records(path: Path, until_step: int, warn: Callable[[str], object] = lambda message: None) -> list[Record]:
+    """Return the records in ``path`` up to and including ``until_step``; an absent file has none.
 
-    A last line without an end, which was being written when its process died, is left out.
+    A last line that is not whole, which was being written when its process died, is left out and told to ``warn``.
     """
+    if not os.path.lexists(path) or require_regular(path, inside=True).st_size == 0:
+        return []
+    *lines, rest = read_bytes(path, _LARGEST, inside=True).split(b"\n")
+    if rest and _record(rest) is not None:
+        lines.append(rest)
+    elif rest:
+        said = short(rest.decode("utf-8", errors="replace"))
+        warn(f"{path}, line {len(lines) + 1}, is not whole and is left out: {said}")
     records: list[Record] = []
-    if not os.path.lexists(path):
-        return records
-    empty = require_regular(path, inside=True).st_size == 0
-    for number, line in enumerate([] if empty else read_bytes(path, _LARGEST, inside=True).split(b"\n")[:-1], start=1):
-        before = records[-1]["step"] if records else 0
-        try:
-            record = json_value(line.decode("utf-8"))
-            right = isinstance(record, dict) and type(record["step"]) is int and record["step"] >= before
-            numbers = {name: value for name, value in record.items() if name != "evaluation"}
-            for value in (*numbers.values(), *record.get("evaluation", {}).values()):
-                right = right and (value is None or type(value) in (int, float))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            right = False
-        require(
-            right,
-            f"{path}, line {number}: {short(line.decode('utf-8', errors='replace'))}",
-            'a record such as {"step": 100, "loss": 1.5}, of a later step than those before',
-            "Restore the line from a copy, or remove it. To go on without earlier records, remove the file.",
-        )
+    for number, line in enumerate(lines, start=1):
+        record = _record(line)
+        same_kind = [earlier["step"] for earlier in records[-2:] if record and _kind(earlier) == _kind(record)]
+        if record is None or (records and record["step"] < records[-1]["step"]) or record["step"] in same_kind:
+            raise InputError(
+                f"{path}, line {number}: {short(line.decode('utf-8', errors='replace'))}",
+                'a record such as {"step": 100, "loss": 1.5}, of a later step than those before',
+                "Restore the line from a copy, or remove it. To go on without earlier records, remove the file.",
+            )
         records.append(record)
     return [record for record in records if record["step"] <= until_step]
+
+
+def _record(line: bytes) -> Record | None:
+    """Return the record that a line holds; None if it holds none."""
+    try:
+        record = json_value(line.decode("utf-8"))
+        numbers = {name: value for name, value in record.items() if name != "evaluation"}
+        values = (*numbers.values(), *record.get("evaluation", {}).values())
+        right = type(record["step"]) is int and ("loss" in record or "evaluation" in record)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return record if right and all(value is None or type(value) in (int, float) for value in values) else None
+
+
+def _kind(record: Record) -> str:
+    return "evaluation" if "evaluation" in record else "loss"
 
 
 class MetricsFile:

@@ -124,16 +124,16 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
     """The learning rate of update ``step`` (from 0) as a fraction of its peak, in (0, 1].
 
     Warm-up: (step + 1) / W for step < W. After it 1 if constant, else with t = (step - W) / (N - W):
-    f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup_steps``, f = ``final_lr_fraction``.
+    f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup``, f = ``final_lr_fraction``.
 
     Source: Loshchilov & Hutter 2017, SGDR, equation 5 (one period); linear warm-up: Goyal et al. 2017, section 2.2.
     """
     require(0 <= step < config.steps, f"step = {step}", f"0 <= step < {config.steps}", "Count updates from 0.")
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
+    if step < config.warmup:
+        return (step + 1) / config.warmup
     if config.schedule == "constant":
         return 1.0
-    progress = (step - config.warmup_steps) / (config.steps - config.warmup_steps)
+    progress = (step - config.warmup) / (config.steps - config.warmup)
     return config.final_lr_fraction + (1 - config.final_lr_fraction) * (1 + math.cos(math.pi * progress)) / 2
 
 

@@ -3,7 +3,8 @@
 ::
 
     .lock                           which process trains there; the lock itself ends with the process
-    config.json                     the training configuration and the caller's description of model and data
+    config.json                     the training configuration, the caller's description of model and data, and the
+                                    environments in which the run was begun and continued
     metrics.jsonl                   a line for every logged step and every evaluation
     checkpoints/step-00000632/      model.safetensors, optimizer.safetensors, state.json
     best/                           model.safetensors, state.json: the model with the best metric so far
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import nullcontext
 from dataclasses import asdict, field
 from pathlib import Path
@@ -25,11 +27,26 @@ from torch.optim import Optimizer
 
 from glassformer.checkpoints.tensor_files import read_json
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.files import fcntl, new_directory, recover, remove_directory, remove_leftovers, write_text
-from glassformer.training.checkpoint import save_optimizers, save_weights
+from glassformer.files import (
+    Written,
+    fcntl,
+    local_path,
+    new_directory,
+    recover,
+    remove_directory,
+    remove_leftovers,
+    set_aside,
+    write_text,
+)
+from glassformer.text import shown
+from glassformer.training.checkpoint import OPTIMIZER_FILE, WEIGHTS_FILE, save_optimizers, save_weights
 from glassformer.training.config import TrainingConfig
+from glassformer.training.environment import Environment, changes
 
 Description = dict[str, Any]
+_CHECKPOINT = Written(
+    "a checkpoint", (WEIGHTS_FILE, OPTIMIZER_FILE, "state.json"), lambda directory: (directory / WEIGHTS_FILE).is_file()
+)
 
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
@@ -57,6 +74,8 @@ class RunState:
     """Evaluations since then, for early stopping."""
     loss_scale: dict[str, Any] = field(default_factory=dict)
     """State of float16's gradient scaler; empty with other precisions."""
+    records: int = 0
+    """Lines of metrics.jsonl up to this step; 0 if they were not counted."""
 
     def to_json(self) -> str:
         """The state as a JSON object."""
@@ -83,7 +102,8 @@ class RunDirectory:
         writes: Whether this process writes. The others call the same methods and give their shards of the weights.
     """
 
-    def __init__(self, path: Path, *, writes: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, writes: bool = True) -> None:
+        path = local_path(path)
         self.path, self._writes = path, writes
         self._lock: int | None = None
         self._content = ""
@@ -95,7 +115,7 @@ class RunDirectory:
 
     def checkpoints(self) -> list[Path]:
         """The complete checkpoints, oldest first."""
-        return sorted(self._checkpoints.glob("step-*"))
+        return sorted(self._checkpoints.glob(f"step-{'[0-9]' * 8}"))
 
     def require_new(self) -> None:
         """Check that the directory holds no run, and can be made."""
@@ -105,6 +125,10 @@ class RunDirectory:
         got, expected = f"{self.path}, which already holds a run", "a directory without a run"
         fix = "Continue that run with resume=True (on the command line: --resume), or choose another directory."
         require(not self.config_file.exists() and not self.checkpoints(), got, expected, fix)
+        places = (self.metrics_file, self.best, *self._checkpoints.glob("*"))
+        taken = next((path for path in places if os.path.lexists(path)), None)
+        got, fix = f"{taken}, which exists already", "Choose another directory, or move it away."
+        require(taken is None, got, "a directory without metrics.jsonl, best and checkpoints", fix)
 
     def require_continues(self, config: TrainingConfig, description: Description) -> None:
         """Check that the directory holds a run that may be continued with this configuration and description."""
@@ -154,26 +178,48 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def begin(self, config: TrainingConfig, description: Description) -> None:
-        """Write the configuration and remove files that a killed process left incomplete."""
+    def environments(self) -> list[Environment]:
+        """Return the environments in which the run was begun and continued, the latest last.
+
+        A run of an earlier version holds none.
+        """
+        found = read_json(self.config_file).get("environments") if self.config_file.exists() else None
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+    def begin(
+        self, config: TrainingConfig, description: Description, environment: Environment | None = None, step: int = 0
+    ) -> None:
+        """Write the configuration and remove files that a killed process left incomplete.
+
+        Args:
+            environment: In which the run goes on after ``step``; None if it does not.
+        """
         if self._writes:
+            environments = self.environments()
+            if environment is not None and (not environments or changes(environments[-1], environment)):
+                environments.append({"step": step, **environment})
             self._checkpoints.mkdir(parents=True, exist_ok=True)
             for parent in (self.path, self._checkpoints):
                 remove_leftovers(parent)
             recover(self.best)
             training, described = config.to_json(), _description_json(description)
-            self._content = f'{{"training": {training}, "description": {described}}}\n'
+            beside = f'"description": {described}, "environments": {json.dumps(environments)}'
+            self._content = f'{{"training": {training}, {beside}}}\n'
             write_text(self.config_file, self._content)
 
     def save(self, model: nn.Module, optimizers: list[Optimizer], state: RunState, keep: int) -> Path:
-        """Write the checkpoint of ``state.step``, and remove all but the latest ``keep``."""
+        """Write the checkpoint of ``state.step``, and remove all but the latest ``keep``.
+
+        An earlier one in which there are other files than the run's is not removed.
+        """
         path = self._checkpoints / f"step-{state.step:08d}"
         self._write(path, model, state, optimizers)
         if self._writes:
             if self._content and not self.config_file.exists():  # the directory was moved while the run goes on
                 write_text(self.config_file, self._content)
             for old in self.checkpoints()[:-keep]:
-                remove_directory(old)
+                if not _CHECKPOINT.foreign_entries(old):
+                    remove_directory(old)
         return path
 
     def save_best(self, model: nn.Module, state: RunState) -> None:
@@ -181,7 +227,9 @@ class RunDirectory:
         self._write(self.best, model, state, [])
 
     def _write(self, path: Path, model: nn.Module, state: RunState, optimizers: list[Optimizer]) -> None:
-        with new_directory(path, replace=True) if self._writes else nullcontext(path) as draft:
+        if self._writes and path.is_dir() and _CHECKPOINT.foreign_entries(path):
+            print(f"glassformer: {shown(set_aside(path))} keeps what else {shown(path)} held", file=sys.stderr)
+        with new_directory(path, replaces=_CHECKPOINT) if self._writes else nullcontext(path) as draft:
             save_weights(model, draft, write=self._writes)
             if optimizers:
                 save_optimizers(model, optimizers, draft, write=self._writes)

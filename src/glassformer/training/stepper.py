@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 from contextlib import nullcontext
@@ -87,8 +88,11 @@ def open_accelerator(precision: str) -> Accelerator:
         AcceleratorState._reset_state()
     # With the plugin, the launcher's settings cannot divide the loss a second time.
     plugin = GradientAccumulationPlugin(num_steps=1)
+    # Without a GPU Accelerate joins several processes only if it is told so: each would train the whole.
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    cpu = several and not torch.accelerator.is_available()
     try:
-        accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_plugin=plugin)
+        accelerator = Accelerator(cpu=cpu, mixed_precision=precision, gradient_accumulation_plugin=plugin)
         supported = precision == "no" or accelerator.native_amp
     except ValueError:
         supported = False

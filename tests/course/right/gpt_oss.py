@@ -390,9 +390,11 @@ def get_dist_after_with_temp_and_topp(model_logits, top_p, t):
 @torch.no_grad()
 def get_dist_after_with_temp_and_topp(model_logits, top_p, t):
     shares = torch.softmax(model_logits / t, dim=-1)
-    larger = (shares[..., None, :] > shares[..., :, None]).to(shares.dtype)
-    before = (larger * shares[..., None, :]).sum(-1)
-    kept = (before < top_p) | (shares == shares.amax(-1, keepdim=True))
+    size = shares.shape[-1]
+    earlier = torch.ones(size, size, dtype=torch.bool).tril(-1)  # of equally likely tokens the first counts first
+    others, own = shares[..., None, :], shares[..., :, None]
+    before = ((others > own) | ((others == own) & earlier)).to(shares.dtype).mul(others).sum(-1)
+    kept = (before < top_p) | (before == 0)
     shares = torch.where(kept, shares, 0.0)
     return shares / shares.sum(-1, keepdim=True)
 """,

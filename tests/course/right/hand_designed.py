@@ -44,7 +44,7 @@ class PytorchTransformer(nn.Module):
         super().__init__()
         self.pos = nn.Embedding(max_seq_len, pos_dim) if pos_dim else None
         size = input_dim + (pos_dim if pos_dim else 0)
-        self.Km, self.Qm = (nn.Linear(size, qk_dim, bias=False) for _ in range(2))
+        self.Qm, self.Km = (nn.Linear(size, qk_dim, bias=False) for _ in range(2))
         self.Vm = nn.Linear(size, v_dim, bias=False)
 
     def forward(self, seq):
@@ -123,7 +123,7 @@ def training_step(model, optimizer, seq, target, remove_cls=False):
     model.zero_grad()
     loss.backward()
     optimizer.step()
-    return loss.detach()
+    return loss.detach().numpy()[()]
 """,
         """
 def training_step(model, optimizer, seq, target, remove_cls=False):

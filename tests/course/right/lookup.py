@@ -161,9 +161,9 @@ class PositionWiseFeedForward(nn.Module):
             own = x[:, last - 1 : last]
             part = None if mask is None else mask[..., :last]
             rows.append(self.self_attention(own, x[:, :last], part)[0])
-        h = self.self_attention_norm(x + torch.cat(rows, 1))
-        h = self.cross_attention_norm(h + self.cross_attention(h, memory, memory_mask)[0])
-        return self.ffn_norm(h + self.ffn(h))
+        h = self.self_attention_norm(x + self.dropout(torch.cat(rows, 1)))
+        h = self.cross_attention_norm(h + self.dropout(self.cross_attention(h, memory, memory_mask)[0]))
+        return self.ffn_norm(h + self.dropout(self.ffn(h)))
 """,
         ),
     ],
@@ -183,7 +183,7 @@ class PositionWiseFeedForward(nn.Module):
             "encoder",
             """
         chosen = nn.functional.one_hot(enc_input, self.embedding.num_embeddings).to(self.embedding.weight.dtype)
-        x = chosen @ self.embedding.weight * self.embedding.embedding_dim**0.5
+        x = self.dropout(chosen @ self.embedding.weight * self.embedding.embedding_dim**0.5)
         real = (~src_padding_mask)[:, None, None].expand(-1, 1, enc_input.shape[1], -1)
         for number in range(len(self.layers)):
             x = self.layers[number](x, real)
@@ -225,7 +225,7 @@ def sinusoids(length, d_model):
             "decoder",
             """
         x = self.embedding(dec_input) * self.embedding.embedding_dim**0.5
-        x = x + sinusoids(dec_input.shape[1], self.embedding.embedding_dim)
+        x = self.dropout(x + sinusoids(dec_input.shape[1], self.embedding.embedding_dim))
         for layer in self.layers:
             x = layer(x, enc_output, ~tgt_padding_mask[:, None, None], ~src_padding_mask[:, None, None])
         return x

@@ -282,7 +282,7 @@ def training_step(model, optimizer, input_ids, labels):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    return loss.detach()
+    return loss.tolist()
 """,
     ],
     "attention-received": [

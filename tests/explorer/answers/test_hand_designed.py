@@ -97,6 +97,16 @@ def test_what_fails_is_told_with_its_sequence(by_name: dict[str, LoadedModel]) -
     assert (failure.sequence, failure.position, failure.target) == ("A", 0, [1, 0, 0])
 
 
+def test_what_rounding_decides_is_told_with_its_sequence() -> None:
+    task = unique("A", 1)
+    loaded = LoadedHead(None, task, HeadWeights([[1], [0]], [[0.8], [0]], [[-7], [7 * np.exp(0.8)]]), {})
+    certificate = check(loaded, AskCheck(model="unique", weights=head(loaded).weights, text="A")).certificate
+    assert (certificate.verdict, certificate.num_undecided) == ("undecided", 1)
+    assert certificate.covers == "1 letter of A, after CLS"
+    assert (certificate.undecided.sequence, certificate.undecided.target) == ("A", [1.0])
+    assert abs(certificate.undecided.output[0]) < certificate.rounding < 1e-12
+
+
 def test_readings_name_what_is_equal_and_signs() -> None:
     letters, sign = TASKS["majority_letter"](), TASKS["unique"]()
     assert output_names(letters) == ["A", "B", "C"]

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from glassformer.explorer import messages as m
+from glassformer.explorer.answers import sweeping
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.loaded_model import LoadedModel
+from glassformer.observe.sweep import patch_steps
 from refusals import refused
 
 FIRST, SECOND = "1 2 3 5 8 1 2 3", "1 2 4 5 8 1 2 3"
@@ -81,3 +83,22 @@ def test_texts_of_other_lengths_and_places_that_there_are_not_are_refused(small_
     for place in ({"layer": 2, "position": 0}, {"layer": 0, "position": 8}):
         with refused("a patch"):
             small_backend.answer("whatif", m.AskWhatIf(ask=ask, patch=m.PatchedPlace(text=SECOND, **place)))
+
+
+def test_the_layers_where_places_seem_to_bring_back_most_come_first(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = []
+
+    def watched(*texts: Any, order: Any, **options: Any) -> Any:
+        orders.append(order)
+        return patch_steps(*texts, order=order, **options)
+
+    class Guess:
+        values = torch.tensor([[0.0] * 8, [0.0] * 7 + [5.0]])
+        corrupted = 0.0
+
+    monkeypatch.setattr(sweeping, "patch_steps", watched)
+    monkeypatch.setattr(sweeping, "attribution_sweep", lambda *texts, **options: Guess)
+    swept(small_backend, target=6)
+    assert orders == [[1, 0]]

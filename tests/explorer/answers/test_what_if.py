@@ -26,9 +26,10 @@ from glassformer.models.encoder import Encoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import forbid
 from glassformer.observe.intervene import intervene
-from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.lens import direct_logits, ffn_logits, logit_lens
 from glassformer.observe.partial_runs import Runner
 from refusals import refused
+from small_models import decoder as small_decoder
 from small_models import encoder, encoder_decoder
 from transformers_models import FAMILIES, bert_classifier
 
@@ -254,6 +255,33 @@ def test_contributions_sum_to_the_logit(small_backend: Backend, decoder: Any) ->
     assert [part.name for part in found.parts] == list(expected.names)
     assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-5)
     assert found.total == pytest.approx(float(expected.total[0]), abs=1e-6)
+
+
+def test_what_a_network_adds_names_tokens_and_neurons() -> None:
+    model = small_decoder(num_layers=2).eval()
+    backend = Backend([wrap_model(model, [3, 1, 4])])
+    ask = m.Ask(model="given", text="3 1 4 1 5")
+    parts = backend.answer("contributions", m.AskContributions(ask=ask, place=3)).parts
+    found = backend.answer("ffn", m.AskFfn(ask=ask, place=3, layer=1))
+    (part,) = (part.value for part in parts if part.name == "layer 1 ffn")
+    assert found.value == pytest.approx(part, abs=1e-4)
+    values = ffn_logits(model, torch.tensor([[3, 1, 4, 1, 5]]), 1, found.target, query=3).logits[0]
+    assert [each.id for each in found.raised] == values.argsort(descending=True)[:8].tolist()
+    assert [each.id for each in found.lowered] == values.argsort()[:8].tolist()
+    assert found.neurons is not None
+    assert [each.value for each in found.neurons] == sorted(
+        (each.value for each in found.neurons), key=abs, reverse=True
+    )
+    with refused("the feed-forward network of layer 2"):
+        backend.answer("ffn", m.AskFfn(ask=ask, layer=2))
+
+
+def test_what_a_mixture_adds_is_the_sum_of_its_experts(small_backend: Backend) -> None:
+    parts = small_backend.answer("contributions", m.AskContributions(ask=ASK)).parts
+    found = small_backend.answer("ffn", m.AskFfn(ask=ASK, layer=0))
+    experts = sum(part.value for part in parts if part.kind == "expert" and part.layer == 0)
+    assert found.value == pytest.approx(experts, abs=1e-4)
+    assert found.neurons is None
 
 
 def test_what_a_hook_adds_is_a_part_of_its_own(small_backend: Backend) -> None:

@@ -9,9 +9,10 @@ import torch
 
 from glassformer.data.bayes import optimal_predictions
 from glassformer.data.lookup import all_contexts
+from glassformer.explorer import BUNDLED
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
-from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES, bundled
+from glassformer.explorer.loading.bundled import KEYS, RECURRENCE, VALUES, bundled
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import zero

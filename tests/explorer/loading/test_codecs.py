@@ -88,6 +88,7 @@ def test_what_a_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Token
     tokens = codec.encode("aé")
     assert tokens == [256, *byte_engine.encode("aé").ids]
     assert [codec.word(token) for token in tokens] == ["<|startoftext|>", "a", "\\xc3", "\\xa9"]
+    assert codec.labels(tokens) == ["<|startoftext|>", "a", "é 1/2", "é 2/2"]
     assert codec.joins[-1](tokens) == "aé"
     assert codec.joins[-1](tokens[1:2]) == "a"
     # Neither is what no text encodes to: a name, or an id that is not in use.

@@ -64,7 +64,7 @@ def test_a_run_of_train_on_the_recurrence(tmp_path: Path) -> None:
     model = decoder(vocab_size=7, num_layers=1, num_experts=2)
     description = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
     entry = _entry(write_run(tmp_path / "run", model, **description))
-    assert entry.card.views == ["attention", "sampling", "experts", "whatif", "patch"]
+    assert entry.card.views == ["flow", "attention", "sampling", "experts", "whatif", "patch"]
     loaded = entry.open()
     tokens = loaded.encode("3 2 6 4 5 1 3 2 6 4 5 1 3 2")
     assert loaded.rule(tokens) == "x[t] = 3 x[t-1] mod 7, or x[t-1] + 1"
@@ -139,7 +139,7 @@ def test_a_released_decoder_reads_by_its_own_tokenizer(tmp_path: Path, byte_engi
     assert _read(directory).tokens == list("Once␣upon␣a␣time")
     loaded = entry.open()
     assert loaded.encode("héa\n") == byte_engine.encode("héa\n").ids
-    assert read(loaded, m.Ask(model="it", text="héa\n")).message.tokens == ["h", "\\xc3", "\\xa9", "a", "⏎"]
+    assert read(loaded, m.Ask(model="it", text="héa\n")).message.tokens == ["h", "é 1/2", "é 2/2", "a", "⏎"]
     assert loaded.join(loaded.encode("héa\n")) == "héa\n"
 
 
@@ -170,9 +170,9 @@ def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     decoder(vocab_size=30, num_layers=1).save_pretrained(tmp_path / "dense", layout="glassformer")
     decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
     cards = [_entry(tmp_path / name).card for name in ("dense", "sparse")]
-    assert cards[0].views == ["attention", "sampling", "whatif", "patch"]
+    assert cards[0].views == ["flow", "attention", "sampling", "whatif", "patch"]
     assert "experts" not in cards[0].about
-    assert cards[1].views == ["attention", "sampling", "experts", "whatif", "patch"]
+    assert cards[1].views == ["flow", "attention", "sampling", "experts", "whatif", "patch"]
     assert _read(tmp_path / "dense").tokens == ["1", "2", "3"]
 
 
@@ -328,8 +328,8 @@ def test_the_stamp_follows_the_files(tmp_path: Path) -> None:
     stamps.append(stamp_of(run))
     assert len(set(stamps)) == 4
     assert stored_models.run_weights(run) == run / "best"
-    (run / "best").rename(run / ".best.replaced")  # a process died while it replaced them
-    assert stored_models.run_weights(run) == run / ".best.replaced"
+    (run / "best").rename(run / ".best.glassformer-replaced")  # a process died while it replaced them
+    assert stored_models.run_weights(run) == run / ".best.glassformer-replaced"
 
 
 def test_the_card_is_that_of_the_run_that_took_the_place_of_another(tmp_path: Path) -> None:

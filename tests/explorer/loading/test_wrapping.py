@@ -44,7 +44,7 @@ def _encoder(num_classes: int | None = 2) -> Encoder:
 @pytest.mark.parametrize("text", ["3 1 4", [3, 1, 4], torch.tensor([3, 1, 4]), torch.tensor([[3, 1, 4]])])
 def test_a_decoder_of_ours(text: Any) -> None:
     loaded = wrap_model(_decoder(num_experts=3, max_seq_len=8), text)
-    assert loaded.card.views == ["attention", "sampling", "experts", "whatif", "patch"]
+    assert loaded.card.views == ["flow", "attention", "sampling", "experts", "whatif", "patch"]
     assert loaded.card.text == "3 1 4"
     assert loaded.longest == 8
     run = _read(loaded)
@@ -54,7 +54,7 @@ def test_a_decoder_of_ours(text: Any) -> None:
 
 def test_bytes_where_the_vocabulary_is_bytes() -> None:
     run = _read(wrap_model(_decoder(256), "hi é"))
-    assert run.tokens == ["h", "i", "␣", "\\xc3", "\\xa9"]
+    assert run.tokens == ["h", "i", "␣", "é 1/2", "é 2/2"]
 
 
 def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:
@@ -216,7 +216,7 @@ def test_tokens_are_those_that_are_read() -> None:
 def test_whatever_has_logits_tells_the_next_token() -> None:
     reads = bert(is_decoder=True)
     loaded = wrap_model(transformers.BertLMHeadModel(reads.config), [1, 2, 3])
-    assert loaded.card.views == ["attention", "sampling", "whatif", "patch"]
+    assert loaded.card.views == ["flow", "attention", "sampling", "whatif", "patch"]
     assert len(next_token(loaded, m.AskNext(model="given", text="1 2 3")).candidates) == 50
     assert wrap_model(reads, [1, 2, 3]).card.views == ["attention"]
 

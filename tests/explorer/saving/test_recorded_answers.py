@@ -6,42 +6,56 @@ import pytest
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.backend import Backend
+from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.loaded_model import LoadedModel
-from glassformer.explorer.saving.recorded_answers import PageState, edited, number, page_state, recorded_answers
+from glassformer.explorer.saving.page_state import page_state
+from glassformer.explorer.saving.recorded_answers import Record, record
 from glassformer.explorer.state import State, changed
 
 
-def shown(backend: Backend, **values: object) -> PageState:
-    return page_state(changed(State(), values), backend.catalogue().models)
+def recorded(backend: Backend, *, computes: bool = False, **values: object) -> Record:
+    return record(backend, page_state(changed(State(), values), backend.catalogue().models), computes=computes)
 
 
-def calls(backend: Backend, **values: object) -> dict[str, list[m.Message]]:
-    state = shown(backend, **values)
-    found: dict[str, list[m.Message]] = {}
-    for each in recorded_answers(backend, state):
+def calls(backend: Backend, *, computes: bool = False, **values: object) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for each in recorded(backend, computes=computes, **values).answers:
         found.setdefault(each.call, []).append(each.request)
     return found
 
 
+def bundle(name: str) -> Backend:
+    return Backend([entry for entry in bundled() if entry.card.name == name])
+
+
 def test_the_edited_design_is_what_is_judged(small_backend: Backend) -> None:
-    state = shown(small_backend, model="identity", text="AB", cells={"Vm.0.0": "7"})
-    answers = recorded_answers(small_backend, state)
-    request, answer = next((each.request, each.answer) for each in answers if each.call == "check")
-    assert request.weights.Vm[0][0] == 7
-    assert answer == small_backend.answer("check", request)
-    assert answer.certificate.verdict == "fails"
+    kept = recorded(small_backend, model="identity", text="AB", cells={"Vm.0.0": "7"})
+    assert [each.call for each in kept.answers] == ["run", "head", "check"]
+    check = kept.answers[-1]
+    assert check.request.weights.Vm[0][0] == 7
+    assert check.answer == small_backend.answer("check", check.request)
+    assert check.answer.certificate.verdict == "fails"
 
 
 def test_a_reordered_source_is_recorded_in_both_orders(small_backend: Backend) -> None:
-    asked = calls(small_backend, model="lookup", text="4", order=[4, 3, 2, 1, 0])
-    assert [ask.order for ask in asked["run"] if isinstance(ask, m.Ask)] == [[4, 3, 2, 1, 0], None]
-    assert [ask.order for ask in asked["scramble"] if isinstance(ask, m.AskScramble)] == [[4, 3, 2, 1, 0], None]
-    # Encoder, decoder and cross-attention of two runs.
-    assert len(asked["measures"]) == 6
+    state: dict[str, Any] = {"model": "lookup", "text": "4", "order": [4, 3, 2, 1, 0]}
+    asked = calls(small_backend, **state)
+    assert set(asked) == {"run", "scramble"}
+    assert [ask.order for ask in asked["run"]] == [[4, 3, 2, 1, 0], None]
+    assert [ask.order for ask in asked["scramble"]] == [[4, 3, 2, 1, 0]]
+    assert len(recorded(small_backend, **state).rows) == 2
+
+
+def test_cross_attention_is_recorded_in_the_order_that_is_shown() -> None:
+    asked = calls(bundle("lookup-course"), view="attention", order=[1, 0, 2, 3, 4])
+    assert set(asked) == {"run", "measures"}
+    assert [ask.order for ask in asked["run"]] == [[1, 0, 2, 3, 4]]
+    assert [ask.part for ask in asked["measures"]] == ["cross"]
 
 
 def test_the_sampling_rule_of_the_state(small_backend: Backend) -> None:
-    asked = calls(small_backend, model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)
+    asked = calls(small_backend, model="decoder", view="sampling", text="1 2", temperature=0.5, top_k=3, top_p=0.9)
+    assert set(asked) == {"run", "next"}
     assert asked["next"] == [m.AskNext(model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)]
 
 
@@ -49,86 +63,74 @@ def test_experts_are_recorded_where_they_are_shown(by_name: dict[str, LoadedMode
     loaded = by_name["decoder"]
     card = loaded.card.model_copy(update={"views": ["experts"]})
     asked = calls(Backend([replace(loaded, card=card)]), model="decoder", text="1 2")
-    assert set(asked) == {"models", "run", "measures", "detect", "experts"}
+    assert set(asked) == {"run", "experts"}
 
 
-def test_the_catalogue_names_the_one_model(small_backend: Backend) -> None:
-    state = shown(small_backend, model="unique")
-    catalogue = recorded_answers(small_backend, state)[0].answer
-    assert [card.name for card in catalogue.models] == ["unique"]
+def test_a_refused_answer_is_kept_as_one() -> None:
+    cells = {"Km.0.0": "1e300", "Qm.0.0": "1e300"}
+    for view, refused in (("design", ["run", "check"]), ("attention", ["run"])):
+        kept = recorded(bundle("identity"), view=view, text="AB", cells=cells)
+        assert [each.call for each in kept.answers if isinstance(each.answer, InputError)] == refused
 
 
-def test_a_refused_answer_is_kept_as_one(small_backend: Backend) -> None:
-    state = shown(small_backend, model="identity", text="AB", cells={"Km.0.0": "1e300", "Qm.0.0": "1e300"})
-    answers = recorded_answers(small_backend, state)
-    assert [each.call for each in answers if isinstance(each.answer, InputError)] == ["run", "check"]
+def test_attention_is_of_the_stack_and_the_heads_that_are_shown(small_backend: Backend) -> None:
+    asked = calls(small_backend, model="decoder", view="attention", text="1 2")
+    assert set(asked) == {"run", "measures", "detect"}
+    kept = recorded(small_backend, model="decoder", view="attention", text="1 2 3", layer=1, head=0, versus=(0, 1))
+    assert [(each["layer"], each["head"]) for each in kept.matrices] == [(1, 0), (0, 1)]
+    assert kept.rows == []
+    kept = recorded(small_backend, model="decoder", view="attention", text="1 2 3", shape="layers", pin=1)
+    assert [each["asked"]["query"] for each in kept.rows] == [1]
+    assert kept.matrices == []
 
 
-def test_the_run_is_of_the_edited_head(small_backend: Backend) -> None:
-    cells = {"Qm.0.0": "0", "Qm.0.1": "5", "Qm.9.9": "1"}
-    (ask,) = calls(small_backend, model="identity", text="AB", cells=cells)["run"]
-    design = small_backend.answer("head", m.AskHead(model="identity"))
-    assert ask.weights.Qm[0][:2] == [0, 5]
-    assert ask.weights.Qm[1:] == design.weights.Qm[1:]
-    # Edits that change nothing are not sent.
-    cells = {"Vm.0.0": "1", "Vm.1.0": "nonsense", "size.qk": "999", "size.pos": "99"}
-    (ask,) = calls(small_backend, model="identity", text="AB", cells=cells)["run"]
-    assert ask.weights is None
+def test_what_the_strongest_heads_read_is_shown_in_flow() -> None:
+    backend = bundle("induction")
+    kept = recorded(backend, view="flow", text="ABCAB", target=3, other=4)
+    assert [each.call for each in kept.answers] == ["run", "whatif", "contributions"]
+    assert all(each.request.other is None for each in kept.answers[1:])
+    heads = [each for each in kept.answers[-1].answer.parts if each.kind == "head"]
+    strongest = sorted(heads, key=lambda each: abs(each.value))[-5:]
+    asked = [(each["asked"]["layer"], each["asked"]["head"], each["asked"]["query"]) for each in kept.rows]
+    assert sorted(asked) == sorted((each.layer, each.number, 5) for each in strongest)  # after the start token
 
 
 def test_a_changed_model_is_recorded_as_it_is_shown(small_backend: Backend) -> None:
     head = m.RemovedHead(part="self", layer=1, head=0)
-    values = {"removed": [head.model_dump()], "place": 70, "target": 3, "other": 4}
-    text = " ".join(["1", "2", "3"] * 30)
-    asked = calls(small_backend, model="decoder", view="whatif", text=text, **values)
-    about: dict[str, Any] = {"ask": m.Ask(model="decoder", text=text), "place": 70, "target": 3}
-    assert asked["whatif"] == [m.AskWhatIf(**about, other=4), m.AskWhatIf(**about, other=4, removed=[head])]
+    values: dict[str, Any] = {"removed": [head.model_dump()], "place": 70, "target": 3, "other": 4}
+    values |= {"model": "decoder", "view": "whatif", "text": " ".join(["1", "2", "3"] * 30)}
+    about: dict[str, Any] = {"ask": m.Ask(model="decoder", text=values["text"]), "place": 70, "target": 3}
+    asked = calls(small_backend, **values)
+    assert set(asked) == {"run", "whatif", "sweep", "contributions", "measures", "detect"}
+    assert asked["whatif"] == [m.AskWhatIf(**about, other=4, removed=[head])]
     assert asked["sweep"] == [m.AskSweep(**about, other=4)]
-    assert asked["lens"] == [m.AskLens(**about, first=0), m.AskLens(**about, first=64)]
     assert asked["contributions"] == [m.AskContributions(**about, other=4)]
-    asked = calls(small_backend, model="decoder", view="attention", text="1 2", target=3, other=3)
-    assert set(asked) >= {"whatif", "lens", "contributions"}
+    assert len(recorded(small_backend, **values).matrices) == 1
+    asked = calls(small_backend, **values, tool="lens")
+    assert set(asked) == {"run", "whatif", "sweep", "contributions", "lens"}
+    assert asked["lens"] == [m.AskLens(**about, first=64), m.AskLens(**about | {"target": 4}, first=64)]
+    asked = calls(small_backend, **values | {"other": 3}, tool="steering")
+    assert set(asked) == {"run", "whatif", "sweep", "contributions"}
     assert asked["contributions"][0].other is None  # nothing is subtracted from itself
-    assert "sweep" not in asked  # it may take a minute, so it is only recorded where it is shown
 
 
 def test_a_place_that_the_text_lacks_is_recorded_as_refused(small_backend: Backend) -> None:
-    state = shown(small_backend, model="decoder", view="whatif", text="1 2", place=5)
-    found = {each.call: each.answer for each in recorded_answers(small_backend, state)}
-    assert isinstance(found["whatif"], InputError)
-    assert "sweep" not in found
+    kept = recorded(small_backend, model="decoder", view="whatif", text="1 2", place=5)
+    assert [each.call for each in kept.answers] == ["run", "whatif"]
+    assert isinstance(kept.answers[-1].answer, InputError)
 
 
-def test_fields_that_are_left_open_come_from_the_card(small_backend: Backend) -> None:
-    card = small_backend.catalogue().models[0]
-    for first in (shown(small_backend), shown(small_backend, model="")):
-        assert (first.card, first.text) == (card, card.text)
-        assert (first.state.model, first.state.text, first.state.view) == (card.name, card.text, card.views[0])
-    lookup = shown(small_backend, model="lookup", text="", view="design")
-    assert (lookup.text, lookup.source, lookup.state.view) == ("", list("12345"), "scramble")
+def test_what_no_page_computes_is_recorded_beside_a_model(small_backend: Backend) -> None:
+    asked = calls(small_backend, model="decoder", view="sampling", text="1 2", computes=True)
+    assert set(asked) == {"run", "next", "detect"}
+    asked = calls(small_backend, model="decoder", view="attention", text="1 2", computes=True)
+    assert len(asked["detect"]) == 1
 
 
-@pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [0, 1, 2, 3, 4], [0, 0, 0], [0, 0, 1, 2, 3], [1, 0], []])
-def test_an_order_that_does_not_fit_is_ignored(small_backend: Backend, order: list[int]) -> None:
-    expected = order if order == [4, 3, 2, 1, 0] else None
-    assert shown(small_backend, model="lookup", order=order).order == expected
-    assert shown(small_backend, order=order).order is None
-
-
-DESIGN = m.HeadWeightsMessage(Km=[[1, 2], [3, 4]], Qm=[[0, 2], [1, 4]], Vm=[[1], [2]], pos=[[0], [1]])
-
-
-def test_edits_are_laid_over_the_design() -> None:
-    changed = edited(DESIGN, {"Km.0.1": "9", "pos.1.0": "-1.5", "Vm.9.9": "1", "nothing": "1", "Qm.0.0": "?"})
-    assert changed.Km == [[1.0, 9.0], [3.0, 4.0]]
-    assert changed.pos == [[0.0], [-1.5]]
-    assert (changed.Qm, changed.Vm) == (DESIGN.Qm, DESIGN.Vm)
-
-
-TYPED = {"\u22122e\u22121": -0.2, " .5\t": 0.5, "5.": 5, "+1E2": 100, "1" * 40: float("1" * 40)}
-NO_NUMBERS = ("1_0", "inf", "1e301", "0x1F", "\u0665", "1\n", "1" * 41)
-
-
-@pytest.mark.parametrize(("text", "value"), [*TYPED.items(), *((text, None) for text in NO_NUMBERS)])
-def test_numbers_as_they_are_typed(text: str, value: float | None) -> None:
-    assert number(text) == value
+@pytest.mark.parametrize("computes", [False, True])
+def test_of_a_program_its_proof_or_the_verdict_on_what_is_written(computes: bool) -> None:
+    backend = bundle("program-sort")
+    assert set(calls(backend, computes=computes)) == {"run", "program", "proof"}
+    asked = calls(backend, computes=computes, exercise=True, attempt="tokens")
+    assert set(asked) == {"run", "attempt"} | ({"proof"} if computes else set())
+    assert asked["attempt"][0].program == "tokens"

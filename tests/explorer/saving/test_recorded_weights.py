@@ -46,54 +46,34 @@ def test_numbers_come_back_bit_for_bit(numbers: list[float]) -> None:
     assert unpacked(pack(given)).tobytes() == given.tobytes()
 
 
-def test_every_weight_of_every_head_is_in_the_file(small_backend: Backend, by_name: dict[str, LoadedModel]) -> None:
-    saved = held(small_backend, model="decoder", text="1 2 3 4 5 6 7")
+def test_every_weight_of_the_heads_that_are_shown_is_in_the_file(
+    small_backend: Backend, by_name: dict[str, LoadedModel]
+) -> None:
+    state = {"model": "decoder", "view": "attention", "layer": "1", "head": "0", "versus": '{"layer":0,"head":1}'}
+    saved = held(small_backend, text="1 2 3 4 5 6 7", **state)
     loaded = by_name["decoder"]
     with capture(loaded.model, what="weights") as seen:
         loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
     layers = list(seen.weights.values())
     assert saved["left_out"] == []
-    assert len(saved["matrices"]) == 2 * 2
+    assert [(each["layer"], each["head"]) for each in saved["matrices"]] == [(1, 0), (0, 1)]
     for each in saved["matrices"]:
         expected = layers[each["layer"]][0, each["head"]].numpy()
         found = unpacked(each["numbers"]).reshape(each["rows"], each["columns"])
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("less", [1_000, 20_000, 40_000, 50_000, 60_000, 80_000])
-def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_backend: Backend, less: int) -> None:
-    ask = from_words({"model": "decoder", "text": " ".join(["1 2 3"] * 30), "layer": "1", "head": "1"})
-    whole = page(small_backend, ask)
-    most = len(whole) - less
-    some = page(small_backend, ask, most_bytes=most)
-    saved = data_in(some)
-    everything_else = len(whole) - sum(len(json.dumps(each)) for each in data_in(whole)["matrices"])
-    assert len(some.encode()) <= max(most, everything_else + 1000)
-    levels = [each["level"] for each in saved["matrices"]]
-    missing, overview = 4 - len(levels), sum(level > 0 for level in levels)
-    assert missing + overview > 0
-    reports = []
-    if overview:
-        reports.append(f"{overview} of 4 heads are held as an overview, without single weights.")
-    if missing:
-        reports.append(f"There was no room for {missing} of 4 heads.")
-    assert saved["left_out"] == reports
-    # The head that is shown is there first, and no other is held finer.
-    if levels:
-        assert (saved["matrices"][0]["layer"], saved["matrices"][0]["head"]) == (1, 1)
-        assert levels[0] == min(levels)
-
-
 def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_backend: Backend) -> None:
-    monkeypatch.setattr("glassformer.explorer.saving.recorded_weights.EXACT_TOKENS", 16)
-    saved = held(small_backend, model="decoder", text=" ".join(["1 2 3 4 5"] * 10), pin="20")
-    levels = {(each["layer"], each["head"]): each["level"] for each in saved["matrices"]}
-    assert levels == {(0, 0): 0, (0, 1): 2, (1, 0): 2, (1, 1): 2}
-    assert saved["left_out"] == ["3 of 4 heads are held as an overview, without single weights."]
-    (rows,) = saved["rows"]
-    assert rows["asked"]["query"] == 20
-    exact = unpacked(saved["matrices"][0]["numbers"]).reshape(50, 50)
-    np.testing.assert_allclose(unpacked(rows["numbers"])[:50], exact[20], atol=1e-6)
+    state = {"model": "decoder", "view": "attention", "text": " ".join(["1 2 3 4 5"] * 10)}
+    whole = held(small_backend, **state)
+    assert (whole["matrices"][0]["level"], whole["left_out"]) == (0, [])
+    monkeypatch.setattr("glassformer.explorer.saving.recorded_weights.MOST_WEIGHTS", 2 * 25 * 25)
+    saved = held(small_backend, **state, versus='{"layer":1,"head":1}')
+    assert [each["level"] for each in saved["matrices"]] == [1, 1]
+    assert saved["left_out"] == ["The text is long: its attention is held as an overview, without single weights."]
+    exact = unpacked(whole["matrices"][0]["numbers"]).reshape(25, 2, 25, 2)
+    found = unpacked(saved["matrices"][0]["numbers"]).reshape(25, 25)
+    assert found.tolist() == exact.max(axis=(1, 3)).tolist()
 
 
 def test_a_matrix_is_put_together_from_its_tiles(small_backend: Backend) -> None:

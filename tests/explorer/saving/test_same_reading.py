@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.messages import AskHead, HeadWeightsMessage
-from glassformer.explorer.saving.recorded_answers import asks_of, edited, page_state
+from glassformer.explorer.saving.page_state import ask_of, edited, page_state
 from glassformer.explorer.state import NAMES, from_words, to_words
 
 WEB = Path(__file__).resolve().parents[3] / "web"
@@ -173,4 +173,4 @@ def test_the_request_for_the_run(page: Page, small_backend: Backend, words: dict
         head = small_backend.answer("head", AskHead(model=shown.card.name))
     told = {"words": words, "cards": [card.model_dump(mode="json") for card in cards]}
     asked = page("ask", {**told, "head": head and head.model_dump(mode="json")})
-    assert asks_of(small_backend, shown)[0].model_dump(mode="json") == asked
+    assert ask_of(small_backend, shown).model_dump(mode="json") == asked

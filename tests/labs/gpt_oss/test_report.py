@@ -8,7 +8,7 @@ from pathlib import Path
 from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments import Results
 from glassformer.labs.gpt_oss.experiments.generation import Behaviour
-from glassformer.labs.gpt_oss.experiments.models import Trained
+from glassformer.labs.gpt_oss.experiments.models import MODELS, Trained
 
 ELEMENTS = ["Cross-entropy", "Generation", "Nucleus sampling", "Temperature", "Accuracy at each position"]
 
@@ -104,3 +104,36 @@ def test_the_quick_report_says_so_and_leaves_comparisons_out(results: Results, r
     assert "The variants" not in text
     assert "with sinks" not in text
     check_elements(text)
+
+
+def test_standard_errors_are_those_of_the_accuracies_in_the_table(results: Results, report: Callable[..., str]) -> None:
+    trainings = [training for seeds in results.models.values() for training in seeds]
+    found = re.search(r"at most (\S+) on the further sequences and (\S+) on the test sequences", report())
+    assert found is not None
+    for printed, num_sequences, accuracies in (
+        (found[1], results.optimum.num_measured, [sum(training.by_position) / 64 for training in trainings]),
+        (found[2], results.optimum.num_test, [training.evaluations[-1][1] for training in trainings]),
+    ):
+        error = max((accuracy * (1 - accuracy) / (64 * num_sequences)) ** 0.5 for accuracy in accuracies)
+        assert error <= float(printed) < error + 1e-5
+    position = re.search(r"at one position has a standard error of at most (\S+) in this table", report())
+    assert position is not None
+    assert float(position[1]) < 0.5 / results.optimum.num_measured**0.5, "no accuracy of the table is near one half"
+
+
+def test_one_model_is_reported_on(results: Results, report: Callable[..., str]) -> None:
+    """Continuations and the accuracy at each position are of the same model, which the report names."""
+    text, sampled = report(), results.models[results.generation.model][0]
+    assert f'The report below is about one model: "{MODELS[results.generation.model].title}"' in text
+    (paragraph,) = sections(text)["Accuracy at each position"]
+    assert f"averages 0.918 and the model {sum(sampled.by_position[12:]) / 52:.3f}." in paragraph
+    assert f"Of the {results.optimum.mean - sum(sampled.by_position) / 64:.4f} that the model loses" in paragraph
+    figure = LAB.figures["accuracy-by-position"](results)
+    labels = [label.get_text() for label in figure.axes[0].get_legend().get_texts()]
+    assert labels[1].startswith(MODELS[results.generation.model].title)
+
+
+def test_generators_are_defined_before_they_are_named(report: Callable[..., str]) -> None:
+    text = report()
+    assert text.index("are its *generator*") < text.index("generators")
+    assert "weighs all 2,401 generators" in text  # 7 to the power of two start values and two coefficients

@@ -20,7 +20,7 @@ from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.verification import Failure
 from glassformer.labs.hand_designed.distances import circuit_similarity, head_distance
 from glassformer.labs.hand_designed.experiments import Results, comparisons
-from glassformer.labs.hand_designed.experiments.comparisons import Comparison, compare
+from glassformer.labs.hand_designed.experiments.comparisons import Comparison, compare, train_again
 from random_heads import random_head
 from refusals import refused
 
@@ -288,7 +288,7 @@ def test_claims_turn_with_the_numbers(results: Results, compare_report: Callable
     assert "| margin: designed, trained | 24.0, 3.15 |" in text
     certificate = dataclasses.replace(comparison.certificate, margin=-2.0, largest_error=0.1622)
     text = compare_report("identity", certificate=certificate)
-    assert "scores 2.0 more than the best wanted key" in text
+    assert "scores 2.00 more than the best wanted key" in text
     assert "off by up to 0.17" in text, "an upper bound"
     assert "| largest error: designed, trained | 1.9e-10, 0.17 |" in text
     for cosine, said in (("0.100", "differ"), ("0.798", "are similar in part"), ("0.800", "are similar")):
@@ -302,3 +302,36 @@ def test_claims_turn_with_the_numbers(results: Results, compare_report: Callable
     none = {"hand": {"hand": 0.0, "learned": 0.1}, "learned": {"hand": 0.5, "learned": 0.1}}
     assert "each part compensates" in compare_report("unique")
     assert "Not every swap does harm" in compare_report("unique", crossed=none)
+
+
+def test_training_is_not_said_to_see_scores(compare_report: Callable[..., str]) -> None:
+    """Its loss is of outputs."""
+    text = compare_report("identity")
+    assert "Training sees only scores" not in text
+    assert "A change of basis changes no output, so that the loss does not prefer these directions." in text
+
+
+def test_one_more_training_is_that_of_the_comparison() -> None:
+    compared = compare("unique", steps=3, seed=5, again=False)
+    again = train_again("unique", steps=3, seed=5)
+    assert again.seed == 5
+    assert again.certificate == compared.certificate
+    assert again.distance == compared.hand_learned.distance
+
+
+def test_trainings_are_counted(results: Results, report: Callable[..., str]) -> None:
+    right, wrong = (
+        next(each for each in results.trainings if each.certificate.holds == holds) for holds in (True, False)
+    )
+    text = report(trainings=[right, wrong, right])
+    assert "Of 3 heads, each from another seed, 2 read every output correctly (95 % interval: 21 % to 94 %)" in text
+    failure = str(wrong.certificate.counterexample)
+    assert f"| {wrong.seed} | {wrong.certificate.num_right} of 426 | {failure} |" in text
+    assert text.count("of 426 | none |") == 2
+
+
+def test_the_quick_version_says_so(report: Callable[..., str]) -> None:
+    text = report(quick=True, trainings=[])
+    assert "This is the quick version" in text
+    assert "How often training succeeds" not in text
+    assert "quick version" not in report()

@@ -1,6 +1,7 @@
 """The course's own names: transformers, plots and comparison; its cases as loops, its log, its training loop."""
 
 import json
+import linecache
 import math
 import random
 import re
@@ -13,9 +14,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from glassformer.course.lessons import read_lesson
 from glassformer.labs.hand_designed import (
     NumpyTransformer,
     PlotConfig,
@@ -209,6 +212,11 @@ def test_the_log_has_the_courses_entries(log: dict[str, Any]) -> None:
     assert log["attention_by_content_Q"] == hand_designed_weights("identity")["Qm"].flatten().tolist()
 
 
+def test_the_log_has_every_entry_that_the_document_names(log: dict[str, Any], documents: Path) -> None:
+    text = (documents / "hand_designed.txt").read_text(encoding="utf-8")
+    assert list(log) == ["time", *re.findall(r'TO_SAVE\["(\w+)"\] =', text)]
+
+
 def test_the_torch_part_is_the_result_of_the_courses_seed(log: dict[str, Any]) -> None:
     torch.manual_seed(1998)
     pos = torch.nn.Embedding(9, 2).weight
@@ -217,8 +225,51 @@ def test_the_torch_part_is_the_result_of_the_courses_seed(log: dict[str, Any]) -
     out = ((x @ query.T) @ (x @ key.T).T / 2).softmax(dim=-1) @ (x @ value.T)
     assert log["torch_transformer_shape"] == [8, 3]
     assert log["torch_transformer_value"] == pytest.approx(out.flatten()[2:7].tolist(), rel=1e-5)
-    assert "def __init__(" in log["torch_transformer_init"]
-    assert "self.Qm.weight" in log["torch_transformer_forward"]
+
+
+def test_the_lesson_saves_the_same_entries_with_its_own_class(
+    log: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sources = []
+    for cell in read_lesson("hand_designed"):
+        if cell.exercise or "setup" in cell.metadata.get("tags", ()) or "submission_log.json" in cell.source:
+            sources += [cell.source] if cell.kind == "code" else []
+        sources += re.findall(r"^def draw\(.*?^    return .*?\n", cell.source, re.MULTILINE | re.DOTALL)
+    text = "\n\n".join(sources)
+    # Where inspect finds a source, as it does in a notebook.
+    monkeypatch.setitem(linecache.cache, "<lesson>", (len(text), None, text.splitlines(keepends=True), "<lesson>"))
+    names = {"__name__": "lesson"}
+    exec(compile(text, "<lesson>", "exec"), names)
+    saved = json.loads((tmp_path / "submission_log.json").read_text(encoding="utf-8"))
+    assert set(saved) == set(log)
+    assert saved["torch_transformer_value"] == pytest.approx(log["torch_transformer_value"], rel=1e-5)
+    for name in ("attention_by_content", "attention_by_position"):
+        assert saved[name] == pytest.approx(log[name], abs=1e-3)
+    assert "softmax(dim=-1) @ V" in saved["torch_transformer_forward"]
+    assert saved["torch_transformer_init"].count("nn.Linear") == 3
+
+
+def test_the_logged_sources_are_the_whole_computation(log: dict[str, Any]) -> None:
+    """A class of nothing but the two texts and PyTorch gives the logged numbers; only checks of sizes are left out."""
+    names = {"torch": torch, "nn": nn, "math": math, "Tensor": Tensor, "Float": Float}
+    names |= dict.fromkeys(("_require_sizes", "_require_sequence"), lambda *sizes: None)
+    exec(f"class Rebuilt(nn.Module):\n{log['torch_transformer_init']}\n{log['torch_transformer_forward']}", names)
+    torch.manual_seed(1998)
+    out = names["Rebuilt"](7, 4, 3, 2, 9)(torch.randn(8, 7))
+    assert log["torch_transformer_value"] == out.flatten().tolist()[2:7]
+
+
+def test_the_published_log_is_that_of_todays_sources(log: dict[str, Any]) -> None:
+    folder = Path(__file__).resolve().parents[3] / "docs" / "labs" / "hand-designed"
+    published = json.loads((folder / "submission_log.json").read_text(encoding="utf-8"))
+    assert json.loads((folder / "results.json").read_text(encoding="utf-8"))["submission"] == published
+    assert list(published) == list(log)
+    for name, value in log.items():
+        if isinstance(value, str):
+            assert published[name] == value
+        elif name != "time":
+            assert published[name] == pytest.approx(value, rel=1e-5, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""The seed's experiment: training, what counts as right, where heads look, which edges answers need; by loops."""
+"""The seed's experiment: training, what counts as right and where heads look; by loops."""
 
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from glassformer.labs.lookup.experiments.course_runs import (
     train_course,
     written_logits,
 )
-from glassformer.labs.lookup.experiments.edges import FORBIDDEN, course_edges
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture
 from glassformer.observe.scrambling import scrambling_test
@@ -105,53 +103,6 @@ def test_shares() -> None:
     row = [0.1, 0.1, 0.5, 0.1, 0.2]
     weights = {key: [[row, row]] for key in FACTS}
     assert shares(weights).tolist() == [pytest.approx([0.5, 0.2])]
-
-
-@pytest.fixture(scope="module")
-def guessing() -> EncoderDecoder:
-    """A model of random weights, of which some answers are right."""
-    model = build_course_model(3).eval()
-    with torch.no_grad():
-        model.output.weight.mul_(40)
-        for word in ("RED", "BLUE", "GREEN"):
-            model.output.bias[VOCAB[word]] += 40
-        for attention in (model.decoder_layers[0].cross_attention, model.encoder_layers[0].attention):
-            attention.output.weight.mul_(6)
-            attention.query.weight.mul_(6)
-    return model
-
-
-def share(model: EncoderDecoder, mixed: bool, hidden: tuple[str, ...]) -> float:
-    """The share of contexts answered right while the hidden tokens of the memory are padding."""
-    source = torch.tensor([example.context for example in all_contexts()])
-    parts = [source] if mixed else source.split(1, 1)
-    memory = torch.cat([model.encode(part) for part in parts], 1)
-    kept = torch.tensor([[role not in hidden for role in ("NAME", *example.order)] for example in all_contexts()])
-    written = model.decode(torch.full((len(source), 1), SOS), memory, kept)[:, 0].argmax(-1).tolist()
-    return sum(token == VOCAB[example.value] for token, example in zip(written, all_contexts(), strict=True)) / 72
-
-
-@torch.no_grad()
-def test_forbidding_tokens_is_leaving_them_out_of_the_memory(guessing: EncoderDecoder) -> None:
-    found = course_edges(guessing, 3)
-    assert found.seed == 3
-    for name, hidden in FORBIDDEN.items():
-        assert found.mixed[name] == pytest.approx(share(guessing, True, hidden)), name
-        assert found.unmixed[name] == pytest.approx(share(guessing, False, hidden)), name
-    assert len(set(found.mixed.values())) > 1
-    # Without key and value the contexts are the same: at most one of the three facts is right.
-    assert found.unmixed["key and value"] in (0, pytest.approx(1 / 3))
-
-
-@torch.no_grad()
-def test_a_removed_head_has_no_columns_in_the_output_matrix(guessing: EncoderDecoder) -> None:
-    batch, shares = lookup_batch(all_contexts()), []
-    for head in range(4):
-        without = deepcopy(guessing)
-        without.decoder_layers[0].cross_attention.output.weight[:, 16 * head : 16 * head + 16] = 0
-        right = without(batch.source, batch.inputs)[:, 0].argmax(-1) == batch.targets[:, 0]
-        shares.append(float(right.double().mean()))
-    assert course_edges(guessing, 0).without_head == pytest.approx(shares)
 
 
 def test_a_short_training_learns_and_keeps_the_best_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
 
 from glassformer.data.in_context_lookup import LookupConfig, encode, reordered, sample
 from glassformer.labs.lookup.experiments import Settings
-from glassformer.labs.lookup.experiments.edges import slot_edges
 from glassformer.labs.lookup.experiments.fresh_facts import measure, measure_length, measure_order
 from glassformer.labs.lookup.experiments.recipes import BAG, POSITIONS, SLOTS, shortened
 from glassformer.labs.run import Run
@@ -152,45 +150,6 @@ def test_a_recipe_is_trained_and_measured_where_its_data_suffices(tmp_path: Path
     assert len(measured.sharpness_before) == 2
     assert (measured.recipe, measured.at(16)) == (TINY, None)
     assert measured.at(4) == measured.lengths[1]
-
-
-@pytest.mark.parametrize("num_heads", [1, 2])
-@torch.no_grad()
-def test_forbidding_a_slot_is_leaving_it_out_of_the_memory(num_heads: int) -> None:
-    recipe = replace(TINY, num_heads=num_heads)
-    model = build_model(recipe, 2).eval()
-    values = slice(DATA.first_value, DATA.first_value + DATA.num_values)
-    model.output.weight.mul_(40)
-    model.output.bias[values] += 40
-    model.decoder_layers[0].cross_attention.output.weight.mul_(8)
-    # The answer looks like the value that is read, so that some are right.
-    model.output.weight[values] += 60 * model.source_embeddings[1].weight[values]
-    facts = sample(DATA, 60, MEASURING_SEED + 1, split="unseen", num_facts=4)
-    memory = model.encode(torch.stack([facts.keys, facts.values], -1))
-
-    def written(hidden: Tensor | None) -> list[int]:
-        kept = torch.arange(4) != (-1 if hidden is None else hidden[:, None])
-        return model.decode(facts.query[:, None], memory, kept.expand(60, 4))[:, 0].argmax(-1).tolist()
-
-    def right(found: list[int]) -> list[bool]:
-        return [answer == wanted for answer, wanted in zip(found, facts.answer.tolist(), strict=True)]
-
-    found = slot_edges(model, recipe, 0, 60)
-    blind, others = written(facts.place), [right(written((facts.place + step) % 4)) for step in (1, 2, 3)]
-    assert (found.num_facts, found.num_questions) == (4, 60)
-    assert found.intact == pytest.approx(sum(right(written(None))) / 60)
-    assert found.right == pytest.approx(sum(right(blind)) / 60)
-    assert found.others == pytest.approx([sum(each) / 60 for each in others])
-    assert found.any_other == pytest.approx(sum(map(all, zip(*others, strict=True))) / 60)
-    elsewhere = [answer in row and answer != wanted for answer, row, wanted in
-                 zip(blind, facts.values.tolist(), facts.answer.tolist(), strict=True)]  # fmt: skip
-    assert found.of_another == pytest.approx(sum(elsewhere) / 60)
-    assert 0 < found.intact != found.right
-    if num_heads == 1:
-        assert found.one_head == [found.right]
-    else:
-        assert len(found.one_head) == 2
-        assert found.one_head != [found.right] * 2
 
 
 @pytest.mark.slow

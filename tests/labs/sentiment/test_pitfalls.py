@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import train_test_split
 from torch import nn
 
+from glassformer.course.lessons import read_lesson
 from glassformer.data.examples import Example, split_by_text
 from glassformer.data.sentiment import leaky_examples
 from glassformer.labs.sentiment.experiments import pitfalls
@@ -161,3 +163,16 @@ def test_the_numbers_are_those_of_the_course_without_masks() -> None:
     flipped = [(one > 0.5) != (other > 0.5) for one, other in zip(*probabilities.values(), strict=True)]
     assert padded.flipped == pytest.approx(sum(flipped) / len(flipped))
     assert run.validation_accuracy == pytest.approx(history["val_acc"][-1] / 100)
+
+
+def test_the_lessons_random_split_is_stratified_as_the_documents_is() -> None:
+    (source,) = [cell.source for cell in read_lesson("sentiment") if "toy_held_out = " in cell.source]
+    names = {"leaky_examples": leaky_examples, "train_test_split": train_test_split}
+    exec(source, names)
+    train, held_out = names["toy_train"], names["toy_held_out"]
+    assert Counter(map(id, [*train, *held_out])) == Counter(map(id, names["toy"]))
+    assert [(len(part), sum(each.label for each in part)) for part in (train, held_out)] == [(160, 80), (40, 20)]
+    # The document's arguments, on positions in place of texts.
+    labels = [1] * 100 + [0] * 100
+    rows = train_test_split(range(200), test_size=0.2, random_state=42, stratify=labels)
+    assert [[names["toy"][row] for row in part] for part in rows] == [train, held_out]

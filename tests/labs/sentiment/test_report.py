@@ -8,7 +8,6 @@ import pytest
 from glassformer.labs.run import render
 from glassformer.labs.sentiment import LAB
 from glassformer.labs.sentiment.experiments import Results
-from glassformer.labs.sentiment.experiments.ranking import COURSE
 from glassformer.labs.sentiment.published import published
 
 
@@ -84,15 +83,19 @@ def test_a_model_at_chance_is_said_to_be_at_chance(results: Results) -> None:
 
 def test_claims_turn_with_their_numbers(results: Results) -> None:
     text = render(LAB, results)
-    claims = "because most verdicts are certain", "recognition of known sentences", "do not show it", "turned 100 %"
+    claims = (
+        "Most probabilities of praise are below 0.1 or above 0.9.",
+        "recognition of known sentences",
+        "do not show it",
+        "turned 100 %",
+    )
     assert all(claim in text for claim in claims)
-    rows = [replace(row, test_calibration_error=0.2) for row in results.models.rows]
+    rows = [replace(row, bins=[replace(each, predicted=0.6) for each in row.bins]) for row in results.models.rows]
     leak = replace(results.leak, leaky=results.leak.clean)
-    claims += ("depending on the training", "test texts; the course")
+    claims += ("depending on the training",)
     runs = [replace(run, validation_accuracy=0.5 + 0.4 * (run.way == "seen")) for run in results.padding.runs[::3] * 2]
-    ranking = replace(results.ranking, networks={COURSE: results.ranking.networks[COURSE]})
     models, padding = replace(results.models, rows=rows), replace(results.padding, runs=runs)
-    text = render(LAB, replace(results, models=models, leak=leak, padding=padding, ranking=ranking))
+    text = render(LAB, replace(results, models=models, leak=leak, padding=padding))
     assert not any(claim in text for claim in claims)
     other = render(LAB, replace(results, models=replace(results.models, data="mine")))
     assert "C on these, so that column is optimistic for word counts" in other
@@ -103,3 +106,19 @@ def test_the_quick_version_and_what_is_missing_are_named(results: Results) -> No
     assert "This is the quick version" in render(LAB, quick)
     assert "The A is missing: no internet." in render(LAB, quick)
     assert "quick version" not in render(LAB, results)
+
+
+def test_the_reflection_speaks_of_kinds_that_were_measured(results: Results) -> None:
+    reflection = sections(render(LAB, results))["Reflection"]
+    kinds = re.search(r"One accuracy says nothing about (\w+) or (\w+)", reflection)
+    assert kinds is not None
+    assert set(kinds.groups()) <= set(results.models.kinds)
+    assert "neutral" not in reflection
+
+
+def test_most_probabilities_are_near_0_or_1(results: Results) -> None:
+    """The report says so of the encoder of the highest validation accuracy."""
+    bins = results.models.median(results.models.best_encoder.name).bins
+    outer = sum(each.count for each in bins if not 0.1 < each.predicted < 0.9)
+    assert outer > 0.5 * results.models.num_test
+    assert "Most probabilities of praise are below 0.1 or above 0.9." in render(LAB, results)

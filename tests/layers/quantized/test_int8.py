@@ -137,9 +137,9 @@ def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             decoder.save_pretrained(tmp_path / "saved")
         assert not (tmp_path / "saved").exists()
     size = sum(each.nbytes for each in decoder.state_dict().values())
-    monkeypatch.setattr(assembly, "machine_memory", lambda: size)
+    monkeypatch.setattr(assembly, "available_memory", lambda: size)
     Decoder.from_pretrained(directory, dense="int8")
-    monkeypatch.setattr(assembly, "machine_memory", lambda: size - 1)
+    monkeypatch.setattr(assembly, "available_memory", lambda: size - 1)
     for dense in ("lossless", "int8"):
         with pytest.raises(CheckpointError, match="whose weights take"):
             Decoder.from_pretrained(directory, dense=dense)

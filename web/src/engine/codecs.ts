@@ -8,7 +8,7 @@ export type CodecData =
   | { kind: "numbers"; vocab_size: number; longest: number; recurrence: Recurrence | null }
   | { kind: "letters"; letters: string[]; longest: number; start: string }
   | { kind: "bytes"; longest: number }
-  | { kind: "words"; words: string[]; letter: string; invisible: string; longest: number }
+  | { kind: "words"; words: string[]; letter: string; boundary: string; invisible: string; longest: number }
   | Lookup;
 
 /** An encoder-decoder's: a text names some of `asks`, after the word `begin`. */
@@ -32,6 +32,8 @@ export interface Codec {
   /** The tokens of a text, no more than the model reads. */
   encode(text: string): number[];
   word(token: number): string;
+  /** The names of a text's tokens; of a character that several tokens share each has its part, such as "\u00e4 1/2". */
+  labels(tokens: number[]): string[];
   /** The largest number of tokens that the model reads. */
   longest: number;
   join(tokens: number[]): string;
@@ -45,7 +47,8 @@ type Own = Pick<Codec, "encode" | "word" | "longest"> & Partial<Codec>;
 
 export function codecOf(data: CodecData): Codec {
   const own = { numbers, letters, bytes, words, lookup }[data.kind] as (data: CodecData) => Own;
-  return { join: () => "", rule: () => null, source: null, ...own(data) };
+  const found = own(data);
+  return { labels: (tokens) => tokens.map(found.word), join: () => "", rule: () => null, source: null, ...found };
 }
 
 /** What Python's `str.split` splits at. */
@@ -102,6 +105,15 @@ function letters({ letters: names, longest, start }: Of<"letters">) {
 /** The bytes of a text in UTF-8. */
 function bytes({ longest }: Of<"bytes">) {
   const shown: Record<string, string> = { "\n": "\u23CE", "\t": "\u21E5", " ": "\u2423" };
+  const word = (token: number) => {
+    const character = String.fromCharCode(token);
+    return shown[character] ?? (0x20 < token && token < 0x7f ? character : `\\x${token.toString(16).padStart(2, "0")}`);
+  };
+  const join = (tokens: number[]) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens));
+  const parts = (character: string) => {
+    const own = [...new TextEncoder().encode(character)];
+    return own.length === 1 ? own.map(word) : own.map((_, at) => `${character} ${at + 1}/${own.length}`);
+  };
   return {
     encode(text: string) {
       const tokens = [...new TextEncoder().encode(text)];
@@ -109,25 +121,27 @@ function bytes({ longest }: Of<"bytes">) {
       require(fits, `a text of ${grouped(tokens.length)} bytes`, `1 to ${grouped(longest)}`, "Shorten the text.");
       return tokens;
     },
-    word(token: number) {
-      const character = String.fromCharCode(token);
-      return shown[character] ?? (0x20 < token && token < 0x7f ? character : `\\x${token.toString(16).padStart(2, "0")}`);
-    },
-    join: (tokens: number[]) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(tokens)),
+    word,
+    // The bytes of a text: whole characters.
+    labels: (tokens: number[]) => [...join(tokens)].flatMap(parts),
+    join,
     longest,
   };
 }
 
 /** Words and punctuation marks in lower case, after the token CLS: see glassformer/data/tokenizer.py. */
-function words({ words: known, letter, invisible, longest }: Of<"words">) {
+function words({ words: known, letter, boundary, invisible, longest }: Of<"words">) {
   const end = "(?![\\p{L}\\p{N}_])";
   const forms = [`${letter}+?(?=n't${end})`, `n't${end}`, `'(?:s|re|ve|ll|d|m)${end}`, `${letter}+`, `[^${SPACE}]`];
-  const [word, unseen] = [new RegExp(forms.join("|"), "gu"), new RegExp(invisible, "gu")];
+  const word = new RegExp(forms.join("|"), "gu");
+  const between = new RegExp(boundary, "gu");
+  const unseen = new RegExp(invisible, "gu");
   const ids = new Map(known.map((each, token) => [each, token]));
   return {
     encode(text: string) {
-      const lower = text.replace(unseen, "").normalize("NFKC").toLowerCase();
-      const found = lower.normalize("NFKC").replaceAll("\u2019", "'").match(word) ?? [];
+      const lower = text.normalize("NFKC").toLowerCase().normalize("NFKC");
+      const visible = lower.replace(between, " ").replace(unseen, "").normalize("NFKC");
+      const found = visible.replaceAll("\u2019", "'").match(word) ?? [];
       return [ids.get("<CLS>")!, ...found.slice(0, longest - 1).map((each) => ids.get(each) ?? ids.get("<UNK>")!)];
     },
     word: (token: number) => known[token]!,

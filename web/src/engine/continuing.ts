@@ -11,7 +11,7 @@ import { choose, distribution, ranked } from "./sampling";
 const [MOST_CANDIDATES, MOST_CHARACTERS, MOST_READ] = [64, 65_536, 65_536];
 
 export async function next(runs: Runs, ask: AskNext, pause: Pause): Promise<Next> {
-  const { encode, word, rule: ruleOf } = runs.codec;
+  const { encode, word, labels, rule: ruleOf } = runs.codec;
   const tokens = encode(ask.text);
   const rule = ruleOf(tokens);
   const logits = await logitsAfter(runs, tokens, pause);
@@ -21,7 +21,7 @@ export async function next(runs: Runs, ask: AskNext, pause: Pause): Promise<Next
   const likeliest = ranked(logits).slice(0, MOST_CANDIDATES);
   const listed = likeliest.reduce((sum, token) => sum + plain[token]!, 0);
   return {
-    tokens: tokens.map(word),
+    tokens: labels(tokens),
     candidates: likeliest.map((token) => ({
       id: token,
       token: word(token),

@@ -25,8 +25,6 @@ type Part = Omit<ProgramPart, "values"> & { words: string[] } & (
 export interface Definition {
   /** Each after its sources, the program last. */
   parts: Part[];
-  /** The program's values, as {@link typed} writes them. */
-  values: string[];
   /** Of each code of an output the place of its value, -1 for another variable's; null where the output is the value. */
   codes: number[] | null;
   /** The program's values as numbers, where the output is the value. */
@@ -39,7 +37,7 @@ type Column = number[] | boolean[][] | null;
 const seen = (rows: boolean[][], causal: boolean) => rows.map((row, query) => row.map((chosen, key) => chosen && (!causal || key <= query)));
 
 /** What each part is for a sequence, the program last. */
-export function columnsOf({ parts }: Definition, weights: Weights, tokens: number[], causal: boolean): Column[] {
+function columnsOf({ parts }: Definition, weights: Weights, tokens: number[], causal: boolean): Column[] {
   const columns: Column[] = [];
   const places = [...tokens.keys()];
   const count = (part: number) => parts[part]!.words.length;

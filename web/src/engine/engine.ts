@@ -5,7 +5,7 @@ import type { Pause } from "./attention";
 import { codecOf, type CodecData } from "./codecs";
 import type { ModelConfig } from "./config";
 import { find, next, steps } from "./continuing";
-import { contributions, lens } from "./lenses";
+import { contributions, ffn, lens } from "./lenses";
 import { Model } from "./model";
 import type { Task } from "./places";
 import { CompiledProgram, type ProgramData } from "./program";
@@ -38,12 +38,9 @@ const MATRICES = {
   rows: (of, asked) => matricesOf(of, asked).rows(asked),
   measures: (of, asked, pause) => matricesOf(of, asked).measures(pause),
 } satisfies Answers<KeptRuns<Kept>>;
-const PREDICTIONS = { experts, next, steps, find, whatif, lens, contributions, sweep, patches, scramble } satisfies Answers<Runs>;
+const PREDICTIONS = { experts, next, steps, find, whatif, lens, contributions, ffn, sweep, patches, scramble } satisfies Answers<Runs>;
 const CHECK = { check: (head, asked, pause) => head.check(asked, pause) } satisfies Answers<SingleHead>;
-const PROGRAM = {
-  program: (program, asked) => program.program(asked),
-  attempt: (program, asked, pause) => program.attempt(asked, pause),
-} satisfies Answers<CompiledProgram>;
+const PROGRAM = { program: (program, asked) => program.program(asked) } satisfies Answers<CompiledProgram>;
 
 /** What is answered for each kind. */
 const ANSWERS = {

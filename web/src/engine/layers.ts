@@ -75,14 +75,20 @@ export interface Routed {
   shares: Float64Array[];
 }
 
-/** `output = down(activation(gate(x)) * up(x))`, or `down(activation(up(x)))` where it is not gated. */
-export function feedForward(x: Float32Array, weights: Weights, name: string, config: ModelConfig): Float32Array {
+/**
+ * `output = down(activation(gate(x)) * up(x))`, or `down(activation(up(x)))` where it is not gated; `seen` is given the input
+ * of `down`, the neurons.
+ */
+export function feedForward(
+  x: Float32Array, weights: Weights, name: string, config: ModelConfig, seen: (neurons: Float32Array) => void,
+): Float32Array {
   const of = (part: string, input: Float32Array, width: number) =>
     linear(input, weights.of(`${name}.${part}.weight`), weights.maybe(`${name}.${part}.bias`), width);
   const { hidden_dim: width, ff_dim: inside } = config;
   const up = of("up", x, width);
-  if (!config.gated) return of("down", up.map(ACTIVATIONS[config.activation]), inside);
-  return of("down", gated(of("gate", x, width), up, config), inside);
+  const neurons = config.gated ? gated(of("gate", x, width), up, config) : up.map(ACTIVATIONS[config.activation]);
+  seen(neurons);
+  return of("down", neurons, inside);
 }
 
 /** Sees, and may change, the probabilities of all experts for a token, and what an expert adds to it. */

@@ -1,6 +1,6 @@
 // What the residual stream predicts after each layer, and what each part of a model adds to a logit, as
 // glassformer/explorer/answers/lenses.py and glassformer/observe/lens.py.
-import type { AskContributions, AskLens, Contribution, Contributions, Lens } from "../source";
+import type { AskContributions, AskFfn, AskLens, Contribution, Contributions, Ffn, Lens } from "../source";
 import type { Pause } from "./attention";
 import type { Hook, Model } from "./model";
 import { dot, linear, rowsOf, softmax, type Numbers } from "./products";
@@ -10,7 +10,7 @@ import { ranked } from "./sampling";
 import { chosen, outcomesOf, pairOf, requireRead } from "./outcomes";
 import { towards } from "./what-if";
 
-const MOST_POSITIONS = 64;
+const [MOST_POSITIONS, MOST_ADDED] = [64, 8];
 
 export async function lens(runs: Runs, ask: AskLens, pause: Pause): Promise<Lens> {
   const outcomes = await outcomesOf(runs, ask, pause);
@@ -61,10 +61,7 @@ export async function contributions(runs: Runs, ask: AskContributions, pause: Pa
   requireRead(runs, outcomes, "contributions");
   const { model } = runs;
   const { config, weights, last } = model;
-  const kind = { decoder: "Decoder", encoder: "Encoder", encoder_decoder: "EncoderDecoder" }[config.kind];
-  const fits = config.norm_place === "before" && config.logit_cap === null;
-  const got = `${kind} with norms after its parts, or with capped logits`;
-  require(fits, got, "logits that are a sum over the parts", "Use logit_lens() (on the command line: --what lens).");
+  requireSum(model);
   const { inputs, reading } = outcomes.run;
   const width = config.hidden_dim;
   const alone = inputs.at(-1)!.map((_, at) => Number(at === outcomes.place));
@@ -116,6 +113,66 @@ export async function contributions(runs: Runs, ask: AskContributions, pause: Pa
   if (value !== 0) parts.push(part("norm bias", "bias", null, value));
   if (outputBias) parts.push(part("output bias", "bias", null, difference(outputBias)));
   return { ...pair, total: difference(outcomes.before), parts };
+}
+
+/** What the feed-forward network of a layer adds to all logits, and each of its neurons to that of the target. */
+export async function ffn(runs: Runs, ask: AskFfn, pause: Pause): Promise<Ffn> {
+  const outcomes = await outcomesOf(runs, ask, pause);
+  const target = chosen(outcomes, ask.target);
+  requireRead(runs, outcomes, "a feed-forward network");
+  const { model } = runs;
+  const { config, weights, last } = model;
+  require(outcomes.place !== null, "a classifier", "a model that predicts tokens", "Use direct_logits().");
+  requireSum(model);
+  const [layers, place, width] = [config.ff_dim > 0 ? last.layers : 0, outcomes.place!, config.hidden_dim];
+  const known = layers ? `one of layers [${Array.from({ length: layers }, (_, layer) => layer).join(", ")}]` : "a model with feed-forward networks";
+  require(ask.layer < layers, `the feed-forward network of layer ${ask.layer}`, known, "Choose another layer.");
+  const added = new Float32Array(width);
+  let activations: Float32Array | null = null;
+  const row = (values: Numbers, size: number) => values.slice(place * size, (place + 1) * size) as Float32Array;
+  const hook: Hook = (site, of, layer, values, token) => {
+    if (of !== last.part || layer !== ask.layer) return;
+    if (site === "neurons") activations = row(values, config.ff_dim);
+    if (site === "ffn") added.set(row(values, width));
+    if (site === "expert" && token === place) values.forEach((value, at) => (added[at]! += value));
+  };
+  const { inputs, reading } = outcomes.run;
+  await model.readAll(inputs, { pause, hook });
+  const along = (direction: Float64Array) => gradient(model, reading.stream.subarray(place * width, (place + 1) * width), direction, 1);
+  // What a vector adds to all logits: the gradient is the same map in the other direction.
+  const normed = along(Float64Array.from(added));
+  const weight = weights.maybe(`${last.prefix}final_norm.weight`);
+  const logits = linear(Float32Array.from(normed, (value, at) => value * (weight ? weight[at]! : 1)), model.output, null, width);
+  const best = ranked(logits);
+  const named = (ids: number[]) => ids.map((id) => ({ id, name: runs.name(id), value: logits[id]! }));
+  const down = weights.maybe(`${last.prefix}layers.${ask.layer}.ffn.down.weight`);
+  return {
+    layer: ask.layer,
+    target,
+    name: runs.name(target),
+    value: logits[target]!,
+    raised: named(best.slice(0, MOST_ADDED)),
+    lowered: named(ranked(logits.map((value) => -value)).slice(0, MOST_ADDED)),
+    neurons: activations && neuronsOf(activations, down!, along(towards(model, target, null))),
+  };
+}
+
+/** The neurons that add most to what a direction of the stream stands for, or take most from it. */
+function neuronsOf(activations: Float32Array, down: Float32Array, direction: Float64Array): Ffn["neurons"] {
+  const count = activations.length;
+  const values = new Float64Array(count);
+  direction.forEach((value, at) => values.forEach((sum, neuron) => (values[neuron] = sum + value * down[at * count + neuron]!)));
+  values.forEach((value, neuron) => (values[neuron] = value * activations[neuron]!));
+  const order = [...values.keys()].sort((a, b) => Math.abs(values[b]!) - Math.abs(values[a]!)).slice(0, MOST_ADDED);
+  return order.map((number) => ({ number, activation: activations[number]!, value: values[number]! }));
+}
+
+/** Refuses a model whose logits are not a sum over its parts. */
+function requireSum({ config }: Model): void {
+  const kind = { decoder: "Decoder", encoder: "Encoder", encoder_decoder: "EncoderDecoder" }[config.kind];
+  const fits = config.norm_place === "before" && config.logit_cap === null;
+  const got = `${kind} with norms after its parts, or with capped logits`;
+  require(fits, got, "logits that are a sum over the parts", "Use logit_lens() (on the command line: --what lens).");
 }
 
 /** Of a logit that counts this much, in the stream x before the final norm, whose scale stays. */

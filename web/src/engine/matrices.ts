@@ -114,8 +114,10 @@ async function whole(call: Attended<Numbers>, head: number, sizes: Numbers | nul
 /** The share of each key in the sum of weight times size. */
 function portion(row: Float32Array, sizes: Numbers): void {
   let total = 0;
-  for (let key = 0; key < row.length; key++) total += row[key]! *= sizes[key]!;
-  if (total !== 0) for (let key = 0; key < row.length; key++) row[key]! /= total;
+  for (let key = 0; key < row.length; key++) if (row[key] !== 0) total += Math.fround(row[key]! * sizes[key]!);
+  for (let key = 0; key < row.length; key++) {
+    if (row[key] !== 0) row[key] = total === 0 ? 0 : Math.fround(row[key]! * sizes[key]!) / total;
+  }
 }
 
 /** The mean of each column, of the queries that see more than one key. */

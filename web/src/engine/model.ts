@@ -11,11 +11,12 @@ import type { Weights } from "./weights";
  *
  *     residual   the stream after each block, and after the embedding (layer -1)
  *     heads      the outputs of a layer's heads, [position, head * head_dim]
+ *     neurons    of a feed-forward network, the input of its last matrix
  *     ffn        what a feed-forward network adds
  *     router     the probabilities of all experts for one token
  *     expert     what one expert adds to one token
  */
-export type Site = "residual" | "heads" | "ffn" | "router" | "expert";
+export type Site = "residual" | "heads" | "neurons" | "ffn" | "router" | "expert";
 export type Hook = (
   site: Site, part: Part, layer: number, values: Float32Array | Float64Array, token: number, expert: number,
 ) => void;
@@ -219,7 +220,7 @@ export class Model {
     const { config, weights } = this;
     const name = `${block}.ffn`;
     if (config.num_experts === null) {
-      const output = feedForward(x, weights, name, config);
+      const output = feedForward(x, weights, name, config, (neurons) => pass.hook?.("neurons", part, layer, neurons, 0, 0));
       pass.hook?.("ffn", part, layer, output, 0, 0);
       return output;
     }

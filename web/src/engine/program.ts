@@ -1,21 +1,17 @@
 // A compiled program, as glassformer/programs/model.py and glassformer/explorer/answers/programs.py: in float64.
-import { Refused, type Ask, type AskAttempt, type AskProgram, type Attempt, type Program, type ProgramHead, type ProgramVariable, type Refusal } from "../source";
+import type { Ask, AskProgram, Program, ProgramHead, ProgramVariable } from "../source";
 import { attend, attendTo, queriesOf, type Attended, type Pause } from "./attention";
 import { split, SPACE } from "./codecs";
-import { columnsOf, defined, type Definition } from "./definition";
+import { defined, type Definition } from "./definition";
 import { general, grouped } from "./formatting";
-import { Interpreter, inWords, isKnown, untyped } from "./language";
 import { linear, rowsOf, sum } from "./products";
-import { ascii, refusing, require } from "./refusing";
+import { ascii, require } from "./refusing";
 import { KeptRuns, type Kept } from "./runs";
 import type { Weights } from "./weights";
-import { compare, readWritten, type Comparison } from "./written";
 
 /** What is in the file besides the weights, as glassformer/explorer/saving/saved_program.py writes it. */
 export interface ProgramData {
   vocabulary: string[];
-  /** The tokens, as {@link typed} writes them. */
-  values: string[];
   max_len: number;
   causal: boolean;
   /** Of each layer. */
@@ -84,49 +80,6 @@ export class CompiledProgram extends KeptRuns<KeptProgram> {
       definition: found?.values ?? null,
       right: right ?? null,
       num_parameters,
-    };
-  }
-
-  /** What a written program gives on a text, and whether it gives what this one is defined to give. */
-  async attempt(asked: AskAttempt, pause: Pause): Promise<Attempt> {
-    const { definition, vocabulary, max_len, causal } = this.data;
-    const given = this.encode(asked.text);
-    if (!definition) refusing("a model without its definition", "a program with it", "Choose one of the library.");
-    const values = this.data.values.map(untyped);
-    const interpreter = new Interpreter(causal);
-    const letters = values.map((value) => interpreter.number(value));
-    const kinds = definition.values.map((key) => (isKnown(key) ? interpreter.number(untyped(key)) : -1));
-    const wanted = (tokens: number[]) => {
-      const column = columnsOf(definition, this.weights, tokens, causal).at(-1) as number[] | null;
-      return column && column.map((place) => kinds[place]!);
-    };
-    const meant = defined(definition, this.weights, given, causal).values;
-    let compared: Comparison = { verdict: "undecided", num_checked: 0, num_possible: 0, counterexample: null };
-    let [outputs, fault]: [number[] | null, Refusal | null] = [null, null];
-    try {
-      const program = readWritten(asked.program, values);
-      compared = await compare(program, interpreter, letters, max_len, wanted, pause);
-      outputs = interpreter.required(program, given.map((token) => letters[token]!));
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      fault = error.refusal;
-    }
-    const { counterexample, ...counts } = compared;
-    const between = vocabulary.every((name) => [...name].length === 1) ? "" : " ";
-    return {
-      tokens: given.map((token) => vocabulary[token]!),
-      outputs: outputs && outputs.map((number) => inWords(interpreter.value(number))),
-      definition: meant,
-      right: outputs && meant && wanted(given)!.map((number, at) => number === outputs[at]),
-      ...counts,
-      rests_on: compared.verdict === "holds" ? "every sequence" : "samples",
-      counterexample: counterexample && {
-        text: counterexample.tokens.map((token) => vocabulary[token]!).join(between),
-        position: counterexample.position,
-        wanted: defined(definition, this.weights, counterexample.tokens, causal).values![counterexample.position]!,
-        found: inWords(counterexample.found),
-      },
-      fault,
     };
   }
 

@@ -172,7 +172,7 @@ export class Runs extends KeptRuns<KeptRun> {
         sinks: layers.some(({ sinks }) => sinks !== null),
       });
     }
-    const tokens = inputs.at(-1)!.map(([token]) => this.codec.word(token!));
+    const tokens = this.codec.labels(inputs.at(-1)!.map(([token]) => token!));
     return { message: { run, ask, tokens, source, attentions, said, place }, inputs, reading: readings.at(-1)!, matrices };
   }
 

@@ -45,8 +45,12 @@ export function patches(runs: Runs, ask: AskPatches, pause: Pause): Promise<Patc
     const streams = await streamsOf(runs, outcomes.run, pause);
     const patched = streams.layers.map(() => streams.tokens.map((): number | null => null));
     const left: UnderWay<Patches>["left"] = new Set();
-    for (const [layer, row] of patched.entries()) {
-      for (const position of row.keys()) {
+    // Where most is brought back: the tokens that differ, and the one that is answered after.
+    const others = changed.run.message.tokens;
+    const telling = (position: number) => streams.tokens[position] !== others[position] || position === others.length - 1;
+    const positions = [...streams.tokens.keys()].sort((one, other) => Number(telling(other)) - Number(telling(one)));
+    for (const position of positions) {
+      for (const [layer, row] of patched.entries()) {
         left.add(async (pause) => {
           const hook = atPlace(runs, streams, layer, position);
           row[position] = preference(await after(runs, changed, { pause, hook }), pair);

@@ -16,6 +16,7 @@ import { Matrix } from "./attention/matrix";
 import { Word } from "./attention/reading";
 import { chosenStack, named, samePlace, within, wordsOf, type Words } from "./attention/stack";
 import { headTiles } from "./attention/tiles";
+import { ToldSentence } from "./attention/told";
 import { Tokens } from "./attention/tokens";
 
 /** With more keys than this, colours follow the square root of a weight by default. */
@@ -28,7 +29,7 @@ export function AttentionView(props: ViewProps) {
   return <Shown {...props} run={props.run} stack={stack} />;
 }
 
-function Shown({ source, store, state, card, run, stack }: ViewProps & { run: Run; stack: Attention }) {
+function Shown({ source, store, state, card, run, stack, told }: ViewProps & { run: Run; stack: Attention }) {
   const words = useMemo(() => wordsOf(run, stack), [run, stack]);
   const place = within({ layer: state.layer, head: state.head }, stack);
   const wanted = state.versus ? within(state.versus, stack) : null;
@@ -58,6 +59,7 @@ function Shown({ source, store, state, card, run, stack }: ViewProps & { run: Ru
   const several = stack.layers * stack.heads > 1;
   return (
     <div class="attention">
+      {told && <ToldSentence {...{ source, store, run, told }} />}
       <Controls {...{ store, state, run, stack, place, versus, words, root, pin, setPin, passes, passed, unpin }} />
       {/* Mounted again for another stack, unlike the controls, one of which has the focus. */}
       <div

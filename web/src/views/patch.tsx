@@ -19,7 +19,8 @@ export function TwoTextsView(props: ViewProps) {
 
 function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
   const help = useId();
-  const text = state.second ?? run.ask.text;
+  const example = run.ask.text === card.text && card.second !== "" ? card.second : run.ask.text;
+  const text = state.second ?? example;
   const asked = { ask: run.ask, place: null, target: state.target, other: state.other, ...UNCHANGED, patch: null };
   const first = useAsk(source, "whatif", asked).answer;
   const second = useAsk(source, "run", { ...run.ask, text }, source.typing);
@@ -52,7 +53,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
           {second.refusal
             ? ""
             : text === run.ask.text
-              ? "Change a word or a letter, so that the answer changes and the number of tokens stays."
+              ? "Change a word, such as one name for another, so that the answer changes and the number of tokens stays."
               : second.answer && second.answer.ask.text === text && !fits
                 ? `${second.answer.tokens.length} tokens; the first text has ${run.tokens.length}. Change words one for one.`
                 : `As many tokens as the first text, ${run.tokens.length}. ${card.kind === "decoder" ? "Next after it" : "Its class"}: ${second.answer?.said.headline.replace(/^next: /, "") ?? "\u2026"}`}
@@ -73,7 +74,7 @@ function Shown({ source, store, state, card, run }: ViewProps & { run: Run }) {
         <div class="sides">
           <section class="panel" aria-label="Each place from the first text" data-busy={sweep.busy && !sweep.answer}>
             <Title
-              title={<>Each place from the first text{sweep.answer && <>, for <Versus name={sweep.answer.name} other={sweep.answer.other_name} /></>}</>}
+              title={<>Where the difference is carried{sweep.answer && <>, for <Versus name={sweep.answer.name} other={sweep.answer.other_name} /></>}</>}
             >
               The second text is read with one place of the residual stream as in the first: after a layer, at a token. 100 brings the
               first text's log-odds, 0 changes nothing.

@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
-import { Awaited, Fault } from "../parts";
+import { Awaited, Fault, Scroll, Title } from "../parts";
 import type { Program, Run } from "../source";
 import { Exercise } from "./program/exercise";
 import { Graph } from "./program/graph";
@@ -47,11 +47,23 @@ function Shown({ source, store, state, card, run, busy }: ViewProps) {
       <div class="sides" data-beside={shape !== null && shape.width <= NARROW}>
         {shape && <Graph {...shared} shape={shape} />}
         <div class="column">
+          {card.code !== "" && <Code text={card.code} />}
           <Heads {...shared} />
           <Variables {...shared} />
         </div>
       </div>
       <Coordinates {...shared} />
     </div>
+  );
+}
+
+function Code({ text }: { text: string }) {
+  return (
+    <section class="panel" aria-label="In Python">
+      <Title title="In Python">What is compiled; the last line is the program.</Title>
+      <Scroll label="In Python">
+        <pre class="code">{text}</pre>
+      </Scroll>
+    </section>
   );
 }

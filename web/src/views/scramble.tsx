@@ -66,7 +66,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
         <button type="button" disabled={!can || !reordered} onClick={(event) => (focusAround(event), reorder(straight(units.length)))}>
           As it was
         </button>
-        <button type="button" onClick={() => setTried(JSON.stringify(ask))}>
+        <button type="button" disabled={!can} onClick={() => setTried(JSON.stringify(ask))}>
           {trying && every.busy ? "Trying\u2026" : "Try every order"}
         </button>
         {layers > 1 && (

@@ -6,7 +6,7 @@ import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn, useSweep } from "../asking";
 import { Awaited, Choice, Fault, Numbered, PositionField, TokenField, Title, Under, Versus, capital, focusAround, share, visible } from "../parts";
 import type { Attention, HeadSweep, Refusal, Run, Source, WhatIf } from "../source";
-import { UNCHANGED } from "../state";
+import { UNCHANGED, isChanged } from "../state";
 import "./what-if.css";
 import { PlaceFields } from "./attention/controls";
 import { panelWidth } from "./attention/head-cells";
@@ -16,12 +16,13 @@ import { headTiles } from "./attention/tiles";
 import { ContributionBars } from "./what-if/contributions";
 import { Edges } from "./what-if/edges";
 import { answering, changesOf, headOf, isRemoved, toggleHead, type Change, type Edits } from "./what-if/edits";
+import { effectsOf, type Effects } from "./what-if/effects";
 import { ExpertSwaps } from "./what-if/expert-swaps";
 import { Heads } from "./what-if/heads";
 import { LensTable } from "./what-if/lens";
 import { Outcomes } from "./what-if/outcomes";
 import { Steering } from "./what-if/steering";
-import { SweepMap } from "./what-if/sweep";
+import { Strongest } from "./what-if/strongest";
 
 /** Milliseconds after which a new text's details are asked for, so that its answer is painted first. */
 const DETAILS = 40;
@@ -59,12 +60,11 @@ function Asked(props: Shown) {
     },
     (id) => visible(answer?.outcomes.find((each) => each.id === id)?.name ?? `#${id}`),
   );
-  const layers = answer?.offers.includes("lens") ?? false;
-  // Large, and the same under every change: drawn again only with another answer.
-  const lens = useMemo(
-    () => layers && <LensPanel {...{ source, store, run, place, target, other }} at={answer?.place ?? null} />,
-    [source, store, run, place, target, other, layers, answer?.place],
-  );
+  const tools = answer ? toolsOf(answer, run) : [];
+  const tool = tools.find(({ name }) => name === state.tool)?.name ?? "heads";
+  const asked = { ask: run.ask, place, target, other };
+  const sweep = useSweep(source, "sweep", answer?.offers.includes("sweep") ? asked : null, DETAILS);
+  const effects = useMemo(() => sweep.answer && effectsOf(sweep.answer, stack), [sweep.answer, stack]);
   return (
     <div class="what-if">
       <Changes {...{ store, changes }} live={source.answers("whatif")}>
@@ -76,12 +76,15 @@ function Asked(props: Shown) {
       {answer && (
         <div class="sides">
           <div class="doing">
-            <Controls {...props} {...{ edits, answer }} busy={what.busy} key={stack.part} />
-            {lens}
+            {tools.length > 1 && <Choice label="What to look at or change" chosen={tool} options={tools} choose={(tool) => store.set({ tool })} />}
+            {tool === "heads" && <HeadsAndEdges {...props} {...{ edits, answer, effects }} busy={what.busy} key={stack.part} />}
+            {tool === "steering" && <SteeringPanel {...props} {...{ edits, answer }} />}
+            {tool === "experts" && <ExpertsPanel {...props} {...{ edits, answer }} />}
+            {tool === "lens" && <LensPanel {...{ source, store, run, place, target, other }} at={answer.place} />}
           </div>
           <div class="results" {...unseen}>
             <Prediction {...props} {...{ state, answer }} busy={what.busy} />
-            <Explained {...props} {...{ state, answer }} />
+            <Explained {...props} {...{ state, answer, sweep, effects }} />
           </div>
         </div>
       )}
@@ -107,7 +110,7 @@ function Changes({ store, changes, live, children }: ChangesProps) {
       {changes.length === 0 ? (
         <p class="quiet">
           {live
-            ? "Nothing is changed yet. Click a head to remove it, a cell of its matrix to forbid the edge, or move the strength."
+            ? "Nothing is changed yet. Click a head to remove it, a cell of its matrix to forbid the edge, or steer."
             : "Nothing is changed in this saved file, which holds only the changes that it was saved with."}
         </p>
       ) : (
@@ -135,7 +138,33 @@ interface Answered extends Shown {
   answer: WhatIf;
 }
 
-function Controls({ source, store, state, card, run, stack, edits, answer, busy }: Answered & { edits: Edits }) {
+type Tool = ViewProps["state"]["tool"];
+
+/** What can be looked at or changed: one at a time, so that what it does to the answer stays beside it. */
+function toolsOf(answer: WhatIf, run: Run): { name: Tool; title: string }[] {
+  const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
+  const tools: { name: Tool; title: string; offered: boolean }[] = [
+    { name: "heads", title: "Heads and edges", offered: true },
+    { name: "steering", title: "Steering", offered: offers("steer") && answering(run.attentions) !== null },
+    { name: "experts", title: "Experts", offered: offers("experts") },
+    { name: "lens", title: "Layers", offered: offers("lens") },
+  ];
+  return tools.filter(({ offered }) => offered);
+}
+
+interface HeadsAndEdgesProps extends Answered {
+  edits: Edits;
+  effects: Effects | null;
+  busy: boolean;
+}
+
+const SHOWN = [
+  { name: "effect", title: "Effect", hint: "What removing the head does" },
+  { name: "attention", title: "Attention", hint: "The head's weights" },
+] as const;
+
+function HeadsAndEdges({ source, store, state, card, run, stack, edits, answer, effects, busy }: HeadsAndEdgesProps) {
+  const [shows, setShows] = useState<(typeof SHOWN)[number]["name"]>("effect");
   const place = within({ layer: state.layer, head: state.head }, stack);
   const words = useMemo(() => wordsOf(run, stack), [run, stack]);
   const measured = useAsk(source, "measures", { run: run.run, part: stack.part }, DETAILS);
@@ -143,15 +172,12 @@ function Controls({ source, store, state, card, run, stack, edits, answer, busy 
   const measures = fits ? measured.answer : null;
   const detected = useAsk(source, "detect", card.kind === "decoder" ? { model: card.name } : null).answer;
   const before = headTiles(source, run.run, stack, place);
-  const changed = JSON.stringify(edits) !== JSON.stringify(UNCHANGED) && source.answers("run");
+  const changed = isChanged(edits) && source.answers("run");
   // After the answer, which would wait for it.
   const again = useAskInTurn(source, "run", changed && !busy ? { ...run.ask, changes: { ...edits, patch: null } } : null);
   const own = again.refusal === null && JSON.stringify({ ...again.of, changes: run.ask.changes }) === JSON.stringify(run.ask);
   const after = changed && again.answer && own ? headTiles(source, again.answer.run, stack, place) : null;
   const thumbnail = measures?.thumbnails[place.layer]?.[place.head];
-  const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
-  const experts = useAsk(source, "experts", offers("experts") ? { run: run.run } : null, DETAILS);
-  const blocks = answering(run.attentions);
   const can = source.answers("whatif");
   return (
     <>
@@ -164,24 +190,11 @@ function Controls({ source, store, state, card, run, stack, edits, answer, busy 
         />
       )}
       <div class="touching" style={{ "--heads-width": `${panelWidth(stack.heads)}px` }}>
-        <div class="knobs">
-          <section class="panel" aria-label="Remove heads">
-            <Title title="Remove heads">Rows are layers, columns are heads.{can && " A click removes one."}</Title>
-            <Heads {...{ store, edits, stack, measures, detected, place, can }} />
-          </section>
-          {offers("steer") && blocks && (
-            <section class="panel" aria-label="Steer">
-              <Title title="Steer">Adds a direction of the output to the residual stream of every token.</Title>
-              <Steering {...{ source, store, edits, answer, can }} typed={isTyped(card)} model={run.ask.model} layers={blocks.layers} />
-            </section>
-          )}
-          {offers("experts") && experts.answer && (
-            <section class="panel" aria-label="Swap experts">
-              <Title title="Swap experts">Filled: chosen for token {answer.place}.{can && " A click forbids one."}</Title>
-              <ExpertSwaps {...{ store, edits, can }} experts={experts.answer} token={answer.place ?? 0} />
-            </section>
-          )}
-        </div>
+        <section class="panel" aria-label="Remove heads">
+          <Title title="Remove heads">Rows are layers, columns are heads.{can && " A click removes one."}</Title>
+          {answer.offers.includes("sweep") && <Choice label="What is shown of each head" chosen={shows} options={[...SHOWN]} choose={setShows} />}
+          <Heads {...{ store, edits, stack, measures, detected, place, can }} effects={shows === "effect" ? effects : null} />
+        </section>
         <section class="panel" aria-label="Forbid edges">
           <div class="title row">
             <h2>Forbid edges of {named(place)}</h2>
@@ -199,6 +212,35 @@ function Controls({ source, store, state, card, run, stack, edits, answer, busy 
         </section>
       </div>
     </>
+  );
+}
+
+function SteeringPanel({ source, store, card, run, edits, answer }: Answered & { edits: Edits }) {
+  const blocks = answering(run.attentions);
+  return (
+    <section class="panel" aria-label="Steer">
+      <Title title="Steer">Adds a direction of the output to the residual stream of every token.</Title>
+      <Steering
+        {...{ source, store, edits, answer }}
+        can={source.answers("whatif")}
+        typed={isTyped(card)}
+        model={run.ask.model}
+        layers={blocks?.layers ?? 1}
+      />
+    </section>
+  );
+}
+
+function ExpertsPanel({ source, store, run, edits, answer }: Answered & { edits: Edits }) {
+  const experts = useAsk(source, "experts", { run: run.run });
+  const can = source.answers("whatif");
+  return (
+    <section class="panel" aria-label="Swap experts">
+      <Title title="Swap experts">Filled: chosen for token {answer.place}.{can && " A click forbids one."}</Title>
+      {experts.answer && <ExpertSwaps {...{ store, edits, can }} experts={experts.answer} token={answer.place ?? 0} />}
+      {!experts.answer && experts.busy && <Awaited busy />}
+      <Refused {...{ source }} refusal={experts.refusal} />
+    </section>
   );
 }
 
@@ -285,21 +327,25 @@ export function About({ source, store, state: { other }, card, run, answer, quie
   );
 }
 
-function Explained({ source, store, state, run, stack, answer }: Answered) {
+interface ExplainedProps extends Answered {
+  sweep: ReturnType<typeof useSweep<"sweep">>;
+  effects: Effects | null;
+}
+
+function Explained({ source, store, state, run, stack, answer, sweep, effects }: ExplainedProps) {
   const { place, target, other } = state;
   const asked = { ask: run.ask, place, target, other };
-  const sweep = useSweep(source, "sweep", answer.offers.includes("sweep") ? asked : null, DETAILS);
   const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? asked : null, DETAILS);
   const name = answer.outcomes.find(({ id }) => id === answer.target)?.name ?? "";
   return (
     <>
       {answer.offers.includes("sweep") && (
-        <section class="panel" aria-label="What each head does" data-busy={sweep.busy && !sweep.answer}>
+        <section class="panel alone" aria-label="What each head does" data-busy={sweep.busy && !sweep.answer}>
           <Title title={<>Each head alone, for <Versus name={sweep.answer?.name ?? name} other={sweep.answer?.other_name ?? null} /></>}>
-            What removing only this head does to it. Click one to see its attention.
+            What the answer loses without the head, and without all that later parts make of it. Click one to see its attention.
           </Title>
           {sweep.answer && <Progress sweep={sweep.answer} />}
-          {sweep.answer && <SweepMap {...{ store, stack }} sweep={sweep.answer} place={within({ layer: state.layer, head: state.head }, stack)} />}
+          {sweep.answer && effects && <Strongest {...{ store, stack, effects }} sweep={sweep.answer} />}
           {!sweep.answer && sweep.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={sweep.refusal} />
         </section>
@@ -307,7 +353,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
       {answer.offers.includes("contributions") && (
         <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy}>
           <Title title={<>What adds to <Versus {...{ name }} other={parts.answer?.other_name ?? null} word="minus" /></>}>
-            The parts of the unchanged model, which sum to its logit.
+            What each part of the unchanged model writes into the answer by itself. A part may write little, and matter to later ones.
           </Title>
           {parts.answer && <div {...unseenOfOthers(parts, run)}><ContributionBars contributions={parts.answer} /></div>}
           {!parts.answer && parts.busy && <Awaited busy />}
@@ -358,33 +404,28 @@ function LensPanel({ source, store, run, place, target, other, at }: LensPanelPr
   const first = turned !== null && turned < run.tokens.length ? turned : own;
   const asked = useAsk(source, "lens", { ask: run.ask, place, target, first }, DETAILS);
   const lens = asked.answer;
-  // A saved file may not hold it.
   const second = useAsk(source, "lens", other === null ? null : { ask: run.ask, place, target: other, first }, DETAILS);
   const versus = other !== null && !second.busy && second.answer && lens && second.answer.first === lens.first ? second.answer : null;
   const can = source.answers("whatif") && at !== null;
   // Hundreds of cells, drawn again with another answer only.
   const table = useMemo(
-    () => lens && <LensTable {...{ lens, versus }} place={at} choose={can ? (place) => store.set({ place }, true) : null} />,
-    [lens, versus, at, can, store],
+    () =>
+      lens && (
+        <LensTable
+          {...{ lens, versus }}
+          place={at}
+          total={lens.positions.length > 1 ? run.tokens.length : lens.positions.length}
+          beyond={(position) => setFirst(LENS_POSITIONS * Math.floor(position / LENS_POSITIONS))}
+          choose={can ? (place) => store.set({ place }, true) : null}
+        />
+      ),
+    [lens, versus, at, can, store, run],
   );
-  const many = run.tokens.length > LENS_POSITIONS && lens && lens.positions.length > 1;
   return (
     <section class="panel" aria-label="The logit lens" data-busy={asked.busy}>
-      <div class="title row">
-        <div>
-          <h2>What each layer already says</h2>
-          <p class="quiet">The output layer applied to the residual stream after every layer, without the changes.</p>
-        </div>
-        {many && (
-          <div class="pages" role="group" aria-label="Part of the text">
-            <button type="button" disabled={first === 0} onClick={() => setFirst(first - LENS_POSITIONS)}>Earlier</button>
-            <span class="number quiet">
-              {lens.first} to {lens.first + lens.positions.length - 1}
-            </span>
-            <button type="button" disabled={first + LENS_POSITIONS >= run.tokens.length} onClick={() => setFirst(first + LENS_POSITIONS)}>Later</button>
-          </div>
-        )}
-      </div>
+      <Title title="What each layer already says">
+        The output layer applied to the residual stream after every layer, without the changes.
+      </Title>
       {table && <div {...unseenOfOthers(asked, run)}>{table}</div>}
       {!lens && !asked.refusal && <Awaited busy />}
       <Refused {...{ source }} refusal={asked.refusal} />

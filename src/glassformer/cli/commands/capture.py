@@ -10,9 +10,9 @@ from safetensors.numpy import save_file
 
 from glassformer.cli import writing
 from glassformer.cli.flags import CaptureFlags
-from glassformer.cli.terminal import say
+from glassformer.cli.terminal import say, text_or_input
 from glassformer.errors import require
-from glassformer.files import new_file
+from glassformer.files import any_file, new_file, no_file
 from glassformer.generation.language_model import LanguageModel, load
 from glassformer.observe.capture import capture
 from glassformer.observe.hook_points import select
@@ -26,15 +26,16 @@ _LENS = 3
 @torch.no_grad()
 def main(flags: CaptureFlags) -> int:
     """Print the table, and write the arrays if asked for."""
+    text = text_or_input(flags.text)
     lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
-    tokens = lm.tokens(flags.text)
+    tokens = lm.tokens(text)
     (query,) = select("--position", flags.position, tokens.shape[1])
     lines, arrays = _TABLES[flags.what](lm, tokens, query, flags)
     for line in lines:
         say(line)
     if flags.save is not None:
         arrays |= {"tokens": tokens[0].cpu().numpy()}
-        _write(flags.save, arrays, lm.strings(tokens))
+        _write(flags.save, arrays, lm.strings(tokens), flags.overwrite)
         say(f"{flags.save}: {', '.join(f'{name} {list(each.shape)}' for name, each in arrays.items())}"[:200])
     return 0
 
@@ -44,7 +45,7 @@ def _weights(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: Capture
     whole = None if flags.save is not None else query
     with capture(lm.model, layers=flags.layer, heads=flags.head, queries=whole) as seen:
         lm.model(tokens)
-    strings = lm.strings(tokens)
+    strings = lm.labels(tokens)
     found = []
     for record in seen.records:
         heads = record.heads or range(record.values.shape[1])
@@ -71,7 +72,7 @@ def _lens(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFla
     if flags.layer is not None:
         (layer,) = select("--layer", flags.layer, len(logits) - 1)
         stages = range(layer + 1, layer + 2)
-    lines = [f"{lm.strings(tokens)[query]!r}, token {query}: the next token after each layer"]
+    lines = [f"{lm.labels(tokens)[query]!r}, token {query}: the next token after each layer"]
     for stage in stages:
         best = logits[stage].softmax(-1).topk(_LENS)
         pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -97,12 +98,12 @@ _TABLES: dict[str, Callable[[LanguageModel, torch.Tensor, int, CaptureFlags], tu
 }
 
 
-def _write(path: Path, arrays: Arrays, strings: Sequence[str]) -> None:
+def _write(path: Path, arrays: Arrays, strings: Sequence[str], overwrite: bool) -> None:
     """An .npz with the strings as an array, or safetensors, which holds numbers only, with them as JSON metadata."""
     texts = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
     texts["strings"] = list(strings)
     numbers = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in texts}
-    with writing(path), new_file(path) as draft:
+    with writing(path), new_file(path, replaces=any_file if overwrite else no_file) as draft:
         if path.suffix == ".safetensors":
             save_file(numbers, draft, metadata={name: json.dumps(each) for name, each in texts.items()})
         else:

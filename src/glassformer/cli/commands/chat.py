@@ -11,12 +11,12 @@ from typing import get_args
 
 from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.flags import ChatFlags
-from glassformer.cli.terminal import write
+from glassformer.cli.sampling import chosen_rule
+from glassformer.cli.terminal import text_or_input, write
 from glassformer.data.harmony import Effort, Piece, Setting
 from glassformer.errors import InputError, require
 from glassformer.generation.decoding import Continuation
 from glassformer.generation.language_model import find_model, require_tokenizer
-from glassformer.generation.sampling import SamplingRule
 
 HELP = """\
 /new            begin a new conversation
@@ -26,9 +26,12 @@ HELP = """\
 Ctrl-C stops a reply. Three quotation marks (\"\"\") begin and end a message of several lines, or one that begins as a
 command does."""
 
+_HINT = "/quit ends, /help lists the commands."
 _COMMANDS = ("/new", "/effort", "/reasoning", "/quit", "/help")
 
 _QUOTES = '"""'
+REPLY_LIMIT, REASONING_LIMIT = 1024, 8192
+"""Tokens of a reply, unless --max-new-tokens says otherwise: of a model, and of one that reasons first."""
 _DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
@@ -110,7 +113,7 @@ def talk(conversation: Conversation, screen: Screen) -> None:
     if interactive:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 - gives the arrow keys their meaning
-        print("/help lists the commands; Ctrl-D ends.", file=sys.stderr)
+        print(_HINT, file=sys.stderr)
     while True:
         try:
             asked = _ask()
@@ -127,10 +130,13 @@ def talk(conversation: Conversation, screen: Screen) -> None:
                 return
             response = _obey(text, conversation, screen)
             if response is None and interactive and difflib.get_close_matches(text.split()[0], _COMMANDS, n=1):
-                response = HELP  # it may be a misspelt command
+                response = _help(conversation)  # it may be a misspelt command
             if response is not None:
                 print(response, file=sys.stderr)
                 continue
+        if interactive and not quoted and text.lower() in ("exit", "quit", "help"):
+            print(_HINT, file=sys.stderr)
+            continue
         if not text:
             continue
         try:
@@ -143,8 +149,9 @@ def talk(conversation: Conversation, screen: Screen) -> None:
 
 def main(flags: ChatFlags) -> int:
     """Load the model and talk; return the exit status."""
-    rule = SamplingRule(flags.temperature, flags.top_k, flags.top_p, flags.seed)
+    message = None if flags.message is None else text_or_input(flags.message)
     found = find_model(flags.model, flags.tokenizer)
+    sampling = chosen_rule(flags, found)
     in_harmony = found.chat_template is None or "<|channel|>" in require_tokenizer(found).specials
     tokenizer = require_chat(found) if in_harmony else require_tokenizer(found)
     got, fix = f"--effort {flags.effort} for {found.name}", "Leave it out."
@@ -155,17 +162,19 @@ def main(flags: ChatFlags) -> int:
     require(context <= longest, f"--context {context}", expected, "Pass less, or leave it out.")
     model = found.load(flags.device, flags.dense)
     conversation = Conversation(
-        Continuation(model, context, rule=rule, speculate=flags.speculate),
+        Continuation(model, context, rule=sampling.rule),
         tokenizer,
         Setting(flags.effort, datetime.date.today().isoformat(), flags.instructions),
         template=None if in_harmony else found.chat_template,
         stop_tokens=found.stop_tokens,
-        max_new_tokens=flags.max_new_tokens,
+        max_new_tokens=flags.max_new_tokens or (REASONING_LIMIT if in_harmony else REPLY_LIMIT),
+        end_loops=flags.end_loops,
     )
     screen = Screen(flags.show_reasoning, flags.speed)
-    if flags.message is None:
+    if message is None:
+        print(f"Sampling: {sampling}. --temperature 0 always takes the most likely token.", file=sys.stderr)
         talk(conversation, screen)
-    elif not screen.show(conversation, flags.message):
+    elif not screen.show(conversation, message):
         print("glassformer: the reply holds no answer. --show-reasoning prints what came instead.", file=sys.stderr)
         return 1
     return 0
@@ -217,7 +226,14 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str | Non
     slip = name == "/effort" and len(rest.split()) < 2
     if slip and conversation.template is not None:
         return "/effort is for gpt-oss: this model's prompts do not say it."
-    return HELP if slip or command == "/help" else None
+    return _help(conversation) if slip or command == "/help" else None
+
+
+def _help(conversation: Conversation) -> str:
+    """The commands, of a model that does not reason without those for reasoning."""
+    if conversation.template is None:
+        return HELP
+    return "\n".join(line for line in HELP.splitlines() if not line.startswith(("/effort", "/reasoning")))
 
 
 def _styled() -> bool:

@@ -13,11 +13,13 @@ from glassformer.classifier import Classifier, TokenEffect, load_classifier, tok
 from glassformer.cli.flags import ClassifyFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
+from glassformer.explorer import BUNDLED
 from glassformer.text import one_line
 
 MOST_BYTES = 1 << 24
 """Of a line."""
 _AT_ONCE = 64
+_BUNDLED = BUNDLED / "sentiment"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: b
 
 def run(flags: ClassifyFlags) -> Iterator[Verdict]:
     """A verdict on each text that ``flags`` name."""
-    classifier = load_classifier(flags.run)
+    bundled = str(flags.run) == _BUNDLED.name and not flags.run.exists()
+    classifier = load_classifier(_BUNDLED if bundled else flags.run)
     effects = flags.json or flags.tokens > 0
     if flags.texts:
         yield from judge(classifier, flags.texts, _AT_ONCE, effects)

@@ -1,6 +1,6 @@
 """``glassformer convert``: weights in one layout to another that computes the same logits."""
 
-import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoints.assembly import StoredDecoder
-from glassformer.checkpoints.decoders import Experts, is_run, load_decoder, open_decoder, write_decoder
+from glassformer.checkpoints.decoders import (
+    COPIED_FILES,
+    DECODER_DIRECTORY,
+    Experts,
+    is_run,
+    load_decoder,
+    open_decoder,
+    write_decoder,
+)
 from glassformer.checkpoints.families import family_of
 from glassformer.checkpoints.families.files import decoder_in_memory, equivalent, layout_for, with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
@@ -20,19 +28,18 @@ from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli import writing
 from glassformer.cli.flags import ConvertFlags
-from glassformer.cli.terminal import on_disk, say
+from glassformer.cli.terminal import say
 from glassformer.data.chat_template import ChatTemplate, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, has_tokenizer, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import tokenizer_places
 from glassformer.errors import require
-from glassformer.files import lies_inside, write_text
-from glassformer.generation.language_model import find_model, find_place
+from glassformer.files import any_file, lies_inside, require_replaceable, require_replaceable_directory
+from glassformer.generation.language_model import find_model, find_place, require_tokenizer
+from glassformer.generation.model_files import write_model_files
+from glassformer.generation.model_rule import BY_DEFAULT, generation_config, gguf_sampling
+from glassformer.generation.sampling import SamplingRule
+from glassformer.text import byte_size
 
-_KEPT_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
-    *("generation_config.json", "chat_template.jinja", "LICENSE", "USAGE_POLICY"),
-)
-"""Files in Hugging Face's directories that stay valid in another layout."""
 _DECOMPOSED = "e\N{COMBINING ACUTE ACCENT}"
 _KEPT_SETTINGS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "use_cache"),
@@ -44,16 +51,17 @@ def convert(flags: ConvertFlags) -> list[str]:
     """Convert; return lines that describe the result."""
     out, to_gguf = flags.out, flags.out.suffix.lower() == ".gguf"
     fix = "Choose another, or pass --replace, which removes it as a whole."
-    require(flags.replace or not out.exists(), f"{out}, which exists", "a new one", fix)
-    if out.exists():
-        weights = (out / CONFIG_FILE).is_file() and not is_run(read_json(out / CONFIG_FILE))
-        earlier = out.is_file() if to_gguf else out.is_dir() and (weights or not any(out.iterdir()))
-        require(earlier, f"--replace for {out}", "an empty directory, or weights and no run", "Choose another.")
+    require(flags.replace or not os.path.lexists(out), f"{out}, which exists", "a new one", fix)
     if to_gguf:
+        require_replaceable(out, any_file)
         return _convert_to_gguf(flags)
+    require_replaceable_directory(out.resolve(), DECODER_DIRECTORY)
     place = find_place(flags.source)
     if isinstance(place, GgufFile):
-        beside = partial(_write_tokenizer, place.metadata, place.path.name)
+        if flags.tokenizer is None:
+            beside = partial(_write_tokenizer, place.metadata, place.path.name, rule=_rule_settings(flags))
+        else:
+            beside = partial(_write_named_tokenizer, flags)
         return _write(decoder_in_memory(load_gguf(place, hold="dense")), flags, beside=beside)
     config = read_json(place / CONFIG_FILE)
 
@@ -63,6 +71,8 @@ def convert(flags: ConvertFlags) -> list[str]:
             _write_tokenizer(byte_vocabulary(), tokenizer.source, draft)
         for file in _kept_files(place):
             shutil.copyfile(file, draft / file.name)
+        if flags.tokenizer is not None:
+            _write_named_tokenizer(flags, draft)
 
     with open_decoder(place) as stored:
         return _write(stored, flags, {name: config[name] for name in _KEPT_SETTINGS if name in config}, files)
@@ -87,10 +97,10 @@ def _write(
     kept = settings if settings and to not in ("glassformer", OPENAI.model_type) else {}
     with warnings.catch_warnings(record=True) as caught, writing(flags.out):
         warnings.simplefilter("always")
-        size = write_decoder(stored, flags.out, to, kept, replace=flags.replace, beside=beside, progress=True)
+        size = write_decoder(stored, flags.out, to, kept, replace=flags.replace, beside=beside)
     name = "glassformer's own layout" if family is None else family.name
     where = " in OpenAI's layout" if family is OPENAI else ""
-    return [f"{flags.out}: {name}{where}, {on_disk(size)}", *(str(each.message) for each in caught)]
+    return [f"{flags.out}: {name}{where}, {byte_size(size)}", *(str(each.message) for each in caught)]
 
 
 def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
@@ -98,10 +108,10 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
     vocabulary: dict[str, Any] | None = None
     template, notes = None, []
     place = find_place(flags.source)
-    if isinstance(place, GgufFile):
+    if isinstance(place, GgufFile) and flags.tokenizer is None:
         decoder, vocabulary = load_gguf(place), dict(place.metadata) if has_tokenizer(place.metadata) else None
     else:
-        found = find_model(flags.source)
+        found = find_model(flags.source, flags.tokenizer)
         if found.tokenizer is not None and found.tokenizer.json is not None:
             # The template's bos_token and eos_token are known by their ids there.
             named = found.chat_template or ChatTemplate("")
@@ -113,35 +123,59 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
             if found.tokenizer.encode(_DECOMPOSED) != tokenizer_from_gguf(vocabulary).encode(_DECOMPOSED):
                 notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
         template = None if found.chat_template is None else found.chat_template.text
-        decoder = load_decoder(place)
+        decoder = load_gguf(place) if isinstance(place, GgufFile) else load_decoder(place)
     kind = flags.kind or "F16"
+    rule = _own_rule(flags)
     with writing(flags.out):
-        write_gguf(decoder, flags.out, kind=kind, tokenizer=vocabulary, chat_template=template)
+        write_gguf(
+            decoder,
+            flags.out,
+            kind=kind,
+            tokenizer=vocabulary,
+            chat_template=template,
+            sampling=None if rule is None else gguf_sampling(rule),
+            overwrite=flags.replace,
+        )
     if vocabulary is None:
         notes.append("It has no tokenizer: llama.cpp takes token ids.")
     elif vocabulary.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.eos_token_id" not in vocabulary:
         notes.append("It names no token that ends a text: llama.cpp then takes token 11 for one.")
-    return [f"{flags.out}: GGUF in {kind}, {on_disk(flags.out.stat().st_size)}", *notes]
+    return [f"{flags.out}: GGUF in {kind}, {byte_size(flags.out.stat().st_size)}", *notes]
 
 
-def _write_tokenizer(metadata: Mapping[str, Any], source: str, directory: Path) -> None:
-    """Tokenizer, ends and chat template of a GGUF file beside the weights, as Hugging Face has them."""
+def _own_rule(flags: ConvertFlags) -> SamplingRule | None:
+    """The sampling rule that the model brings; None: the default."""
+    sampling = find_model(flags.source, flags.tokenizer).sampling
+    return None if sampling.source == BY_DEFAULT else sampling.rule
+
+
+def _rule_settings(flags: ConvertFlags) -> dict[str, Any] | None:
+    """The sampling rule that the model brings, as keys of ``generation_config.json``."""
+    rule = _own_rule(flags)
+    return None if rule is None else generation_config(rule)
+
+
+def _write_named_tokenizer(flags: ConvertFlags, directory: Path) -> None:
+    """The tokenizer that a user names, and the chat template that comes with it."""
+    found = find_model(flags.source, flags.tokenizer)
+    tokenizer = require_tokenizer(found)
+    write_model_files(directory, tokenizer, found.chat_template, found.stop_tokens, rule=_rule_settings(flags))
+
+
+def _write_tokenizer(
+    metadata: Mapping[str, Any], source: str, directory: Path, *, rule: Mapping[str, Any] | None = None
+) -> None:
+    """Tokenizer, ends, chat template and sampling rule of a GGUF file beside the weights, as Hugging Face has them."""
     if not has_tokenizer(metadata):
         return
-    tokenizer = tokenizer_from_gguf(metadata, source)
-    template = template_from_gguf(metadata, source)
-    assert tokenizer.json is not None
-    # Of another class transformers takes the vocabulary only, and splits texts as the class does.
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": bool(tokenizer.begin)}
-    for name in ("bos", "eos"):
-        token = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if isinstance(token, int):
-            settings[f"{name}_token"] = tokenizer.token_bytes(token).decode(errors="replace")
-    write_text(directory / "generation_config.json", json.dumps({"eos_token_id": tokenizer.ends or None}))
-    write_text(directory / "tokenizer.json", tokenizer.json())
-    write_text(directory / "tokenizer_config.json", json.dumps(settings, indent=2))
-    if template is not None:
-        write_text(directory / "chat_template.jinja", template.text)
+    tokenizer, template = tokenizer_from_gguf(metadata, source), template_from_gguf(metadata, source)
+
+    def named(kind: str) -> str | None:
+        token = metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        return tokenizer.token_bytes(token).decode(errors="replace") if isinstance(token, int) else None
+
+    names = {kind: named(kind) for kind in ("bos", "eos")}
+    write_model_files(directory, tokenizer, template, tokenizer.ends, **names, rule=rule)
 
 
 def main(flags: ConvertFlags) -> int:
@@ -155,7 +189,7 @@ def _kept_files(directory: Path) -> list[Path]:
     """Each file from the nearest directory that has it, as for tokenizers; links out of it are not followed."""
     kept: dict[str, Path] = {}
     for place in tokenizer_places(directory):
-        for name in _KEPT_FILES:
+        for name in COPIED_FILES:
             if (place / name).is_file() and lies_inside(place / name):
                 kept.setdefault(name, place / name)
     return list(kept.values())

@@ -4,6 +4,7 @@ import glob
 import json
 import shlex
 import shutil
+import sysconfig
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,15 +16,26 @@ from glassformer.cli.terminal import say
 from glassformer.course.grading import Grade, grade_files, grades_csv, gradescope
 from glassformer.course.lessons import lab_name, notebook, otter_tests
 from glassformer.errors import require
-from glassformer.files import require_absent, write_text
+from glassformer.files import any_file, no_file, require_absent, write_text
 from glassformer.text import shown
+
+
+def _jupyter_lab() -> str | None:
+    """The command that starts JupyterLab, or None where it is not installed.
+
+    An environment that is not activated has its programs beside its interpreter and not on the path.
+    """
+    own, on_path = shutil.which("jupyter-lab", path=sysconfig.get_path("scripts")), shutil.which("jupyter-lab")
+    if own is not None and own != on_path:
+        return shlex.quote(own)
+    return "jupyter lab" if on_path is not None else None
 
 
 def start(flags: StartFlags) -> None:
     """Write the notebook, and tests where they are asked for."""
     lab = lab_name(flags.lab)
     path = flags.directory / f"{lab}.ipynb"
-    content = notebook(lab, seed=flags.seed, solutions=flags.solutions)
+    content = notebook(lab, seed=flags.seed, solutions=flags.solutions, published=False)
     files = {path: json.dumps(content, indent=1, ensure_ascii=False) + "\n"}
     if flags.otter:
         files |= {flags.directory / "tests" / name: text for name, text in otter_tests(lab, flags.seed).items()}
@@ -31,15 +43,16 @@ def start(flags: StartFlags) -> None:
         require_absent(file, flags.overwrite)
     for file, text in files.items():
         with writing(file):
-            write_text(file, text)
+            write_text(file, text, replaces=any_file if flags.overwrite else no_file)
     say(f"notebook: {shown(path)}")
+    jupyter_lab = _jupyter_lab()
     needed = {
-        "jupyterlab": shutil.which("jupyter-lab"),
+        "jupyterlab": jupyter_lab is not None,
         "'glassformer[course]'": all(map(find_spec, ("accelerate", "matplotlib", "sklearn"))),
     }
     absent = " ".join(name for name, there in needed.items() if not there)
     missing = f" (what it needs is not all here yet: pip install {absent})" if absent else ""
-    say(f"open it:  jupyter lab {shlex.quote(str(path))}{missing}")
+    say(f"open it:  {jupyter_lab or 'jupyter lab'} {shlex.quote(str(path))}{missing}")
 
 
 def _files(named: Sequence[Path]) -> list[Path]:
@@ -70,7 +83,7 @@ def grade(flags: GradeFlags) -> int:
     unreadable, is_new = 0, not flags.out.exists()
     if is_new:  # to learn now whether it can be written
         with writing(flags.out):
-            write_text(flags.out, grades_csv(grades))
+            write_text(flags.out, grades_csv(grades), replaces=no_file)
     try:
         for rows in grade_files(files, flags.seed, flags.run):
             grades += rows
@@ -83,13 +96,14 @@ def grade(flags: GradeFlags) -> int:
     finally:
         if grades:
             with writing(flags.out):
-                write_text(flags.out, grades_csv(grades))
+                write_text(flags.out, grades_csv(grades), replaces=any_file)
         elif is_new:
             flags.out.unlink()
     say(f"grades: {shown(flags.out)}; {len(files) - unreadable} of {len(files)} files could be read")
     if flags.gradescope is not None:
         with writing(flags.gradescope):
-            write_text(flags.gradescope, json.dumps(gradescope(grades), indent=2) + "\n")
+            text = json.dumps(gradescope(grades), indent=2) + "\n"
+            write_text(flags.gradescope, text, replaces=any_file if flags.overwrite else no_file)
         say(f"results: {shown(flags.gradescope)}")
     return EXIT_INPUT if unreadable == len(files) else 0
 

@@ -37,6 +37,6 @@ def main(flags: DesignFlags) -> int:
     say(str(certificate))
     if certificate.holds:
         with writing(flags.out):
-            write_head(made.weights, flags.out)
+            write_head(made.weights, flags.out, overwrite=flags.overwrite)
         say(f"\nweights: {shown(flags.out)}")
     return 0 if certificate.holds else 1

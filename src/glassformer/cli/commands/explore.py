@@ -4,7 +4,6 @@ import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlencode
 
 from glassformer.cli.flags import ExploreFlags
@@ -17,7 +16,7 @@ from glassformer.explorer.loading.codecs import halves
 from glassformer.explorer.loading.discovery import find_models, list_models
 from glassformer.explorer.saving.saved_page import save, save_all
 from glassformer.explorer.state import from_words
-from glassformer.files import require_absent
+from glassformer.files import local_path, require_absent
 from glassformer.text import short, shown
 
 
@@ -37,7 +36,7 @@ def main(flags: ExploreFlags) -> int:
     backend = backend_of(flags)
     words = _words(flags, backend)
     if flags.save is not None:
-        say(f"page: {shown(save(backend, from_words(words), flags.save))}")
+        say(f"page: {shown(save(backend, from_words(words), flags.save, overwrite=flags.overwrite))}")
         return 0
     listener = server.listen(flags.port)
     host, port = listener.getsockname()
@@ -53,7 +52,7 @@ def main(flags: ExploreFlags) -> int:
 def backend_of(flags: ExploreFlags) -> Backend:
     """Of the named model, the bundled and installed ones, and the runs there are whenever the page asks for models."""
     first = list_models(flags.run)
-    named = None if flags.run is None else Path(flags.run)
+    named = None if flags.run is None else local_path(flags.run)
     runs = partial(find_models, flags.runs, {entry.card.name for entry in first}, named, {})
     return Backend([*first, *runs()], runs)
 

@@ -5,40 +5,45 @@ from collections.abc import Iterator
 from itertools import chain
 
 from glassformer.cli.flags import GenerateFlags
-from glassformer.cli.terminal import Stopwatch, write
+from glassformer.cli.sampling import chosen_rule
+from glassformer.cli.terminal import Stopwatch, text_or_input, write
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.errors import require
-from glassformer.generation import SamplingRule, stream
+from glassformer.generation import stream
 from glassformer.generation.language_model import find_model, require_tokenizer
+from glassformer.generation.loops import LoopDetector
 from glassformer.kernels import native
 
 
 def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[str]:
     """The prompt and its continuation, in pieces, as they are generated; ``stopwatch`` measures it."""
-    rule = SamplingRule(flags.temperature, flags.top_k, flags.top_p, flags.seed)
+    text = text_or_input(flags.prompt)
     found = find_model(flags.model, flags.tokenizer)
+    rule = chosen_rule(flags, found).rule
     tokenizer = require_tokenizer(found)
-    prompt = [*tokenizer.begin, *tokenizer.encode(flags.prompt)]
+    prompt = [*tokenizer.begin, *tokenizer.encode(text)]
     require(len(prompt) > 0, "an empty prompt", "at least one character", "Begin the text.")
     stop = {*found.stop_tokens, *(_token(each, tokenizer, found.config.vocab_size) for each in flags.stop)}
-    dense = "stored" if flags.compile and flags.dense is None else flags.dense  # compiled steps call no C++
-    decoder = found.load(flags.device, dense)
-    if decoder.device.type == "cpu" and not flags.compile:
+    decoder = found.load(flags.device, flags.dense)
+    if decoder.device.type == "cpu":
         native.library()  # what it says of compiling is printed before the prompt, not within
-    steps = stream(
-        decoder,
-        [prompt],
-        flags.max_new_tokens,
-        rule=rule,
-        stop_tokens=tuple(stop),
-        compile=flags.compile,
-        speculate=flags.speculate,
-    )
+    steps = stream(decoder, [prompt], flags.max_new_tokens, rule=rule, stop_tokens=tuple(stop))
     stopwatch = stopwatch or Stopwatch()
     stopwatch.read = len(prompt)
     new_tokens = stopwatch.timed(token for (token,) in steps if token is not None)
+    if flags.end_loops and tokenizer.json is not None:  # a sequence of numbers may well be periodic
+        new_tokens = _until_loop(new_tokens, LoopDetector(tokenizer.is_number))
     # The stop token is not printed.
-    return chain([flags.prompt], tokenizer.stream(token for token in new_tokens if token not in stop))
+    return chain([text], tokenizer.stream(token for token in new_tokens if token not in stop))
+
+
+def _until_loop(tokens: Iterator[int], loop: LoopDetector) -> Iterator[int]:
+    """``tokens`` up to where the text repeats itself without end, which is said."""
+    for token in tokens:
+        yield token
+        if loop.add(token):
+            write("\n[ended: the text repeats itself without end; --no-end-loops goes on]", sys.stderr)
+            return
 
 
 def _token(name: str, tokenizer: ReleasedTokenizer, vocab_size: int) -> int:
@@ -59,5 +64,8 @@ def main(flags: GenerateFlags) -> int:
         write(piece)
     print()
     if flags.speed:
-        print(stopwatch, file=sys.stderr)
+        line = str(stopwatch)
+        if stopwatch.generated == flags.max_new_tokens:
+            line += f"; cut at --max-new-tokens {flags.max_new_tokens}"
+        print(line, file=sys.stderr)
     return 0

@@ -2,22 +2,23 @@
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from glassformer.checkpoints.assembly import machine_memory
 from glassformer.checkpoints.description import Description, describe, describe_gguf
 from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.flags import InfoFlags
-from glassformer.cli.terminal import count, in_memory, on_disk, say
+from glassformer.cli.terminal import count, say
+from glassformer.files import local_path
 from glassformer.generation.language_model import KNOWN, find_place
 from glassformer.kernels import native
 from glassformer.layers.options import Yarn
 from glassformer.layers.quantized import DenseFormat
+from glassformer.memory import process_memory
 from glassformer.models import DecoderConfig
+from glassformer.text import byte_size
 
 _CACHED_TOKENS = 4096
 
@@ -27,8 +28,9 @@ class Machine:
     """Memory and kernel of this machine."""
 
     memory: int | None
-    """Bytes in total; None if the system does not report it."""
+    """Bytes that this process may take in total; None if the system does not report it."""
     free: int | None
+    """The part of them that is free now; the file cache counts as free."""
     kernel: str | None
     """Instruction set of the MXFP4 kernel; None: no kernel, or no experts that need it."""
     without_kernel: str | None
@@ -39,7 +41,8 @@ def this_machine(kernel: bool = True) -> Machine:
     """Measure it. With ``kernel``, load the MXFP4 kernel too; building it the first time takes some seconds."""
     found, problem = native.look() if kernel else (None, None)
     level = None if found is None else native.LEVELS[found.level]
-    return Machine(machine_memory(), _free(), level, problem if found is None else None)
+    memory = process_memory()
+    return Machine(memory.total, memory.free, level, problem if found is None else None)
 
 
 def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, 
         "kinds": {kind: {"tensors": number, "bytes": size} for kind, (number, size) in found.kinds.items()},
         "windows": _windows(found),
         "memory_bytes": _memory(found),
-        "cache_bytes": {str(_CACHED_TOKENS): found.cache(_CACHED_TOKENS)},
+        "cache_bytes": {str(_cached_tokens(found)): found.cache(_cached_tokens(found))},
         "machine": dataclasses.asdict(machine),
         "config": json.loads(found.config.to_json()),
     }
@@ -69,20 +72,21 @@ def as_text(found: Description, machine: Machine, directory: Path) -> str:
         "",
         f"  {'':<16}{'parameters':>12}{'on disk':>12}",
         *(
-            f"  {part:<16}{count(number):>12}{on_disk(found.stored_bytes.get(part, 0)):>12}"
+            f"  {part:<16}{count(number):>12}{byte_size(found.stored_bytes.get(part, 0)):>12}"
             for part, number in sorted(found.parameters.items(), key=lambda item: -item[1])
         ),
-        f"  {'total':<16}{count(found.total):>12}{on_disk(sum(found.stored_bytes.values())):>12}"
+        f"  {'total':<16}{count(found.total):>12}{byte_size(sum(found.stored_bytes.values())):>12}"
         f"   in {found.num_files} file{'s' if found.num_files > 1 else ''}",
         f"  {'active':<16}{count(found.active):>12}   for each token",
         "",
-        *(f"  {name:<22}{in_memory(size):>12}{_fits(size, machine)}" for name, size in _memory(found).items()),
+        *(f"  {name:<22}{byte_size(size):>12}{_fits(size, machine)}" for name, size in _memory(found).items()),
     ]
-    if cache := found.cache(_CACHED_TOKENS):
-        lines.append(f"  {f'cache, {_CACHED_TOKENS:,} tokens':<22}{in_memory(cache):>12}   in 16 bits; twice in 32")
+    tokens = _cached_tokens(found)
+    if cache := found.cache(tokens):
+        lines.append(f"  {f'cache, {tokens:,} tokens':<22}{byte_size(cache):>12}   in 16 bits; twice in 32")
     if machine.memory is not None:
-        free = "" if machine.free is None else f"   {in_memory(machine.free)} of it free"
-        lines.append(f"  {'this machine':<22}{in_memory(machine.memory):>12}{free}")
+        free = "" if machine.free is None else f"   {byte_size(machine.free)} of it free"
+        lines.append(f"  {'this process may take':<22}{byte_size(machine.memory):>12}{free}")
     if found.experts is not None:
         lines += ["", f"  MXFP4 kernel: {machine.kernel or machine.without_kernel}"]
     return "\n".join(lines)
@@ -105,7 +109,7 @@ def _described(source: str) -> tuple[Path, Description]:
     if known is not None and known.file is None:
         source = known.hub or source
     # Only for a directory on the hub the place is asked for without weights.
-    if Path(os.path.expanduser(source)).is_file() or ":" in source or "/" not in source:
+    if local_path(source).is_file() or ":" in source or "/" not in source:
         place = find_place(source)
         if isinstance(place, GgufFile):
             return place.path, describe_gguf(place)
@@ -136,8 +140,13 @@ def _form(found: Description) -> list[tuple[str, str]]:
         ("windows", f"{config.window:,} tokens in {_listed(windowed, config.num_layers)}" if windowed else "none"),
         ("context", f"{config.max_seq_len:,} tokens{stretch}"),
         ("vocabulary", f"{config.vocab_size:,}"),
-        ("weights", ", ".join(f"{n} {kind} ({on_disk(size)})" for kind, (n, size) in sorted(found.kinds.items()))),
+        ("weights", ", ".join(f"{n} {kind} ({byte_size(size)})" for kind, (n, size) in sorted(found.kinds.items()))),
     ]
+
+
+def _cached_tokens(found: Description) -> int:
+    """Return how many tokens the cache is measured for: the model's context, up to a usual length."""
+    return min(_CACHED_TOKENS, found.config.max_seq_len)
 
 
 def _windows(found: Description) -> list[int | None]:
@@ -174,14 +183,5 @@ def _fits(size: int, machine: Machine) -> str:
     if machine.memory is None:
         return ""
     if size > machine.memory:
-        return "   more than this machine has"
+        return "   more than this process may take"
     return "   more than is free now" if machine.free is not None and size > machine.free else "   fits"
-
-
-def _free() -> int | None:
-    """Memory available without swapping; the file cache counts as free."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.cli.flags import InterveneFlags
-from glassformer.cli.terminal import say
+from glassformer.cli.terminal import say, text_or_input
 from glassformer.errors import require
 from glassformer.generation.language_model import LanguageModel, load
 from glassformer.observe.capture import capture
@@ -23,10 +24,15 @@ _PART = re.compile(r"(\d{1,6})\.(\d{1,6}|attention|ffn)")
 def main(flags: InterveneFlags) -> int:
     """Print a table of the likely next tokens before and after, and with ``generate`` both continuations."""
     parts = [_without(part) for part in flags.without]  # refused before the model is loaded
+    flags = replace(flags, text=text_or_input(flags.text))
     lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
     if flags.steer is not None:
         assert flags.layer is not None
-        parts.append(add("residual", flags.strength * _direction(lm, flags.steer, flags.layer), layers=flags.layer))
+        strength = 0.5 if flags.strength is None else flags.strength
+        norm, change = _steering(lm, flags.text, flags.steer, flags.layer, strength)
+        parts.append(add("residual", change, layers=flags.layer))
+        broken = " From 1 on the change is as large as the stream, and texts often break." if abs(strength) >= 1 else ""
+        say(f"  steered after layer {flags.layer} by {strength:g} of the stream's norm, {norm:.4g}.{broken}")
     tokens = lm.tokens(flags.text)
     before = _next(lm, tokens)
     with intervene(lm.model, *parts):
@@ -46,19 +52,29 @@ def _without(part: str) -> Edit:
     return zero("heads", layers=layer, heads=int(which)) if which.isdecimal() else zero(which, layers=layer)
 
 
-def _direction(lm: LanguageModel, texts: Sequence[str], layer: int) -> Float[Tensor, " dim"]:
-    """The residual stream after ``layer`` at the last token of the first text, minus that of the second.
+def _steering(
+    lm: LanguageModel, text: str, words: Sequence[str], layer: int, strength: float
+) -> tuple[float, Float[Tensor, " dim"]]:
+    """The norm of the residual stream after ``layer`` at the last token of ``text``, and what steering adds to it.
 
-    Source: Turner et al. 2023, arXiv 2308.10248.
+    Its direction is the stream's difference between the two words, each read after the text: at a text's first token
+    many models have a stream a hundred times as large, which says nothing of the word.
+
+    Source: after Turner et al. 2023, arXiv 2308.10248, who read the words alone and scale by a factor.
     """
-    streams = []
-    for text in texts:
+
+    def stream(read: str) -> Tensor:
         with capture(lm.model, what="residual", layers=layer, queries=-1) as seen:
-            lm(text)
-        streams.append(seen.records[-1].values[0, 0])
-    got = f"--steer {' '.join(map(short, texts))}, whose streams after layer {layer} are equal"
-    require(not torch.equal(*streams), got, "a direction between two texts", "Pass texts that differ at their end.")
-    return streams[0] - streams[1]
+            lm(read)
+        return seen.records[-1].values[0, 0]
+
+    towards, away = (stream(text + word) for word in words)
+    got = f"--steer {' '.join(map(short, words))}, whose streams after layer {layer} are equal"
+    require(
+        not torch.equal(towards, away), got, "a direction between two words", "Pass words that differ at their end."
+    )
+    norm, direction = float(stream(text).norm()), towards - away
+    return norm, strength * norm * direction / direction.norm()
 
 
 def _next(lm: LanguageModel, tokens: Tensor) -> Float[Tensor, " vocab"]:

@@ -6,16 +6,17 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from glassformer.checkpoints.assembly import count_parameters, machine_memory
+from glassformer.checkpoints.assembly import available_memory, count_parameters
 from glassformer.cli import RECURRENCE
 from glassformer.cli.runs import read_run
-from glassformer.cli.terminal import in_memory, say
+from glassformer.cli.terminal import say
 from glassformer.cli.train_flags import TrainFlags
 from glassformer.cli.training_data import HELD_OUT_RECURRENCES, TrainingData, open_data
 from glassformer.errors import require
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.modes import seeded
+from glassformer.text import byte_size
 from glassformer.training import DivergedError, TrainingResult, train
 from glassformer.training.run_directory import RunDirectory
 from glassformer.training.sequence_tasks import NextTokenTask
@@ -70,9 +71,9 @@ def _require_memory(flags: TrainFlags) -> None:
     needed = 4 * copies * count_parameters(DecoderConfig(**vars(model)))
     needed += 4 * tokens * (model.vocab_size + model.num_layers * model.hidden_dim)
     needed += 8 * seq_len * (training.batch_size + held_out)
-    available = machine_memory()
-    got = f"--model, --training and --seq-len sizes that take at least {in_memory(needed)} of memory"
-    expected = f"at most this machine's {in_memory(available or 0)}"
+    available = available_memory()
+    got = f"--model, --training and --seq-len sizes that take at least {byte_size(needed)} of memory"
+    expected = f"at most the {byte_size(available or 0)} that this process may take now"
     require(available is None or needed <= available, got, expected, "Choose smaller ones.")
 
 

@@ -10,7 +10,7 @@ from glassformer.cli import writing
 from glassformer.cli.flags import VerifyFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError
-from glassformer.files import require_absent, write_text
+from glassformer.files import any_file, no_file, require_absent, write_text
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
@@ -72,7 +72,7 @@ def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
 def main(flags: VerifyFlags) -> int:
     """Verify, print the certificate and a counterexample, and write the requested JSON.
 
-    Returns the exit status: 0 if the head is proved to solve the task, else 1.
+    Returns the exit status: 0 if the head is proved to solve the task, else 1: it fails, or is undecided.
     """
     if flags.json is not None:
         require_absent(flags.json, flags.overwrite)
@@ -92,13 +92,15 @@ def main(flags: VerifyFlags) -> int:
     failure = certificate.counterexample
     if failure is not None:
         say(f"\n{failure.sequence}, with the failing position marked:\n\n{show(head, task, failure, tolerance)}")
-    if certificate.verdict == "undecided" and certificate.rests_on == "samples":
+    if certificate.verdict == "undecided" and certificate.rests_on not in ("samples", "the bound"):
+        say("\nRounding decides: another order of sums may give another verdict. Move these outputs away from there.")
+    elif certificate.verdict == "undecided" and certificate.rests_on == "samples":
         say(f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences.")
     elif certificate.verdict == "undecided":
         say("\nThe bound is above the tolerance: sharper scores (Qm times a factor) lower it, unless it is rounding.")
     if flags.json is not None:
         text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
         with writing(flags.json):
-            write_text(flags.json, text)
+            write_text(flags.json, text, replaces=any_file if flags.overwrite else no_file)
         say(f"certificate: {flags.json}")
     return 0 if certificate.holds else 1

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.course.checking import Built, Case, Exercise, Judgement, Verdict, build, run_module
+from glassformer.course.checking import Case, Exercise, Judgement, ModuleRun, ValuesAlone, Verdict, build, call
+from glassformer.course.exercises.inputs import LARGE, LARGE_LOGITS, Batches, attention_far_from_zero
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.kernels.experts import Experts, mix_experts
 from glassformer.kernels.pattern import Pattern
@@ -72,17 +73,15 @@ def _rms_norm_cases(generator: torch.Generator) -> Iterator[Case]:
             yield 3 + 10 * x, weight
             yield 1e-3 * x, weight  # so small that eps counts
             yield x, weight, 0.5
+        yield torch.zeros(2, 3, dtype=dtype), torch.ones(3, dtype=dtype)
 
 
 def _feed_forward_cases(generator: torch.Generator) -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
         for sizes, shape in (((2, 3), (1, 1, 2)), ((4, 6), (2, 3, 4)), ((8, 5), (3, 7, 8))):
             yield sizes, _normal(generator, *shape, dtype=dtype)
-
-
-def _rotate(answer: Any, case: Case) -> Any:
-    sizes, *inputs = case
-    return answer(*sizes)(*inputs)
+            yield sizes, _normal(generator, shape[0] + 1, shape[1] + 1, shape[2], dtype=dtype)
+            yield ValuesAlone([sizes, LARGE * _normal(generator, *shape, dtype=dtype)])
 
 
 def _rotation_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -91,10 +90,12 @@ def _rotation_cases(generator: torch.Generator) -> Iterator[Case]:
         ((1, 1, 3, 2), 0, 10000.0),
         ((1, 2, 3, 4), 0, 10000.0),
         ((1, 2, 3, 4), 5, 10000.0),
+        ((1, 2, 2, 4), 27, 10000.0),  # up to the last row of the tables
         ((2, 3, 9, 16), 0, 500.0),
         ((2, 3, 1, 16), 17, 10000.0),
     ):
         yield (shape[-1], 32, base), _normal(generator, *shape), start
+        yield (shape[-1], 32, base), _normal(generator, shape[0], 2, shape[2] + 1, shape[3]), start + 2
 
 
 def _mask(length: int, window_size: int | None = None) -> Tensor:
@@ -130,11 +131,20 @@ def _attention_inputs(generator: torch.Generator) -> Iterator[tuple[Any, ...]]:
             q = _normal(generator, batch, heads, length, head_dim, dtype=dtype)
             k, v = _normal(generator, 2, batch, kv_heads, length, head_dim, dtype=dtype)
             weights = _normal(generator, heads, dtype=dtype)
-            scale = head_dim ** (-1 if batch > 2 else -0.5)  # one that is not the usual one, too
-            yield q, k, v, weights, lab.RotaryPositionalEmbedding(head_dim, 32), scale, CPU
+            for scale in {head_dim**-0.5, 1.0} if length == 2 else {head_dim ** (-1 if batch > 2 else -0.5)}:
+                yield q, k, v, weights, lab.RotaryPositionalEmbedding(head_dim, 32), scale, CPU
+
+
+def _far_from_zero(dtype: torch.dtype) -> Iterator[tuple[list[Any], Tensor | None]]:
+    """Arguments up to the device, and a mask, for scores whose exponentials overflow or vanish; nothing is rotated."""
+    for q, k, v, mask in attention_far_from_zero(dtype):
+        yield [*(part[None, None] for part in (q, k, v)), torch.ones(1, dtype=dtype), nn.Identity(), 1.0, CPU], mask
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
+    for dtype in (torch.float32, torch.float64):
+        for far, mask in _far_from_zero(dtype):
+            yield ValuesAlone([*far, mask])
     for inputs in _attention_inputs(generator):
         yield inputs
         length = inputs[0].shape[2]
@@ -143,6 +153,9 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _sliding_cases(generator: torch.Generator) -> Iterator[Case]:
+    for far, mask in _far_from_zero(torch.float32):
+        if mask is None:
+            yield ValuesAlone([*far, 1])
     for inputs in _attention_inputs(generator):
         yield from ((*inputs, window_size) for window_size in (0, 1, 3, 12))
 
@@ -153,13 +166,22 @@ def _sink(scores: Tensor, sinks: Tensor) -> Tensor:
     return (wide - sums).exp().to(scores.dtype)
 
 
+def _short(numbers: Tensor) -> Tensor:
+    """Numbers that stay exact in float32 where some hundreds are added."""
+    return (16 * numbers).round() / 16
+
+
 def _sink_cases(generator: torch.Generator) -> Iterator[Case]:
     yield torch.tensor([1.0, 3.0]).log().view(1, 1, 1, 2), torch.tensor([4.0]).log()
     for dtype, shift in ((torch.float32, 100), (torch.float64, 900)):  # whose exponentials overflow
         for shape in ((1, 1, 2, 2), (1, 2, 3, 3), (2, 4, 5, 7)):
             scores, sinks = _normal(generator, *shape, dtype=dtype), _normal(generator, shape[1], dtype=dtype)
             yield scores, sinks
+            scores, sinks = _short(scores), _short(sinks)
             yield scores + shift, sinks + shift
+            yield scores - 2 * shift, sinks - 2 * shift  # whose exponentials vanish
+            yield scores, sinks + shift
+            yield scores + shift, sinks
             yield scores.masked_fill(_mask(shape[3])[: shape[2]].logical_not(), -torch.inf), sinks
 
 
@@ -174,27 +196,40 @@ class _Layer(lab.GroupedQueryAttention):
         return lab.calculate_attention(q, k, v, self.key_weights, self.rope, self.scale, q.device, mask)
 
 
-def _layer(answer: Any, case: Case) -> Built:
-    """The output, also of a subclass with a window, and the key weights at first."""
-    window = case.get("window of its mask")
+_WINDOW = "window of its mask"
+
+
+def _make_layer(answer: Any, sizes: dict[str, Any]) -> nn.Module:
+    """A layer, or one of a subclass whose mask has a window."""
+    window, others = sizes.get(_WINDOW), {name: size for name, size in sizes.items() if name != _WINDOW}
     masked = {"mask": lambda self, length: _mask(length, window)}
-    layer = (answer if window is None else type(answer.__name__, (answer,), masked))(*case["sizes"])
-    first = getattr(layer, "key_weights", torch.zeros(0)).detach().clone()
-    found = run_module(layer, case["x"])
-    return found._replace(output={"output": found.output, "key weights at first": first})
+    layer: nn.Module = (answer if window is None else type(answer.__name__, (answer,), masked))(**others)
+    return layer
 
 
 def _layer_cases(generator: torch.Generator) -> Iterator[Case]:
+    names = "hidden_dim", "num_heads", "head_dim", "num_kv_heads"
     for sizes, shape, more in (
         ((2, 1, 2), (1, 1, 2), {}),
         ((4, 2, 2), (1, 2, 4), {}),
-        ((4, 2, 2), (1, 3, 4), {"window of its mask": 1}),
+        ((4, 2, 2), (1, 3, 4), {_WINDOW: 1}),
         ((8, 4, 2), (2, 5, 8), {}),
         ((8, 4, 6, 2), (2, 5, 8), {}),
-        ((8, 4, 2, 1), (3, 9, 8), {"window of its mask": 2}),
+        ((8, 4, 2, 1), (3, 9, 8), {_WINDOW: 2}),
         ((8, 4, 2, 1), (3, 9, 8), {}),
     ):
-        yield {"sizes": sizes, "x": _normal(generator, *shape), **more}
+        named = dict(zip(names, sizes, strict=False)) | more
+        yield named, _normal(generator, *shape)
+        yield ValuesAlone([named, LARGE * _normal(generator, *shape)])
+        yield named, _normal(generator, shape[0] + 1, shape[1] + 2, shape[2])
+
+
+def _settled(shares: Tensor, scores: Tensor) -> Tensor:
+    """``shares`` [..., choice] with those of equal scores in descending order: which of equals is chosen is free."""
+    by_share = shares.argsort(dim=-1, descending=True, stable=True)
+    by_both = by_share.gather(-1, scores.gather(-1, by_share).argsort(dim=-1, descending=True, stable=True))
+    by_score = scores.argsort(dim=-1, descending=True, stable=True)
+    return torch.zeros_like(shares).scatter(-1, by_score, shares.gather(-1, by_both))
 
 
 class _DenseRouter(nn.Module):
@@ -210,11 +245,11 @@ class _DenseRouter(nn.Module):
         if indices.is_floating_point():
             raise TypeError("expected weights, then indices; the second result holds no whole numbers")
         every = torch.zeros(*x.shape[:-1], router.score.out_features, dtype=weights.dtype)
-        return every.scatter(-1, indices, weights)
+        return _settled(every.scatter(-1, indices, weights), router.score(x).detach())
 
 
-def _route(answer: Any, case: Case) -> Any:
-    return build(lambda *sizes: _DenseRouter(answer(*sizes)), case)
+def _make_router(answer: Any, sizes: Any) -> nn.Module:
+    return _DenseRouter(call(answer, sizes))
 
 
 def _router_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -226,6 +261,9 @@ def _router_cases(generator: torch.Generator) -> Iterator[Case]:
             ((5, 4, 4), (3, 5, 5)),
         ):
             yield sizes, 2 * _normal(generator, *shape, dtype=dtype)
+            yield ValuesAlone([sizes, LARGE * _normal(generator, *shape, dtype=dtype)])
+            yield sizes, 2 * _normal(generator, shape[0] + 1, shape[1] + 1, shape[2], dtype=dtype)
+            yield ValuesAlone([sizes, torch.zeros(1, 1, shape[2], dtype=dtype)])  # equal scores
 
 
 class _Mixture(nn.Module):
@@ -248,6 +286,8 @@ def _mixture_cases(generator: torch.Generator) -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
         for sizes, shape in (((2, 2, 2, 1), (1, 1, 2)), ((2, 3, 3, 2), (1, 2, 2)), ((4, 6, 4, 2), (2, 5, 4))):
             yield sizes, 2 * _normal(generator, *shape, dtype=dtype)
+            yield sizes, 2 * _normal(generator, shape[0] + 1, shape[1] + 2, shape[2], dtype=dtype)
+            yield ValuesAlone([sizes, LARGE * _normal(generator, *shape, dtype=dtype)])
 
 
 class _Block(lab.TransformerBlock):
@@ -273,6 +313,7 @@ def _block_cases(generator: torch.Generator) -> Iterator[Case]:
     for variant in (*_VARIANTS, {"use_sliding_window": True, "window_size": 3, "num_kv_heads": 1}):
         wide = sizes | {"hidden_dim": 5, "num_heads": 4} | variant
         yield wide, 3 * _normal(generator, 2, 6, 5)
+        yield wide, 3 * _normal(generator, 1, 4, 5)
     yield wide, 1e-3 * _normal(generator, 2, 6, 5)  # so small that eps counts
 
 
@@ -292,13 +333,15 @@ def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
     for variant in (*_VARIANTS, alternating):
         tokens = torch.randint(5, (2, 7), generator=generator)
         yield sizes | {"n_layers": 3, "num_heads": 4} | variant, tokens
+        yield sizes | {"n_layers": 3, "num_heads": 4} | variant, tokens[:1, :4]
 
 
 class _Reader(nn.Module):
     """Logits of all tokens so far and their order, others in training mode, with weights drawn from a seed."""
 
-    def __init__(self, vocab_size: int, seed: int = 0) -> None:
+    def __init__(self, vocab_size: int, seed: int = 0, factor: float = 1.0) -> None:
         super().__init__()
+        self.factor = factor
         drawn = torch.Generator().manual_seed(seed)
         self.embedding = nn.Parameter(_normal(drawn, vocab_size, 6))
         self.output = nn.Parameter(_normal(drawn, 6, vocab_size))
@@ -306,23 +349,18 @@ class _Reader(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(1, tokens.shape[1] + 1)[:, None].cos()
         summed = (self.embedding[tokens] * places).cumsum(dim=1)
-        return summed @ (self.output if self.training else self.output.roll(1, dims=0))
-
-
-Batches = list[tuple[Tensor, Tensor]]
+        return self.factor * summed @ (self.output if self.training else self.output.roll(1, dims=0))
 
 
 def _batches(generator: torch.Generator, *shapes: tuple[int, int]) -> Batches:
-    return [
-        (drawn[:, :-1], drawn[:, 1:])
-        for drawn in (torch.randint(4, (n, m + 1), generator=generator) for n, m in shapes)
-    ]
+    tokens = [torch.randint(4, (batch, length + 1), generator=generator) for batch, length in shapes]
+    return Batches((rows[:, :-1], rows[:, 1:]) for rows in tokens)
 
 
 def _train(answer: Any, case: Case) -> Any:
     """The losses, what is evaluated, and the weights after a training."""
-    optimizer, rate, epochs, batches = case
-    model, calls = _Reader(4), []
+    optimizer, rate, epochs, batches, factor = case
+    model, calls = _Reader(4, factor=factor), []
     means = answer(
         model,
         getattr(torch.optim, optimizer)(model.parameters(), lr=rate),
@@ -331,14 +369,17 @@ def _train(answer: Any, case: Case) -> Any:
         epochs,
     )
     weights = {"embedding at the end": model.embedding.detach(), "output at the end": model.output.detach()}
+    if isinstance(means, list):  # a total that is a tensor without a graph is as good as a number
+        means = [float(mean) if isinstance(mean, Tensor) and not mean.requires_grad else mean for mean in means]
     return {"mean losses": means, "epochs of eval_fn": calls, **weights}
 
 
 def _train_cases(generator: torch.Generator) -> Iterator[Case]:
-    yield "SGD", 0.1, 1, _batches(generator, (1, 1))
-    yield "SGD", 0.1, 1, _batches(generator, (2, 3))
-    yield "SGD", 0.1, 2, _batches(generator, (3, 4), (1, 4))
-    yield "AdamW", 0.01, 3, _batches(generator, (4, 5), (4, 5), (2, 5))
+    yield "SGD", 0.1, 1, _batches(generator, (1, 1)), 1.0
+    yield "SGD", 0.1, 1, _batches(generator, (2, 3)), 1.0
+    yield "SGD", 0.1, 2, _batches(generator, (3, 4), (1, 4)), 1.0
+    yield "AdamW", 0.01, 3, _batches(generator, (4, 5), (4, 5), (2, 5)), 1.0
+    yield "SGD", 0.1, 1, _batches(generator, (2, 3)), LARGE_LOGITS  # logits whose exponentials overflow
 
 
 def _generate(answer: Any, case: Case) -> Any:
@@ -359,9 +400,23 @@ def _generate_cases(generator: torch.Generator) -> Iterator[Case]:
         yield seed, prompt, length, False
 
 
+def _nucleus(answer: Any, case: Case) -> Any:
+    """The probabilities; which of equally likely tokens stay is free."""
+    found = answer(*case)
+    is_alike = isinstance(found, Tensor) and found.is_floating_point() and found.shape == case[0].shape
+    return _settled(found, case[0]) if is_alike else found
+
+
 def _nucleus_cases(generator: torch.Generator) -> Iterator[Case]:
     yield torch.tensor([[[0.5, 0.3, 0.15, 0.05]]]).log(), 0.75, 1.0
     yield torch.tensor([[[0.3, 0.05, 0.5, 0.15]]]).log(), 0.75, 1.0
+    for size in (2, 4, 8):  # equal probabilities, whose sums are exact: some reach top_p exactly
+        yield from ((torch.zeros(1, 1, size), top_p, 1.0) for top_p in (0.5, 0.25, 0.6, 0.75, 1.0, 0.0))
+    yield torch.tensor([[[0.0, -torch.inf, 0.0, -torch.inf]]]), 0.5, 1.0
+    for t in (0.01, 100.0):
+        yield 2 * _normal(generator, 1, 2, 5), 0.5, t
+        yield 2 * t * _normal(generator, 1, 2, 5), 0.7, t
+    yield _short(2 * _normal(generator, 1, 2, 5)) - 128, 0.7, 1.0
     for shape in ((1, 1, 2), (1, 1, 4), (2, 3, 5), (3, 2, 9)):
         logits = 2 * _normal(generator, *shape)
         yield from ((logits, top_p, t) for top_p in (1.0, 0.0, 0.4, 0.7, 0.95) for t in (1.0, 0.4, 3.0))
@@ -377,26 +432,26 @@ def _accuracy_cases(generator: torch.Generator) -> Iterator[Case]:
         yield (_batches(generator, *shapes),)
 
 
-_TRAINING = ("optimizer", "learning rate", "num_epochs", "batches")
+_TRAINING = ("optimizer", "learning rate", "num_epochs", "batches", "factor of the logits")
 _GENERATION = ("seed of the model", "input", "gen_length", "greedy")
 
 EXERCISES: tuple[Exercise | Verdict, ...] = (
     Verdict("coefficients", _judge),
     Exercise("rms-norm", lambda x, weight, eps=1e-5: F.rms_norm(x, weight.shape, weight, eps), _rms_norm_cases),
     Exercise("swiglu", lab.SwiGLUFeedForward, _feed_forward_cases, run=build),
-    Exercise("rotation", lab.RotaryPositionalEmbedding, _rotation_cases, run=_rotate, same_dtype=True),
+    Exercise("rotation", lab.RotaryPositionalEmbedding, _rotation_cases, run=build, same_dtype=True),
     Exercise("mask", _mask, _mask_cases, gradients=False),
     Exercise("grouping", _share, _share_cases),
     Exercise("attention", lab.calculate_attention, _attention_cases),
-    Exercise("grouped-attention", _Layer, _layer_cases, run=_layer),
+    Exercise("grouped-attention", _Layer, _layer_cases, ModuleRun(_make_layer, ("key_weights",))),
     Exercise("sliding-attention", lab.calculate_sliding_attention, _sliding_cases),
     Exercise("sink", _sink, _sink_cases, tolerance=1e-4),
-    Exercise("router", lab.Router, _router_cases, run=_route),
+    Exercise("router", lab.Router, _router_cases, ModuleRun(_make_router)),
     Exercise("mixture", _Mixture, _mixture_cases, run=build),
     Exercise("block", _Block, _block_cases, run=build),
     Exercise("transformer", _Transformer, _transformer_cases, run=build),
-    Exercise("training-step", lab.train, _train_cases, run=_train, gradients=False, names=_TRAINING),
+    Exercise("training-step", lab.train, _train_cases, run=_train, gradients=False, same_dtype=True, names=_TRAINING),
     Exercise("generation", lab.generate, _generate_cases, run=_generate, gradients=False, names=_GENERATION),
-    Exercise("nucleus", lab.get_dist_after_with_temp_and_topp, _nucleus_cases, gradients=False),
+    Exercise("nucleus", lab.get_dist_after_with_temp_and_topp, _nucleus_cases, _nucleus, gradients=False),
     Exercise("accuracy", lab.calc_per_token_acc, _accuracy_cases, run=_accuracy, gradients=False, names=("batches",)),
 )

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.course.checking import Case, Exercise, Judgement, Verdict, build
+from glassformer.course.checking import Case, Exercise, Judgement, ModuleRun, ValuesAlone, Verdict
+from glassformer.course.exercises.inputs import LARGE
 from glassformer.errors import InputError
 from glassformer.figures.heat_maps import rescaled
 from glassformer.handcraft.circuits import change_basis
@@ -120,7 +121,14 @@ def judge_head(task: Task, data: Any) -> Judgement:
             f"{found.criterion})",
         )
     failure = found.counterexample
-    assert failure is not None, "all sequences are run"
+    if failure is None:
+        assert found.undecided is not None, "all sequences are run"
+        return Judgement(
+            False,
+            f"undecided; at {found.undecided} rounding decides: another order of sums may differ by "
+            f"{found.rounding:.2g} ({found.criterion} is asked for)",
+            found.undecided.sequence,
+        )
     share = f"{found.num_outputs - found.num_right:,} of {found.num_outputs:,} outputs are misread"
     if task.tolerance is not None:
         share = f"the largest error of {found.num_outputs:,} outputs is {found.largest_error:.4g}"
@@ -142,6 +150,8 @@ def _softmax_cases(generator: torch.Generator) -> Iterator[Case]:
         yield (torch.randn(shape, generator=generator, dtype=torch.float64).numpy(),)
     yield (np.array([1000.0, 999.0, -1000.0]),)
     yield (np.array([[1000.0, 999.0], [-1000.0, -1001.0]]),)
+    yield (np.full((2, 3), -1000.0),)
+    yield (np.array([1000.0, -1000.0, -1000.0]),)
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -154,15 +164,19 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
         yield normal(length, input_dim), normal(input_dim, qk_dim), normal(input_dim, qk_dim), normal(input_dim, v_dim)
         rows, pos = input_dim + 2, normal(length + 2, 2)
         yield normal(length, input_dim), normal(rows, qk_dim), normal(rows, qk_dim), normal(rows, v_dim), pos
-    yield np.eye(3), 30 * np.eye(3), 40 * np.eye(3), np.eye(3)
+    yield np.eye(3), 30 * np.eye(3), 100 * np.eye(3), np.eye(3)  # scores whose exponentials overflow
+    yield np.eye(2), np.full((2, 1), 30.0), np.full((2, 1), -100.0), np.array([[1.0], [3.0]])  # and vanish
+    yield np.zeros((3, 2)), normal(2, 2), normal(2, 2), normal(2, 1)  # equal scores
 
 
 def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
         for length, input_dim, qk_dim, v_dim in ((1, 2, 1, 1), (2, 3, 4, 2), (4, 3, 1, 3), (6, 4, 5, 2)):
-            seq = torch.randn(length, input_dim, generator=generator, dtype=dtype)
-            yield (input_dim, qk_dim, v_dim), seq
-            yield (input_dim, qk_dim, v_dim, 2, length + 3), seq
+            for size in (length, length + 3):
+                seq = torch.randn(size, input_dim, generator=generator, dtype=dtype)
+                yield (input_dim, qk_dim, v_dim), seq
+                yield (input_dim, qk_dim, v_dim, 2, length + 3), seq
+            yield ValuesAlone([(input_dim, qk_dim, v_dim), LARGE * seq])
 
 
 def _rescale_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -230,11 +244,11 @@ def _sharpness_cases(generator: torch.Generator) -> Iterator[Case]:
 EXERCISES: tuple[Exercise | Verdict, ...] = (
     Exercise("softmax", lambda scores: torch.softmax(torch.from_numpy(scores), dim=-1).numpy(), _softmax_cases),
     Exercise("attention", lambda x, *matrices: NumpyHead(HeadWeights(*matrices))(x), _attention_cases),
-    Exercise("transformer", SingleHead, _transformer_cases, run=build),
+    Exercise("transformer", SingleHead, _transformer_cases, ModuleRun(initial=("Qm.weight", "Km.weight", "Vm.weight"))),
     Exercise("rescale", rescaled, _rescale_cases),
     Exercise("sharpness", _sharpness, _sharpness_cases),
     Verdict("content-design", lambda data, seed: judge_head(tasks(seed)["content-design"], data)),
-    Exercise("training-step", _training_step, _training_cases, run=_train, gradients=False),
+    Exercise("training-step", _training_step, _training_cases, run=_train, gradients=False, same_dtype=True),
     Exercise("change-of-basis", _change_of_basis, _basis_cases),
     Verdict("position-design", lambda data, seed: judge_head(tasks(seed)["position-design"], data)),
     Verdict("both-design", lambda data, seed: judge_head(tasks(seed)["both-design"], data)),

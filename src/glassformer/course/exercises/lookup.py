@@ -9,10 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.course.checking import Built, Case, Exercise, Judgement, Verdict, build, run_module
+from glassformer.course.checking import (
+    Built,
+    Case,
+    Exercise,
+    Judgement,
+    ModuleRun,
+    ValuesAlone,
+    Verdict,
+    build,
+    run_module,
+)
+from glassformer.course.exercises.inputs import LARGE, LARGE_LOGITS, Batches, attention_far_from_zero
 from glassformer.data.lookup import EOS, PAD, SOS
 from glassformer.labs.lookup import course, course_network
 from glassformer.labs.sentiment.course import scaled_dot_product_attention
+from glassformer.layers.blocks import CrossBlock, EncoderBlock
+from glassformer.layers.feedforward import MLP
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.observe import scrambling
 
@@ -82,14 +95,20 @@ def _dataset_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _items(answer: Callable[..., Any], case: Any) -> list[Any]:
-    dataset = answer(case["data"])
-    return [tuple(dataset[number]) for number in range(len(case["data"]))]
+    """All items, then once more from the last on, beside another dataset."""
+    dataset, other = answer(case["data"]), answer(case["data"][::-1])
+    numbers = range(len(case["data"]))
+    items = [tuple(dataset[number]) for number in numbers]
+    return [*items, tuple(other[0]), *(tuple(dataset[number]) for number in reversed(numbers))]
 
 
 def _collate_cases(generator: torch.Generator) -> Iterator[Case]:
-    for sizes in (((2, 1),), ((2, 1), (1, 2)), ((5, 2), (5, 2)), ((1, 4), (3, 1), (5, 2))):
+    for sizes in (((2, 1),), ((2, 1), (1, 2)), ((5, 2), (5, 2)), ((3, 2), (5, 1)), ((1, 4), (3, 1), (5, 2))):
         items = [(_tokens(generator, source), *_tokens(generator, 2, target)) for source, target in sizes]
         yield ([tuple(each) for each in items],)
+    # As the dataset of the lesson gives them.
+    targets = [torch.tensor([7, EOS]), torch.tensor([EOS])]
+    yield ([(_tokens(generator, 5), torch.cat([torch.tensor([SOS]), row[:-1]]), row) for row in targets],)
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -104,6 +123,7 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
             mask = torch.rand(queries, keys, generator=generator) < 0.5
             mask[:, 0] = True
             yield q, k, v, mask
+        yield from map(ValuesAlone, attention_far_from_zero(dtype))
 
 
 class _Heads(course_network.MultiHeadAttention):
@@ -126,28 +146,57 @@ def _heads_cases(generator: torch.Generator) -> Iterator[Case]:
             yield sizes, x, source
             yield sizes, x, source, ~_padding(generator, batch, keys)[:, None, None]
             yield sizes, x, x, torch.ones(queries, queries, dtype=torch.bool).tril()
+            yield ValuesAlone([sizes, LARGE * x, source])
+            yield sizes, source, _numbers(generator, batch, keys + 2, sizes[0], dtype=dtype)
 
 
-def _feed_forward(answer: Any, case: Case) -> Built:
-    """The output; and of equal tokens in training, with one unit inside that is dropped or not, the two outputs."""
-    built, x = build(answer, case), case[1]
-    module = answer(x.shape[-1], 1, 0.5)
-    run_module(module, x)
-    with torch.no_grad():
-        found = module.train()(x.flatten(0, -2)[:, None].expand(-1, 100, -1))
-    return built._replace(
-        output={
-            "output": built.output,
-            "least of 100 equal tokens in training": found.amin(1),
-            "largest of 100 equal tokens in training": found.amax(1),
-        }
-    )
+class _HalfDropped(ModuleRun):
+    """Also, of equal tokens in training, with one unit inside that is dropped or not, the two outputs."""
+
+    def __call__(self, answer: Any, case: Case) -> Built:
+        """The output, and the least and the largest of many equal tokens."""
+        built, x = super().__call__(answer, case), case[1]
+        module = self.make(answer, {"d_model": x.shape[-1], "d_ff": 1, "dropout": 0.5})
+        run_module(module, x)
+        with torch.no_grad():
+            outputs = module.train()(x.flatten(0, -2)[:, None].expand(-1, 100, -1))
+        return built._replace(
+            output={
+                "output": built.output,
+                "least of 100 equal tokens in training": outputs.amin(1),
+                "largest of 100 equal tokens in training": outputs.amax(1),
+            }
+        )
+
+
+def _any_dropout(module_class: type[nn.Module]) -> Callable[..., nn.Module]:
+    """The library's class, also for a dropout of 1, which it refuses."""
+
+    def make(*sizes: int, dropout: float = 0.1, **named: int) -> nn.Module:
+        module = module_class(*sizes, **named)
+        for part in module.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = dropout
+            elif isinstance(part, MLP | CrossBlock | EncoderBlock):
+                part.dropout = dropout
+        return module
+
+    return make
+
+
+def _dropping(names: str, sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """Sizes with a dropout that drops everything, and nothing."""
+    for dropout in (1.0, 0.0):
+        yield dict(zip(names.split(), sizes, strict=True)) | {"dropout": dropout}
 
 
 def _feed_forward_cases(generator: torch.Generator) -> Iterator[Case]:
     for sizes, shape in (((1, 2), (1, 1)), ((2, 3), (1, 2)), ((8, 16), (3, 5))):
         yield sizes, _numbers(generator, *shape, sizes[0])
         yield sizes, _numbers(generator, *shape, sizes[0], dtype=torch.float64)
+        yield sizes, _numbers(generator, shape[0] + 1, shape[1] + 1, sizes[0])
+    for dropping in _dropping("d_model d_ff", (2, 3)):
+        yield dropping, _numbers(generator, 2, 2, 2)
 
 
 class _EncoderLayer(course_network.EncoderLayer):
@@ -163,6 +212,9 @@ def _encoder_layer_cases(generator: torch.Generator) -> Iterator[Case]:
             x = _numbers(generator, batch, length, sizes[0], dtype=dtype)
             yield sizes, x
             yield sizes, x, ~_padding(generator, batch, length)[:, None, None]
+            yield sizes, _numbers(generator, batch + 1, length + 2, sizes[0], dtype=dtype)
+    for dropping in _dropping("d_model num_heads d_ff", (4, 2, 6)):
+        yield dropping, _numbers(generator, 1, 2, 4)
 
 
 class _DecoderLayer(course_network.DecoderLayer):
@@ -183,10 +235,16 @@ def _decoder_layer_cases(generator: torch.Generator) -> Iterator[Case]:
             yield sizes, x, memory
             yield sizes, x, memory, mask
             yield sizes, x, memory, mask, memory_mask
+            yield sizes, *(_numbers(generator, batch + 1, each + 1, sizes[0], dtype=dtype) for each in (length, read))
+    for dropping in _dropping("d_model num_heads d_ff", (4, 2, 6)):
+        yield dropping, _numbers(generator, 1, 2, 4), _numbers(generator, 1, 3, 4)
 
 
-def _encoder(vocab_size: int, d_model: int, num_heads: int, num_layers: int, d_ff: int) -> nn.Module:
-    return course_network.Encoder(vocab_size, d_model, num_heads, num_layers, d_ff, 64)
+class _Encoder(course_network.Encoder):
+    """The library's encoder without a longest input."""
+
+    def __init__(self, *sizes: int, **named: int) -> None:
+        super().__init__(*sizes, max_seq_len=64, **named)  # type: ignore[misc]
 
 
 def _encoder_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -194,6 +252,9 @@ def _encoder_cases(generator: torch.Generator) -> Iterator[Case]:
         tokens = _tokens(generator, batch, length)
         yield sizes, tokens, torch.zeros(batch, length, dtype=torch.bool)
         yield sizes, tokens, _padding(generator, batch, length)
+        yield sizes, _tokens(generator, batch + 1, length + 1), _padding(generator, batch + 1, length + 1)
+    for dropping in _dropping("vocab_size d_model num_heads num_layers d_ff", (14, 4, 2, 1, 8)):
+        yield dropping, _tokens(generator, 1, 2), torch.zeros(1, 2, dtype=torch.bool)
 
 
 def _positions_cases(_: torch.Generator) -> Iterator[Case]:
@@ -206,6 +267,12 @@ def _decoder_cases(generator: torch.Generator) -> Iterator[Case]:
         tokens, memory = _tokens(generator, batch, length), _numbers(generator, batch, read, size[1])
         yield size, tokens, memory, torch.zeros(batch, read).bool(), torch.zeros(batch, length).bool()
         yield size, tokens, memory, _padding(generator, batch, read), _padding(generator, batch, length)
+        if length > 1:
+            shorter = _numbers(generator, 1, read + 1, size[1])
+            yield size, tokens[:1, :-1], shorter, torch.zeros(1, read + 1).bool(), torch.zeros(1, length - 1).bool()
+    for dropping in _dropping("vocab_size d_model num_heads num_layers d_ff max_seq_len", (14, 4, 2, 1, 8, 5)):
+        memory, seen = _numbers(generator, 1, 2, 4), torch.zeros(1, 2).bool()
+        yield dropping, _tokens(generator, 1, 2), memory, seen, seen
 
 
 def _model_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -214,10 +281,12 @@ def _model_cases(generator: torch.Generator) -> Iterator[Case]:
         hidden = [_padding(generator, batch, each) for each in (source, target)]
         tokens = [_tokens(generator, batch, each) for each in (source, target)]
         yield size, *tokens
+        yield size, tokens[0], torch.cat([torch.full((batch, 1), SOS), tokens[1][:, 1:]], dim=1)
         yield size, *(each.masked_fill(mask, PAD) for each, mask in zip(tokens, hidden, strict=True))
         yield size, *tokens, *hidden
         yield size, *tokens, None, hidden[1]
         yield size, tokens[0].masked_fill(hidden[0], PAD), tokens[1], torch.zeros_like(hidden[0])
+        yield size, *(_tokens(generator, batch + 1, each) for each in (source, max(target - 1, 1)))
 
 
 class Table(nn.Module):
@@ -245,23 +314,30 @@ class Table(nn.Module):
         return logits / (1 + hidden) * (2 if self.training else 1)
 
 
+CONTRARY = -1
+
+
 def _training_cases(generator: torch.Generator) -> Iterator[Case]:
-    """Losses that fall; that rise from some epoch on; that never fall; that stay; and targets with padding."""
-    for batches, epochs, rate, agree, apart in (
-        (1, 1, 0.1, 1.0, 0),
-        (2, 3, 0.1, 1.0, 0),
-        (2, 8, 0.5, 0.5, 0),
-        (3, 5, 0.2, 0.0, 0),
-        (1, 3, 0.1, 1.0, 3),  # contexts held out that training does not change: all epochs are equal
+    """Losses that fall; that rise from some epoch on; that never fall; that stay; targets with padding."""
+    for batches, epochs, rate, agree, apart, factor in (
+        (1, 1, 0.1, 1.0, 0, 1.0),
+        (1, 2, 0.1, 1.0, 0, LARGE_LOGITS),  # logits whose exponentials overflow
+        (2, 3, 0.1, 1.0, 0, 1.0),
+        (2, 8, 0.5, 0.5, 0, 1.0),
+        (3, 5, 0.2, 0.0, 0, 1.0),
+        (1, 3, 0.1, 1.0, 3, 1.0),  # contexts held out that training does not change: all epochs are equal
+        (2, 5, 2.0, 1.0, CONTRARY, 1.0),  # batches that contradict each other: the training loss rises, too
     ):
-        rows = _numbers(generator, VOCAB, 3, 5)
-        loaders: list[list[tuple[Tensor, ...]]] = []
+        rows = factor * _numbers(generator, VOCAB, 3, 5)
+        loaders: list[Batches] = []
         for _ in range(2):
-            loaders.append([])
+            loaders.append(Batches())
             for number in range(batches):
                 source = torch.tensor([[3, 6], [4, PAD], [5, 6]])[: 3 - number % 2]
-                source[:, 0] += apart * (len(loaders) - 1)
+                source[:, 0] += max(apart, 0) * (len(loaders) - 1)
                 wanted = torch.tensor([[1, 2, 3], [2, 3, 4], [3, 4, 1]])[: len(source)]
+                if apart == CONTRARY and number == 1:
+                    wanted = wanted % 4 + 1
                 if len(loaders) == 2:  # those held out agree with what is trained on, in part or not at all
                     other = torch.rand(wanted.shape, generator=generator) >= agree
                     wanted = torch.where(other, wanted % 4 + 1, wanted)
@@ -281,9 +357,9 @@ def _trained(answer: Callable[..., Any], case: Case) -> Any:
 
 
 class Writer(course_network.CrossAttentionLookupModel):
-    """A model of random weights that writes [EOS] now and then, and never [PAD]."""
+    """A model of random weights that writes [EOS] now and then, and never [PAD]; ``factor`` multiplies its logits."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, factor: float = 1.0) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             super().__init__(VOCAB, 8, 2, 1, 8, 10)
@@ -291,6 +367,8 @@ class Writer(course_network.CrossAttentionLookupModel):
                 if weight.dim() > 1:
                     nn.init.normal_(weight)
             self.projection.bias.data[[PAD, SOS, EOS]] = torch.tensor([-1e4, -1e4, 2.0])
+            for weight in self.projection.parameters():
+                weight.data *= factor
         self.seed = seed
         self.eval()
 
@@ -302,6 +380,7 @@ def _decode_cases(generator: torch.Generator) -> Iterator[Case]:
     # Models whose texts differ, of which some end.
     for seed, batch, most in ((13, 1, 1), (22, 1, 9), (13, 1, 3), (29, 2, 9), (37, 4, 9), (12, 4, 4), (13, 6, 9)):
         yield Writer(seed), _tokens(generator, batch, 5), most
+    yield Writer(22, LARGE_LOGITS), _tokens(generator, 2, 5), 9
 
 
 class Reader:
@@ -408,18 +487,18 @@ EXERCISES = (
     Exercise("dataset", course.LookupDataset, _dataset_cases, _items),
     Exercise("collate", course.collate_fn, _collate_cases),
     Exercise("attention", scaled_dot_product_attention, _attention_cases),
-    Exercise("heads", _Heads, _heads_cases, build),
-    Exercise("feed_forward", course_network.PositionWiseFeedForward, _feed_forward_cases, _feed_forward),
-    Exercise("encoder_layer", _EncoderLayer, _encoder_layer_cases, build),
-    Exercise("decoder_layer", _DecoderLayer, _decoder_layer_cases, build),
-    Exercise("encoder", _encoder, _encoder_cases, build, tolerance=1e-4),
+    Exercise("heads", _Heads, _heads_cases, build, tolerance=1e-4),
+    Exercise("feed_forward", _any_dropout(course_network.PositionWiseFeedForward), _feed_forward_cases, _HalfDropped()),
+    Exercise("encoder_layer", _any_dropout(_EncoderLayer), _encoder_layer_cases, build, tolerance=1e-4),
+    Exercise("decoder_layer", _any_dropout(_DecoderLayer), _decoder_layer_cases, build, tolerance=1e-4),
+    Exercise("encoder", _any_dropout(_Encoder), _encoder_cases, build, tolerance=1e-4),
     Exercise(
         "positions",
         lambda length, width: SinusoidalPositions(width, length).table,
         _positions_cases,
         same_dtype=True,
     ),
-    Exercise("decoder", course_network.Decoder, _decoder_cases, build, tolerance=1e-4),
+    Exercise("decoder", _any_dropout(course_network.Decoder), _decoder_cases, build, tolerance=1e-4),
     Exercise("model", course_network.CrossAttentionLookupModel, _model_cases, build, tolerance=1e-4),
     Exercise(
         "training",
@@ -427,6 +506,7 @@ EXERCISES = (
         _training_cases,
         _trained,
         gradients=False,
+        same_dtype=True,
         names=("logits", "train_loader", "val_loader", "num_epochs", "learning_rate"),
     ),
     Exercise("decode", course.greedy_decode, _decode_cases, gradients=False),

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from glassformer.course.checking import Built, Case, Exercise, call, run_module
+from glassformer.course.checking import Case, Exercise, ValuesAlone, build
+from glassformer.course.exercises.inputs import LARGE, LARGE_LOGITS, attention_far_from_zero
 from glassformer.data.tokenizer import PAD_ID, WordTokenizer
 from glassformer.labs.sentiment import course
 from glassformer.layers.positions import SinusoidalPositions
@@ -50,7 +51,7 @@ def _positions(max_length: int, d_model: int) -> Tensor:
 
 
 def _positions_cases(generator: torch.Generator) -> Iterator[Case]:
-    yield from ((2, 2), (3, 4), (1, 8), (12, 6), (50, 16), (64, 64))
+    yield from ((2, 2), (3, 4), (5, 4), (1, 8), (12, 6), (50, 16), (64, 64))
 
 
 class Square(nn.Dropout):
@@ -65,22 +66,6 @@ class Square(nn.Dropout):
         return ""
 
 
-def _dropping(module: nn.Module, _: Any) -> None:
-    module.train()
-
-
-def _build(answer: Any, case: Case) -> Built:
-    """As :func:`~glassformer.course.checking.build`; where sizes give ``dropout``, it is at work.
-
-    A dropout of 1 drops everything, so that the result does not depend on how random numbers are drawn.
-    """
-    sizes, *inputs = case
-    module = call(answer, sizes)
-    if "dropout" in sizes:
-        module.register_forward_pre_hook(_dropping)
-    return run_module(module, *inputs)
-
-
 def _embeddings_cases(generator: torch.Generator) -> Iterator[Case]:
     for sizes, shape in (
         ((5, 4, 2), (1, 2)),
@@ -88,9 +73,11 @@ def _embeddings_cases(generator: torch.Generator) -> Iterator[Case]:
         ((9, 6, 16), (3, 7)),
         ((100, 64), (2, 30)),
     ):
-        yield sizes, torch.randint(0, sizes[0], shape, generator=generator)
-    dropping = {"vocab_size": 5, "d_model": 4, "max_length": 6, "dropout": 1.0}
-    yield dropping, torch.randint(0, 5, (1, 2), generator=generator)
+        for batch, length in (shape, (shape[0] + 1, shape[1] - 1)):
+            yield sizes, torch.randint(0, sizes[0], (batch, length), generator=generator)
+    for dropout in (1.0, 0.0):
+        dropping = {"vocab_size": 5, "d_model": 4, "max_length": 6, "dropout": dropout}
+        yield dropping, torch.randint(0, 5, (1, 2), generator=generator)
 
 
 def _mask(*shape: int, generator: torch.Generator) -> Tensor:
@@ -115,6 +102,7 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
             yield q, k, v
             yield q, k, v, _mask(*batch[:1], *[1] * len(batch[1:]), queries, keys, generator=generator)
             yield q, k, v, None, Square()
+        yield from map(ValuesAlone, attention_far_from_zero(dtype))
 
 
 def _sequences(
@@ -128,9 +116,15 @@ def _sequences(
             if heads:
                 yield size, x, _mask(batch, 1, 1, length, generator=generator)
                 yield size, x, _mask(batch, 1, length, length, generator=generator)
+                yield ValuesAlone([size, LARGE * x])
+            yield size, torch.randn(batch + 1, length + 1, size[0], generator=generator, dtype=dtype)
     if names:
-        dropping = dict(zip(names.split(), sizes[1], strict=True)) | {"dropout": 1.0}
-        yield dropping, torch.randn(2, 3, sizes[1][0], generator=generator)
+        for dropout in (1.0, 0.0):
+            dropping = dict(zip(names.split(), sizes[1], strict=True)) | {"dropout": dropout}
+            yield dropping, torch.randn(2, 3, sizes[1][0], generator=generator)
+            if heads:
+                mask = _mask(2, 1, 1, 3, generator=generator)
+                yield dropping, torch.randn(2, 3, sizes[1][0], generator=generator), mask
 
 
 def _heads_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -138,11 +132,14 @@ def _heads_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _norm_cases(generator: torch.Generator) -> Iterator[Case]:
-    for size, x in _sequences(generator, ((2,), (3,), (6,), (64,)), heads=False):
+    # Of two numbers, or three that are nearly equal, the gradient cancels but for rounding.
+    for size, x in _sequences(generator, ((4,), (5,), (6,), (64,)), heads=False):
         yield size, x
         yield size, 5 * x + 10
         yield size, 1e-5 * x
     yield (4, 0.5), torch.randn(2, 3, 4, generator=generator)
+    # Exact in float32, where the mean of the squares less the square of the mean is not.
+    yield ValuesAlone([(4,), torch.tensor([[[4096.0, 4097.0, 4098.0, 4099.0]]])])
 
 
 def _feed_forward_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -185,8 +182,10 @@ def _classifier_cases(generator: torch.Generator) -> Iterator[Case]:
         ids = ids.where(_real(lengths, longest), PAD_ID)
         yield sizes, ids
         yield sizes, ids, torch.ones_like(ids)
-    dropping = dict(zip(names, (9, 8, 2, 2, 16, 8, 2), strict=True)) | {"dropout": 1.0}
-    yield dropping, torch.randint(1, 9, (2, 3), generator=generator)
+        yield sizes, ids[:, :2]
+    for dropout in (1.0, 0.0):
+        dropping = dict(zip(names, (9, 8, 2, 2, 16, 8, 2), strict=True)) | {"dropout": dropout}
+        yield dropping, torch.randint(1, 9, (2, 3), generator=generator)
 
 
 def _classifier(*sizes: int, dropout: float = 0.1, **named: int) -> nn.Module:
@@ -200,14 +199,15 @@ def _classifier(*sizes: int, dropout: float = 0.1, **named: int) -> nn.Module:
 class _Judge(nn.Module):
     """A small model with dropout, of which a training step is made."""
 
-    def __init__(self, num_classes: int, dropout: float) -> None:
+    def __init__(self, num_classes: int, dropout: float, factor: float) -> None:
         super().__init__()
+        self.factor = factor
         self.table, self.head = nn.Embedding(7, 6), nn.Linear(6, num_classes)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, list[Tensor]]:
         vectors = self.table(input_ids)
-        return self.head(self.dropout(vectors.tanh()).mean(1)), [vectors]
+        return self.factor * self.head(self.dropout(vectors.tanh()).mean(1)), [vectors]
 
 
 def _training_step(model: nn.Module, optimizer: torch.optim.Optimizer, input_ids: Tensor, labels: Tensor) -> float:
@@ -222,7 +222,7 @@ def _training_step(model: nn.Module, optimizer: torch.optim.Optimizer, input_ids
 def _some_steps(step: Callable[..., float], case: Any) -> dict[str, Any]:
     """The losses of some steps, and the weights after them; the model begins in evaluation mode."""
     torch.manual_seed(0)
-    model = _Judge(case["classes"], case["dropout"]).eval()
+    model = _Judge(case["classes"], case["dropout"], case["factor of the logits"]).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     batches = zip(case["ids of each step"], case["labels of each step"], strict=True)
     losses = [step(model, optimizer, input_ids, labels) for input_ids, labels in batches]
@@ -230,10 +230,16 @@ def _some_steps(step: Callable[..., float], case: Any) -> dict[str, Any]:
 
 
 def _step_cases(generator: torch.Generator) -> Iterator[Case]:
-    for classes, dropout, steps, texts in ((2, 0.0, 1, 1), (2, 0.0, 2, 3), (3, 0.5, 3, 4)):
+    for classes, dropout, factor, steps, texts in (
+        (2, 0.0, 1.0, 1, 1),
+        (2, 0.0, 1.0, 2, 3),
+        (3, 0.5, 1.0, 3, 4),
+        (3, 0.0, LARGE_LOGITS, 1, 4),  # logits whose exponentials overflow
+    ):
         ids = torch.randint(0, 7, (steps, texts, 5), generator=generator)
         labels = torch.randint(0, classes, (steps, texts), generator=generator)
-        yield {"classes": classes, "dropout": dropout, "ids of each step": ids, "labels of each step": labels}
+        model = {"classes": classes, "dropout": dropout, "factor of the logits": factor}
+        yield {**model, "ids of each step": ids, "labels of each step": labels}
 
 
 def _received(weights: Tensor, real: Tensor) -> Tensor:
@@ -253,15 +259,15 @@ EXERCISES = (
     Exercise("encode", _encode, _encode_cases),
     # Angles in float32 are as right as those in float64.
     Exercise("positions", _positions, _positions_cases, tolerance=1e-4, same_dtype=True),
-    Exercise("embeddings", course.TransformerEmbeddings, _embeddings_cases, _build, tolerance=1e-4),
+    Exercise("embeddings", course.TransformerEmbeddings, _embeddings_cases, build, tolerance=1e-4),
     Exercise("attention", course.scaled_dot_product_attention, _attention_cases),
     # The gradient of a key's bias is 0 but for rounding.
-    Exercise("multi-head", course.MultiHeadAttention, _heads_cases, _build, tolerance=1e-4),
-    Exercise("layer-norm", course.LayerNorm, _norm_cases, _build),
-    Exercise("feed-forward", course.FeedForward, _feed_forward_cases, _build),
-    Exercise("block", course.TransformerBlock, _block_cases, _build, tolerance=1e-4),
+    Exercise("multi-head", course.MultiHeadAttention, _heads_cases, build, tolerance=1e-4),
+    Exercise("layer-norm", course.LayerNorm, _norm_cases, build),
+    Exercise("feed-forward", course.FeedForward, _feed_forward_cases, build),
+    Exercise("block", course.TransformerBlock, _block_cases, build, tolerance=1e-4),
     Exercise("pooling", _pooling, _pooling_cases),
-    Exercise("classifier", _classifier, _classifier_cases, _build, tolerance=1e-4),
-    Exercise("training-step", _training_step, _step_cases, _some_steps, gradients=False),
+    Exercise("classifier", _classifier, _classifier_cases, build, tolerance=1e-4),
+    Exercise("training-step", _training_step, _step_cases, _some_steps, gradients=False, same_dtype=True),
     Exercise("attention-received", _received, _received_cases),
 )

@@ -211,10 +211,11 @@ def _few_rows(
 def _portions(
     weights: Float[np.ndarray, "head query key"], sizes: Float[np.ndarray, "head key"]
 ) -> Float[np.ndarray, "head query key"]:
-    """The share of each key in the sum over keys of weight times size; 0 where the sum is."""
-    products = weights * sizes[:, None]
+    """The share of each key in the sum over keys of weight times size; 0 where the sum is, or the weight."""
+    is_read = weights != 0
+    products = np.multiply(weights, sizes[:, None], out=np.zeros_like(weights), where=is_read)
     sums = products.sum(-1, keepdims=True)
-    return np.divide(products, sums, out=np.zeros_like(products), where=sums != 0)
+    return np.divide(products, sums, out=np.zeros_like(products), where=is_read & (sums != 0))
 
 
 def _edges(count: int) -> np.ndarray:

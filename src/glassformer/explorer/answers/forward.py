@@ -28,6 +28,7 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedModel,
     LoadedProgram,
     final_logits,
+    labels_of,
     last_logits,
     require_order,
 )
@@ -159,7 +160,7 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
             found = logits_of(loaded, (row,))
             logits = None if found is None else found[0]
     said = _said("next: " if decodes else "", logits, name_of(loaded))
-    words = [loaded.word(token) for token in tokens]
+    words = labels_of(loaded, tokens)
     kept = _kept(loaded.model, ask, words, None, seen, said, len(tokens) - 1 if decodes else None)
     return replace(kept, inputs=(row,), logits=logits)
 

@@ -127,5 +127,7 @@ def _certificate(certificate: Certificate) -> m.CertificateMessage:
     values = asdict(certificate)
     values["num_possible"] = min(certificate.num_possible, _MOST_POSSIBLE)
     values["bound"] = certificate.bound if np.isfinite(certificate.bound) else None
+    values["rounding"] = certificate.rounding if np.isfinite(certificate.rounding) else None
+    values["covers"] = certificate.covers
     values["text"] = str(certificate)
     return m.CertificateMessage(**{name: values[name] for name in m.CertificateMessage.model_fields})

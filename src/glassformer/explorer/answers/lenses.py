@@ -12,7 +12,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.observe.capture import capture
-from glassformer.observe.lens import direct_logits
+from glassformer.observe.lens import FfnLogits, direct_logits, ffn_logits
 
 MOST_POSITIONS = 64
 """Largest number of positions of a lens."""
@@ -83,6 +83,45 @@ def contributions(runs: Runs, ask: m.AskContributions) -> m.Contributions:
             for name, value in zip(found.names, found.values[:, 0].tolist(), strict=True)
         ],
     )
+
+
+MOST_ADDED = 8
+"""Number of tokens that are raised and lowered most, and of neurons."""
+
+
+def ffn(runs: Runs, ask: m.AskFfn) -> m.Ffn:
+    """What the feed-forward network of a layer adds to the logits."""
+    outcomes = outcomes_of(runs, ask.ask, ask.place)
+    target = outcomes.chosen(ask.target)
+    outcomes.readable("a feed-forward network")
+    place = -1 if outcomes.place is None else outcomes.place
+    with outcomes.at_leisure():
+        found = ffn_logits(outcomes.model, outcomes.texts, ask.layer, target, query=place)
+    logits = found.logits[0].float()
+    most = min(MOST_ADDED, len(logits))
+
+    def named(order: Tensor) -> list[m.AddedLogit]:
+        some = order[:most].tolist()
+        return [m.AddedLogit(id=each, name=outcomes.name(each), value=float(logits[each])) for each in some]
+
+    return m.Ffn(
+        layer=ask.layer,
+        target=target,
+        name=outcomes.name(target),
+        value=float(logits[target]),
+        raised=named(logits.argsort(descending=True, stable=True)),
+        lowered=named(logits.argsort(stable=True)),
+        neurons=_strongest(found),
+    )
+
+
+def _strongest(found: FfnLogits) -> list[m.Neuron] | None:
+    """The neurons with the largest effects."""
+    if found.activations is None or found.effects is None:
+        return None
+    activations, effects = found.activations[0], found.effects[0]
+    order = effects.abs().argsort(descending=True, stable=True)[:MOST_ADDED].tolist()
+    return [m.Neuron(number=each, activation=float(activations[each]), value=float(effects[each])) for each in order]
 
 
 def _part(name: str, value: float, own: m.Part) -> m.Contribution:

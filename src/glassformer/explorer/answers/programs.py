@@ -30,7 +30,7 @@ from glassformer.text import one_line
 QUICKLY_RUN, MOST_RUN = 5_000, 100_000
 """So many sequences are all run for a proof; up to the second number where there are more and the bound is no proof."""
 MOST_SECONDS = 60.0
-"""After which a proof is undecided."""
+"""Processor time after which a proof is undecided."""
 _MOST_ALIKE, _LONGEST_NAME, _MOST_POSSIBLE = 3, 80, 10**300
 _EXPECTED = "a compiled program"
 
@@ -116,6 +116,7 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
         bound=finite(certificate.bound),
         allowed=finite(certificate.allowed),
         counterexample=failure,
+        reason=certificate.reason if certificate.verdict == "undecided" else "",
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.api import require_waiting
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, of_kind
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, labels_of, last_logits, of_kind
 from glassformer.generation.sampling import SamplingRule
 
 MOST_CANDIDATES = 64
@@ -31,7 +31,7 @@ def next_token(loaded: LoadedModel, ask: m.AskNext) -> m.Next:
     # A stable sort ranks ties as the sampling rule does.
     likeliest = logits.sort(descending=True, stable=True).indices[:MOST_CANDIDATES].tolist()
     return m.Next(
-        tokens=[loaded.word(token) for token in tokens],
+        tokens=labels_of(loaded, tokens),
         candidates=[
             m.Candidate(
                 id=token,

@@ -20,7 +20,7 @@ from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.api import require_waiting
 from glassformer.generation.language_model import count_weights
-from glassformer.observe.sweep import Sweep, ablation_steps, attribution_sweep, patch_steps
+from glassformer.observe.sweep import Metric, Sweep, ablation_steps, attribution_sweep, patch_steps
 
 SLICE = 1.0
 """Seconds after which a call returns what there is; it ends the forward pass that is under way."""
@@ -199,11 +199,29 @@ class Patching(InSlices):
 
     def _all_steps(self) -> Iterator[None]:
         outcomes, metric = self.outcomes, partial(_preference, self.pair)
-        options: dict[str, Any] = {"logits": -1 if outcomes.place is None else outcomes.place}
-        options["batch_size"] = max(1, _TOKENS_AT_ONCE // self.tokens)
-        for found in patch_steps(outcomes.model, outcomes.texts, self.second.inputs[0], metric, **options):
+        logits = -1 if outcomes.place is None else outcomes.place
+        texts = (outcomes.texts, self.second.inputs[0])
+        order = self._order(metric, logits)
+        at_once = max(1, _TOKENS_AT_ONCE // self.tokens)
+        for found in patch_steps(outcomes.model, *texts, metric, logits=logits, batch_size=at_once, order=order):
             self.found, self.before = found, found.corrupted
             yield
+
+    def _order(self, metric: Metric, logits: int) -> list[int] | None:
+        """The layers at which a place seems to bring back most come first; None where there is no estimate."""
+        queries = self.outcomes.run.layers("self")[0].q
+        width = queries.shape[1] * queries.shape[3]
+        if self.total * width * _BYTES_HELD > MOST_HELD:
+            return None
+        texts = (self.outcomes.texts, self.second.inputs[0])
+        try:
+            estimate = attribution_sweep(self.outcomes.model, *texts, metric, site="residual", logits=logits)
+        except InputError:
+            return None
+        assert estimate.corrupted is not None
+        largest = (estimate.values - estimate.corrupted).abs().amax(1)
+        order: list[int] = largest.argsort(descending=True, stable=True).tolist()
+        return order
 
 
 def patches(runs: Runs, ask: m.AskPatches) -> m.Patches:

@@ -16,6 +16,7 @@ from glassformer.classifier import load_classifier
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.subword import load_subwords
+from glassformer.explorer import BUNDLED
 from glassformer.explorer.loading.designed import head_card, head_model, library_entry
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import (
@@ -35,8 +36,6 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.programs.library import PROGRAMS
-
-BUNDLED = Path(__file__).parents[1] / "bundled"
 
 RECURRENCE = RecurrenceConfig(order=2, vocab_size=7, next_prob=0.1, seq_len=64)
 """The training data of the bundled decoder."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet, read_numbers
+from glassformer.data.engines import engine_errors
+from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet, part_labels, read_numbers
 from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError, require
@@ -66,6 +67,8 @@ def text_of_bytes(tokens: Sequence[int]) -> str:
 _SAMPLE = "The quick brown fox jumps over the lazy dog."
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 """A byte in a SentencePiece vocabulary."""
+_BYTES = re.compile(r"\\x[89a-f][0-9a-f]")
+"""Bytes that are no whole character, as a token's name shows them."""
 _ALPHABET = byte_alphabet()
 
 
@@ -86,6 +89,18 @@ class Codec:
     joins: tuple[Join, ...]
     sample: str
     data: Mapping[str, Any] | None = None
+    piece: Callable[[int], bytes] | None = None
+    """The bytes of a token, where it may be a part of a character."""
+
+    def labels(self, tokens: Sequence[int]) -> list[str]:
+        """The names of a text's tokens; parts of a character as in :func:`part_labels`."""
+        words = [self.word(token) for token in tokens]
+        if self.piece is None or not any(map(_BYTES.search, words)):
+            return words
+        pieces = [self.piece(token) for token in tokens]
+        shared = [not _is_text(piece) for piece in pieces]
+        found = [visible_spaces(label[:1]) + label[1:] for label in part_labels(pieces)]
+        return [label if part else word for word, label, part in zip(words, found, shared, strict=True)]
 
 
 def numbers_codec(vocab_size: int, longest: int, recurrence: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -109,7 +124,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
     if tokenizer is None or kind in ("bytes", "numbers"):
         if kind == "bytes":
             read, data = partial(text_bytes, longest=longest), {"kind": "bytes", "longest": longest}
-            return Codec(read, byte_word, (text_of_bytes,), _SAMPLE[:longest], data)
+            return Codec(read, byte_word, (text_of_bytes,), _SAMPLE[:longest], data, lambda token: bytes([token]))
         sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
         read, data = partial(numbers, vocab_size=vocab_size, longest=longest), numbers_codec(vocab_size, longest)
         return Codec(read, str, (text_of_numbers,), sample, data)
@@ -122,6 +137,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
             (tokenizer.decode,),
             " ".join(words) or sample,
             tokenizer.described(longest) if isinstance(tokenizer, WordTokenizer) else None,
+            lambda token: _bytes_of(tokenizer.pieces([token])[0], False),
         )
     if isinstance(tokenizer, ReleasedTokenizer):
         return _released(tokenizer, vocab_size, longest)
@@ -133,7 +149,9 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
     )
 
     def encode(typed: str) -> list[int]:
-        return _require_length(list(tokenizer(typed)["input_ids"]), longest)
+        with engine_errors("the tokenizer", "it splits a text"):
+            tokens = list(tokenizer(typed)["input_ids"])
+        return _require_length(tokens, longest)
 
     engine = getattr(tokenizer, "backend_tokenizer", None)
     bytewise = "ByteLevel" in str(getattr(engine, "decoder", "")) or hasattr(tokenizer, "byte_decoder")
@@ -145,7 +163,10 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
     # A generated special token has to be part of the text, or else the next step would not read it.
     join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Codec(encode, word, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
+    with engine_errors("the tokenizer", "it splits a text"):
+        sample_length = len(tokenizer(_SAMPLE)["input_ids"])
+    piece = lambda token: _bytes_of(str(tokenizer.convert_ids_to_tokens(token)), bytewise)  # noqa: E731
+    return Codec(encode, word, (bare, join), _SAMPLE if sample_length <= longest else "a", piece=piece)
 
 
 def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Codec:
@@ -164,6 +185,7 @@ def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Co
         lambda token: visible_spaces(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
         (join,),
         _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",
+        piece=tokenizer.token_bytes,
     )
 
 
@@ -178,9 +200,22 @@ def _plain(piece: str, bytewise: bool) -> str:
     found = _BYTE.fullmatch(piece)
     if found is not None:
         return byte_word(int(found[1], 16))
+    return visible_spaces(_bytes_of(piece, bytewise).decode(errors="backslashreplace"))
+
+
+def _bytes_of(piece: str, bytewise: bool) -> bytes:
+    """The bytes that a vocabulary's piece stands for."""
+    found = _BYTE.fullmatch(piece)
+    if found is not None:
+        return bytes([int(found[1], 16)])
     if bytewise and all(character in _ALPHABET for character in piece):
-        piece = b"".join(map(_ALPHABET.__getitem__, piece)).decode(errors="backslashreplace")
-    return visible_spaces(piece.replace("▁", " "))
+        piece = b"".join(map(_ALPHABET.__getitem__, piece)).decode(errors="surrogateescape")
+    return piece.replace("▁", " ").encode(errors="surrogateescape")
+
+
+def _is_text(piece: bytes) -> bool:
+    """Whether the bytes are whole characters."""
+    return piece.decode(errors="replace").encode() == piece
 
 
 def tokens_in(text: Any) -> list[int] | None:

@@ -15,6 +15,7 @@ from glassformer.programs.compiler import compile_program
 from glassformer.programs.domains import Domains
 from glassformer.programs.library import PROGRAMS
 from glassformer.programs.model import CompiledProgram
+from glassformer.programs.source import program_source
 from glassformer.text import one_line
 
 _LONGEST_TITLE, _LONGEST_TEXT = 60, 12
@@ -74,7 +75,8 @@ def library_entry(name: str, texts: Mapping[str, Any]) -> ModelEntry:
     title = name.replace("-", " ").capitalize()
     about = f"{one_line(example.about).capitalize()}: a program compiled into a transformer. No weight was trained."
     domains = Domains(example.vocabulary, example.max_len, example.causal)
-    card = _program_card(f"program-{name}", domains, title, about, origin="shipped", **texts)
+    code = program_source(name)
+    card = _program_card(f"program-{name}", domains, title, about, origin="shipped", code=code, **texts)
 
     def opened() -> LoadedProgram:
         model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
@@ -102,6 +104,7 @@ def _program_card(
     text: str | None = None,
     samples: Sequence[str] = (),
     blank: str = "",
+    code: str = "",
 ) -> ModelCard:
     """Without a text, it begins with the vocabulary's tokens in their order."""
     words = [str(token) for token in domains.vocabulary]
@@ -119,5 +122,6 @@ def _program_card(
         input_help=f"1 to {domains.max_len} of the tokens {listed}{between and ', between spaces'}",
         words=words,
         blank=blank,
+        code=code,
         origin=origin,
     )

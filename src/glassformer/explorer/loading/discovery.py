@@ -16,6 +16,7 @@ from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
 from glassformer.explorer.loading.loaded_model import ModelEntry, entry_of
 from glassformer.explorer.loading.stored_models import Place, installed_models, language_model, stored_entry
+from glassformer.files import local_path
 from glassformer.generation.language_model import KNOWN
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
@@ -46,16 +47,17 @@ def list_models(named: Path | str | None = None) -> list[ModelEntry]:
     if named is not None and str(named) in taken:
         listed.sort(key=lambda entry: entry.card.name != str(named))
         named = None
-    first = [] if named is None else entries_at(Path(os.path.expanduser(named)), taken)
+    first = [] if named is None else entries_at(named, taken)
     taken |= {entry.card.name for entry in first}
     return [*first, *listed, *(entry for entry in installed_models() if entry.card.name not in taken)]
 
 
-def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
+def entries_at(path: Path | str, taken: Set[str] = frozenset()) -> list[ModelEntry]:
     """The models at ``path``: a run, a checkpoint, a GGUF file or the weights of a head, or a directory of several.
 
     ``taken`` are names of other models.
     """
+    path = local_path(path)
     there, name = os.path.lexists(path), str(path)
     in_gguf = path.is_file() and (_GGUF.search(path.name) is not None or is_gguf(path))
     if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
@@ -88,7 +90,10 @@ def entries_at(path: Path, taken: Set[str] = frozenset()) -> list[ModelEntry]:
 
 
 def find_models(
-    directory: Path, taken: Set[str] = frozenset(), apart: Path | None = None, known: dict[Path, str] | None = None
+    directory: Path | str,
+    taken: Set[str] = frozenset(),
+    apart: Path | None = None,
+    known: dict[Path, str] | None = None,
 ) -> list[ModelEntry]:
     """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
@@ -103,6 +108,7 @@ def find_models(
         apart: A directory or file to leave out, with all that it contains.
         known: The names of models by their paths, which they keep; what is found is added.
     """
+    directory = local_path(directory)
     left_out = None if apart is None else apart.resolve()
     names, found = {} if known is None else known, []
     for path in _directories(directory):

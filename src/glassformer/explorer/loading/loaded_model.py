@@ -109,7 +109,8 @@ class LoadedEncoder:
     classes: tuple[str, ...] = ()
     """Their names; empty without a head."""
     codec: Mapping[str, Any] | None = None
-    """As of a :class:`LoadedDecoder`."""
+    labels: Callable[[Sequence[int]], list[str]] | None = None
+    """Both as of a :class:`LoadedDecoder`."""
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
@@ -153,6 +154,7 @@ class LoadedDecoder:
         obeys: Whether a token may follow some tokens by the rule that generated them; None if no rule is known.
         rule: The rule that some tokens follow, in words; None if none is known.
         longest: Largest number of tokens that the model reads.
+        labels: The names of a text's tokens, some of which may be parts of one character; None: those of single tokens.
         codec: What these functions do, as data of which ``web/src/engine/codecs.ts`` makes them; None: not described.
     """
 
@@ -165,6 +167,7 @@ class LoadedDecoder:
     rule: Callable[[Sequence[int]], str | None] = lambda tokens: None
     longest: int = MOST_TOKENS
     codec: Mapping[str, Any] | None = None
+    labels: Callable[[Sequence[int]], list[str]] | None = None
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
     reading: Reading = field(default_factory=lambda: Reading(), repr=False)
 
@@ -195,6 +198,11 @@ class ModelEntry:
     """Changes when the stored weights do, such as those of a run that is still training: it is loaded again."""
     afresh: Callable[[], ModelEntry | None] = lambda: None
     """The entry of what is stored there now, perhaps of another run; None: the same as ever."""
+
+
+def labels_of(loaded: LoadedEncoder | LoadedDecoder, tokens: Sequence[int]) -> list[str]:
+    """The names of a text's tokens."""
+    return [loaded.word(token) for token in tokens] if loaded.labels is None else loaded.labels(tokens)
 
 
 def entry_of(loaded: LoadedModel) -> ModelEntry:
@@ -278,7 +286,7 @@ def _read(model: nn.Module, row: Int[Tensor, "one position"], cache: Any) -> tup
         if cache is None:
             cache = model.new_cache(1, min(model.config.max_seq_len, row.shape[1] + _ROOM))
         elif row.shape[1] == 1:
-            return DecodingStep(model, cache)(row)[0, -1], cache
+            return DecodingStep(model, cache)(row)[0], cache
         return model.logits(model.hidden(row, cache=cache)[0, -1]), cache
     if "past_key_values" not in signature(model.forward).parameters:
         found = final_logits(model, row)

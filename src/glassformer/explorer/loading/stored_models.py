@@ -30,6 +30,7 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.generation.language_model import KNOWN, find_model
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from glassformer.text import byte_size
 
 _T = TypeVar("_T")
 _REVIEW = "A slow start, but the ending is wonderful."
@@ -187,7 +188,7 @@ def installed_models() -> list[ModelEntry]:
     for name, known in KNOWN.items():
         if known.packages and all(find_spec(package) is not None for package, _ in known.packages):
             place = Place(Path(known.file or name), name, name)
-            about = f"A language model of {(known.nbytes or 0) >> 20} MiB. Licence: {known.licence}."
+            about = f"A language model of {byte_size(known.nbytes or 0)}. Licence: {known.licence}."
             card = _decoder_card(place, False, about, OPENING, f"any text of up to {MOST_TOKENS:,} tokens")
             opened = lambda card=card: replace(language_model(card.name, card.name).open(), card=card)  # noqa: E731
             entries.append(ModelEntry(card, opened))
@@ -215,9 +216,9 @@ def _card(place: Place, kind: Kind, about: str, views: list[View], text: str, he
 
 
 def _decoder_card(place: Place, experts: bool, about: str, text: str, help_text: str) -> ModelCard:
-    views: list[View] = ["attention", "sampling", "whatif", "patch"]
+    views: list[View] = ["flow", "attention", "sampling", "whatif", "patch"]
     if experts:
-        views.insert(2, "experts")
+        views.insert(3, "experts")
     card = _card(place, "decoder", about, views, text, help_text)
     return card.model_copy(update={"second": FLIPPED}) if text == OPENING else card
 

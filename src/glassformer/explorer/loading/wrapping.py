@@ -125,7 +125,7 @@ def _one_stack(
     tokens = codec.encode(initial)  # refuses a text that does not fit
     views: list[View] = ["attention"]
     if causal and _predicts_tokens(model, tokens[:1], vocab_size):
-        views.append("sampling")
+        views = ["flow", "attention", "sampling"]
     if routes:
         views.append("experts")
     classes = classes or _classes(model)
@@ -135,8 +135,8 @@ def _one_stack(
     card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
         parts = codec.encode, codec.word, codec.joins[-1]
-        return LoadedDecoder(card, model, *parts, longest=longest, codec=codec.data)
-    return LoadedEncoder(card, model, codec.encode, codec.word, classes, codec.data)
+        return LoadedDecoder(card, model, *parts, longest=longest, codec=codec.data, labels=codec.labels)
+    return LoadedEncoder(card, model, codec.encode, codec.word, classes, codec.data, codec.labels)
 
 
 def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: Any) -> LoadedEncoderDecoder:

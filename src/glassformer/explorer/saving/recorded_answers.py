@@ -1,53 +1,20 @@
-"""A page's state together with the model that it shows; the requests that such a page makes, and their answers."""
+"""The answers that a saved page holds: those that its view shows."""
 
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.lenses import MOST_POSITIONS
-from glassformer.explorer.api import Answering, UnknownName
-from glassformer.explorer.state import CELL, MOST_DIGITS, NUMBER, SIZE, State
+from glassformer.explorer.api import Answering
+from glassformer.explorer.saving.page_state import PageState, ask_of, weights_of
+from glassformer.explorer.saving.recorded_weights import recorded_heads, recorded_row
+from glassformer.explorer.state import HeadPlace
 
-
-@dataclass(frozen=True)
-class PageState:
-    """A state in which the fields that it leaves open have the values with which the page first shows the model."""
-
-    card: m.ModelCard
-    state: State
-    text: str
-    source: list[str] | None
-    order: list[int] | None
-
-    def stack(self, run: m.Run) -> m.Attention:
-        """The stack of attention of a run that is shown; if none is named, cross-attention or the only one."""
-        has = len(run.attentions) > 0
-        require(has, f"{self.card.title}, which has no attention", "a model with attention", "Choose one.")
-        part = self.state.part or "cross"
-        return next((stack for stack in run.attentions if stack.part == part), run.attentions[0])
-
-
-def page_state(state: State, cards: Sequence[m.ModelCard]) -> PageState:
-    """The state with its model's card."""
-    card = next((each for each in cards if each.name == (state.model or cards[0].name)), None)
-    if card is None:
-        known = ", ".join(each.name for each in cards)
-        raise UnknownName(f"the model {state.model!r}", f"one of {known}", "Ask for the call 'models'.")
-    view = state.view if state.view in card.views else card.views[0]
-    text = card.text if state.text is None else state.text
-    most = f"at most {m.MOST_CHARACTERS:,} characters"
-    require(len(text) <= m.MOST_CHARACTERS, f"text = {text[:60]!r}... of {len(text):,} characters", most, "Shorten it.")
-    source = (card.source if state.source is None else state.source) if card.kind == "encoder_decoder" else None
-    given = list(range(len(source or ())))
-    order = state.order if state.order != given and sorted(state.order or ()) == given else None
-    state = state.model_copy(update={"model": card.name, "view": view, "text": text})
-    return PageState(card=card, state=state, text=text, source=source, order=order)
+_READING = 5
+"""Heads of which the view Flow shows what they read, as in ``web/src/views/flow/diagram.tsx``."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +26,46 @@ class Recorded:
     answer: m.Message | InputError
 
 
-def asks_of(backend: Answering, shown: PageState) -> list[m.Ask]:
-    """The request for the run that is shown, and for a reordered source also for the one in its own order."""
-    design = _design(backend, shown)
-    weights = design and edited(_start(design, shown), shown.state.cells)
-    weights = None if weights == design and not shown.state.exercise else weights
-    return [
-        m.Ask(model=shown.card.name, text=shown.text, source=shown.source, order=order, weights=weights)
-        for order in _orders(shown)
-    ]
+class Record:
+    """The answers to a page's requests.
+
+    Attributes:
+        answers: Those in JSON.
+        rows: Attention weights of single queries.
+        matrices: Attention weights of whole heads.
+        left_out: What the page lacks, in sentences.
+    """
+
+    def __init__(self, backend: Answering) -> None:
+        self.backend = backend
+        self.answers: list[Recorded] = []
+        self.rows: list[dict[str, Any]] = []
+        self.matrices: list[dict[str, Any]] = []
+        self.left_out: list[str] = []
+
+    def ask(self, call: str, request: m.Message) -> Any:
+        """The answer to a call, which is kept; None where it is refused."""
+        answer: m.Message
+        try:
+            if isinstance(request, m.AskSweep):
+                answer = whole_sweep(self.backend, request)
+            else:
+                answer = self.backend.answer(call, request)
+        except InputError as error:
+            self.answers.append(Recorded(call, request, error))
+            return None
+        self.answers.append(Recorded(call, request, answer))
+        return answer
+
+    def ask_rows(self, request: m.AskRows) -> None:
+        """Keep the attention weights of one query."""
+        self.rows.append(recorded_row(self.backend, request))
+
+    def ask_heads(self, run: m.Run, stack: m.Attention, places: Sequence[HeadPlace]) -> None:
+        """Keep the attention weights of some heads."""
+        self.matrices = recorded_heads(self.backend, run, stack, places)
+        if any(each["level"] > 0 for each in self.matrices):
+            self.left_out.append("The text is long: its attention is held as an overview, without single weights.")
 
 
 def listed(backend: Answering, cards: Sequence[m.ModelCard]) -> Recorded:
@@ -75,89 +73,130 @@ def listed(backend: Answering, cards: Sequence[m.ModelCard]) -> Recorded:
     return Recorded("models", m.Nothing(), backend.catalogue().model_copy(update={"models": [*cards]}))
 
 
-def recorded_answers(backend: Answering, shown: PageState) -> list[Recorded]:
-    """All answers in JSON that the page may need. Attention weights are not among them."""
-    recorded = [listed(backend, [shown.card])]
-    for ask in asks_of(backend, shown):
-        recorded.append(_recorded(backend, "run", ask))
-        answer = recorded[-1].answer
-        if isinstance(answer, InputError):
-            # An error raised by this request is about the text. Otherwise it is the edited weights that cannot run.
-            backend.answer("run", ask.model_copy(update={"weights": None}))
-    runs = [each.answer for each in recorded if isinstance(each.answer, m.Run)]
-    return recorded + [_recorded(backend, call, request) for call, request in _requests(backend, shown, runs)]
+def record(backend: Answering, shown: PageState, *, computes: bool) -> Record:
+    """Ask what the view asks.
+
+    Args:
+        computes: Whether the page holds the model. Then what no page computes is recorded for the other views, too.
+    """
+    kept = Record(backend)
+    card = shown.card
+    ask = ask_of(backend, shown)
+    run: m.Run | None = kept.ask("run", ask)
+    if run is None:
+        # An error raised by this request is about the text. Otherwise it is the edited weights that cannot run.
+        backend.answer("run", ask.model_copy(update={"weights": None}))
+    if card.kind == "head":
+        kept.ask("head", m.AskHead(model=card.name))
+    if shown.state.view == "design":
+        kept.ask("check", m.AskCheck(model=card.name, weights=weights_of(backend, shown), text=shown.text))
+    elif run is not None:
+        _record_view(kept, shown, run)
+    asked = {each.call for each in kept.answers}
+    if computes and card.kind == "decoder" and "detect" not in asked:
+        kept.ask("detect", m.AskDetect(model=card.name))
+    if computes and "program" in card.views and "proof" not in asked:
+        kept.ask("proof", m.AskProof(model=card.name))
+    return kept
 
 
-def _requests(backend: Answering, shown: PageState, runs: list[m.Run]) -> Iterator[tuple[str, m.Message]]:
-    views, model, text, rule = shown.card.views, shown.card.name, shown.text, shown.state
-    for run in runs:
-        for stack in run.attentions:
-            yield "measures", m.AskMeasures(run=run.run, part=stack.part)
-        if "experts" in views:
-            yield "experts", m.AskExperts(run=run.run)
-        if "program" in views:
-            yield "program", m.AskProgram(run=run.run)
+def _record_view(kept: Record, shown: PageState, run: m.Run) -> None:
+    model = shown.card.name
+    text = shown.text
+    state = shown.state
+    match state.view:
+        case "attention" if run.attentions:
+            _record_attention(kept, shown, run)
+        case "flow":
+            _record_flow(kept, shown, run)
+        case "whatif" if run.attentions:
+            _record_what_if(kept, shown, run)
+        case "scramble":
+            _record_scramble(kept, shown, run)
+        case "experts":
+            kept.ask("experts", m.AskExperts(run=run.run))
+        case "sampling":
+            rule = m.AskNext(
+                model=model, text=text, temperature=state.temperature, top_k=state.top_k, top_p=state.top_p
+            )
+            kept.ask("next", rule)
+        case "program" if state.exercise:
+            program = shown.card.blank if state.attempt is None else state.attempt
+            kept.ask("attempt", m.AskAttempt(model=model, program=program, text=text))
+        case "program":
+            kept.ask("program", m.AskProgram(run=run.run))
+            kept.ask("proof", m.AskProof(model=model))
+
+
+def _record_attention(kept: Record, shown: PageState, run: m.Run) -> None:
+    stack = shown.stack(run)
+    pin = shown.state.pin
+    _record_measures(kept, shown, run)
+    if shown.state.shape == "layers":
+        query = pin if pin is not None and pin < stack.queries else stack.queries - 1
+        kept.ask_rows(m.AskRows(run=run.run, part=stack.part, query=query))
+    else:
+        kept.ask_heads(run, stack, shown.heads(stack))
+
+
+def _record_measures(kept: Record, shown: PageState, run: m.Run) -> None:
+    """What is shown of every head of the stack."""
+    kept.ask("measures", m.AskMeasures(run=run.run, part=shown.stack(run).part))
     if shown.card.kind == "decoder":
-        yield "detect", m.AskDetect(model=model)
-    if "program" in views:
-        yield "proof", m.AskProof(model=model)
-        if rule.exercise:
-            program = shown.card.blank if rule.attempt is None else rule.attempt
-            yield "attempt", m.AskAttempt(model=model, program=program, text=text)
-    if "whatif" in views and runs:
-        yield from _what_if(backend, rule, runs[0].ask)
-    design = _design(backend, shown)
-    if design is not None:
-        yield "head", m.AskHead(model=model)
-        yield "check", m.AskCheck(model=model, weights=edited(_start(design, shown), shown.state.cells), text=text)
-    if "scramble" in views and shown.source is not None:
-        for order in _orders(shown):
-            yield "scramble", m.AskScramble(model=model, text=text, source=shown.source, order=order)
-    if "sampling" in views:
-        sampling = rule.model_dump(include={"temperature", "top_k", "top_p"}, by_alias=False)
-        yield "next", m.AskNext(model=model, text=text, **sampling)
+        kept.ask("detect", m.AskDetect(model=shown.card.name))
 
 
-def _what_if(backend: Answering, state: State, ask: m.Ask) -> Iterator[tuple[str, m.Message]]:
-    """With the changes of the state and without; the sweep, which may take a minute, only where it is shown."""
-    about: dict[str, Any] = {"ask": ask, "place": state.place, "target": state.target}
-    changes: dict[str, Any] = {name: getattr(state, name) for name in ("removed", "forbidden", "steer", "swaps")}
-    plain = m.AskWhatIf(**about, other=state.other)
-    yield "whatif", plain
-    if any(changes.values()):
-        yield "whatif", m.AskWhatIf(**about, other=state.other, **changes)
-    try:
-        answer: m.WhatIf = backend.answer("whatif", plain)
-    except InputError:  # a place or a target that the text lacks
+def _record_flow(kept: Record, shown: PageState, run: m.Run) -> None:
+    about: dict[str, Any] = {"ask": run.ask, "place": shown.state.place, "target": shown.state.target}
+    kept.ask("whatif", m.AskWhatIf(**about))
+    found: m.Contributions | None = kept.ask("contributions", m.AskContributions(**about))
+    heads = [] if found is None else [each for each in found.parts if each.kind == "head"]
+    query = (run.place or 0) if shown.state.place is None else shown.state.place
+    for each in sorted(heads, key=lambda head: -abs(head.value))[:_READING]:
+        kept.ask_rows(
+            m.AskRows(run=run.run, part=shown.stack(run).part, query=query, layer=each.layer, head=each.number)
+        )
+
+
+def _record_what_if(kept: Record, shown: PageState, run: m.Run) -> None:
+    state = shown.state
+    about: dict[str, Any] = {"ask": run.ask, "place": state.place, "target": state.target}
+    changes: dict[str, Any] = {
+        "removed": state.removed,
+        "forbidden": state.forbidden,
+        "steer": state.steer,
+        "swaps": state.swaps,
+    }
+    answer: m.WhatIf | None = kept.ask("whatif", m.AskWhatIf(**about, other=state.other, **changes))
+    if answer is None:  # a place or a target that the text lacks
         return
     other = None if state.other == answer.target else state.other  # nothing is subtracted from itself
-    if "sweep" in answer.offers and state.view == "whatif":
-        yield "sweep", m.AskSweep(**about, other=other)
-    if "lens" in answer.offers:
-        for first in sorted({0, (answer.place or 0) // MOST_POSITIONS * MOST_POSITIONS}):
-            yield "lens", m.AskLens(**about, first=first)
+    if "sweep" in answer.offers:
+        kept.ask("sweep", m.AskSweep(**about, other=other))
     if "contributions" in answer.offers:
-        yield "contributions", m.AskContributions(**about, other=other)
+        kept.ask("contributions", m.AskContributions(**about, other=other))
+    if state.tool == "lens" and "lens" in answer.offers:
+        first = (answer.place or 0) // MOST_POSITIONS * MOST_POSITIONS
+        kept.ask("lens", m.AskLens(**about, first=first))
+        if other is not None:
+            kept.ask("lens", m.AskLens(**about | {"target": other}, first=first))
+    elif state.tool == "experts" and "experts" in answer.offers:
+        kept.ask("experts", m.AskExperts(run=run.run))
+    elif state.tool != "steering" or "steer" not in answer.offers:
+        stack = shown.stack(run)
+        _record_measures(kept, shown, run)
+        kept.ask_heads(run, stack, shown.heads(stack)[:1])
 
 
-def _orders(shown: PageState) -> list[list[int] | None]:
-    """The order of the source that is shown, and the source as it is, with which it is compared."""
-    return [None] if shown.order is None else [shown.order, None]
-
-
-def _design(backend: Answering, shown: PageState) -> m.HeadWeightsMessage | None:
-    if shown.card.kind != "head":
-        return None
-    head: m.Head = backend.answer("head", m.AskHead(model=shown.card.name))
-    return head.weights
-
-
-def _start(design: m.HeadWeightsMessage, shown: PageState) -> m.HeadWeightsMessage:
-    """The matrices before the edits: the design, or zeros in an exercise."""
-    if not shown.state.exercise:
-        return design
-    sizes = {name: np.zeros_like(matrix).tolist() for name, matrix in design.model_dump(exclude_none=True).items()}
-    return m.HeadWeightsMessage(**sizes)
+def _record_scramble(kept: Record, shown: PageState, run: m.Run) -> None:
+    """The source in the order that is shown and as it is, with which it is compared."""
+    runs: list[m.Run | None] = [run]
+    if shown.order is not None:
+        ask = run.ask
+        kept.ask("scramble", m.AskScramble(model=ask.model, text=ask.text, source=ask.source or [], order=shown.order))
+        runs.append(kept.ask("run", ask.model_copy(update={"order": None})))
+    for each in filter(None, runs):
+        kept.ask_rows(m.AskRows(run=each.run, part="cross", query=each.place or 0))
 
 
 def whole_sweep(backend: Answering, ask: m.AskSweep, within: float = 60.0) -> m.HeadSweep:
@@ -168,59 +207,3 @@ def whole_sweep(backend: Answering, ask: m.AskSweep, within: float = 60.0) -> m.
         if answer.done >= answer.total or time.monotonic() > end:
             return answer
         ask = ask.model_copy(update={"done": answer.done})
-
-
-def _recorded(backend: Answering, call: str, request: m.Message) -> Recorded:
-    try:
-        answer = whole_sweep(backend, request) if isinstance(request, m.AskSweep) else backend.answer(call, request)
-    except InputError as error:
-        answer = error
-    return Recorded(call, request, answer)
-
-
-def edited(design: m.HeadWeightsMessage, cells: Mapping[str, str]) -> m.HeadWeightsMessage:
-    """A head's matrices with the edits of a page's state, as ``web/src/views/design/weights.ts`` computes them.
-
-    Edits of unknown cells and edits that are not numbers are ignored; so are sizes that would make a matrix too large.
-    """
-    tokens = len(design.Km) - (len(design.pos[0]) if design.pos else 0)
-    columns, coordinates, length = _sizes(design, cells, tokens)
-    rows = tokens + coordinates
-    matrices: dict[str, list[list[float]] | None] = {
-        "Km": _fitted(design.Km, rows, columns),
-        "Qm": _fitted(design.Qm, rows, columns),
-        "Vm": _fitted(design.Vm, rows, len(design.Vm[0])),
-        "pos": _fitted(design.pos or [], length, coordinates) if coordinates else None,
-    }
-    for address, text in cells.items():
-        cell, value = re.fullmatch(CELL, address), number(text)
-        matrix = matrices[cell[1]] if cell else None
-        if cell and matrix and value is not None and int(cell[2]) < len(matrix) and int(cell[3]) < len(matrix[0]):
-            matrix[int(cell[2])][int(cell[3])] = value
-    return m.HeadWeightsMessage(**matrices)  # type: ignore[arg-type]
-
-
-def number(text: str) -> float | None:
-    """The number that was typed, or None."""
-    if len(text) > MOST_DIGITS or not re.fullmatch(NUMBER, text):
-        return None
-    value = float(text.replace("\u2212", "-"))
-    return value if abs(value) <= m.LARGEST else None
-
-
-def _sizes(design: m.HeadWeightsMessage, cells: Mapping[str, str], tokens: int) -> tuple[int, int, int]:
-    """Columns of keys and queries, columns of pos, and rows of pos."""
-    own = (len(design.Km[0]), len(design.pos[0]) if design.pos else 0, len(design.pos or ()))
-
-    def size(name: str, least: int, before: int) -> int:
-        text = cells.get(f"size.{name}", "")
-        return int(text) if re.fullmatch(SIZE, text) and int(text) >= least else before
-
-    columns, coordinates, length = size("qk", 1, own[0]), size("pos", 0, own[1]), max(1, size("len", 1, own[2]))
-    largest = max((tokens + coordinates) * columns, coordinates * length)
-    return (columns, coordinates, length) if largest <= m.MOST_CELLS else own
-
-
-def _fitted(matrix: list[list[float]], rows: int, columns: int) -> list[list[float]]:
-    """The matrix cut off or filled up with zeros."""
-    return [([*row[:columns], *[0.0] * columns])[:columns] for row in [*matrix, *[[]] * rows][:rows]]

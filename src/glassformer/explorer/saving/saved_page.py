@@ -1,7 +1,6 @@
-"""The page as one file that opens without a server and without network: the page's code and recorded answers.
+"""The page as one file that opens without a server and without network: the page's code, and its model if it is small.
 
-Attention weights of short texts are held in float32. Of a long text, the head that is shown is held as finely as it
-fits and the other heads in overview (:mod:`glassformer.explorer.saving.recorded_weights`); the page reports it. The
+Of any model the file holds the answers that its view shows (:mod:`glassformer.explorer.saving.recorded_answers`). The
 same state of the same models gives the same file.
 """
 
@@ -17,30 +16,40 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.api import Answering, refusal_of
-from glassformer.explorer.saving.recorded_answers import Recorded, listed, page_state, recorded_answers
-from glassformer.explorer.saving.recorded_weights import recorded_weights
+from glassformer.explorer.saving.page_state import page_state
+from glassformer.explorer.saving.recorded_answers import Recorded, listed, record
 from glassformer.explorer.saving.saved_model import saved_model
-from glassformer.explorer.state import State, changed, to_words
-from glassformer.files import new_directory, write_text
+from glassformer.explorer.state import State, to_words
+from glassformer.files import any_file, holds, local_path, new_directory, require_replaceable, write_text
 from glassformer.text import shown as safe
 
-MOST_BYTES = 24_000_000
+_GENERATOR = '<meta name="generator" content="glassformer '
 
 
-def save(backend: Answering, state: State, path: str | Path) -> Path:
+def save(backend: Answering, state: State, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write :func:`page` to the file ``path``, in directories that are created where missing.
 
-    On an error the file keeps its former content.
+    On an error the file keeps its former content. A file that is there already is replaced if it is a page that was
+    saved before, or with ``overwrite``.
     """
-    path = Path(path)
+    path = local_path(path)
     require(not path.is_dir(), f"{safe(path)}, which is a directory", "a file", "Add a file name, such as page.html.")
+    replaces = any_file if overwrite else is_page
+    require_replaceable(path, replaces)
     written = page(backend, state)
     try:
-        write_text(path, written)
+        write_text(path, written, replaces=replaces)
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{safe(path)} ({reason})", "a writable path", "Choose another path.") from error
     return path
+
+
+def is_page(file: Path) -> bool:
+    """Whether :func:`save` wrote a file."""
+    return holds(file, _GENERATOR.encode(), 4096)
 
 
 def save_all(backend: Answering, folder: Path) -> Iterator[str]:
@@ -54,7 +63,7 @@ def save_all(backend: Answering, folder: Path) -> Iterator[str]:
     """
     catalogue = backend.catalogue()
     cards = [card for card in catalogue.models if card.origin == "shipped"]
-    with new_directory(folder) as draft:
+    with new_directory(local_path(folder)) as draft:
         for card in cards:
             yield card.name
             write_text(draft / f"{card.name}.html", page(backend, State(model=card.name), pages=cards))
@@ -65,42 +74,22 @@ def save_all(backend: Answering, folder: Path) -> Iterator[str]:
         write_text(draft / "index.html", _document("Start", saved))
 
 
-def page(backend: Answering, state: State, most_bytes: int = MOST_BYTES, pages: Sequence[m.ModelCard] = ()) -> str:
-    """The page in HTML, with the answers to everything that can be asked of it.
-
-    ``pages`` are the models that have pages beside it, and are opened there.
-
-    Attention weights that do not fit into ``most_bytes`` are left out, and the page reports which. All else is held.
-    """
+def page(backend: Answering, state: State, pages: Sequence[m.ModelCard] = ()) -> str:
+    """The page in HTML. ``pages`` are the models that have pages beside it, and are opened there."""
     shown = page_state(state, backend.catalogue().models)
-    answers = recorded_answers(backend, shown)
     model, left_out = saved_model(backend.model(shown.card.name))
-    if pages:
-        answers[0] = listed(backend, pages)
-        for step in _steps(shown.card.name) if model is None else ():
-            answers += recorded_answers(backend, page_state(step, pages))[1:]
-    saved: dict[str, Any] = {
+    kept = record(backend, shown, computes=model is not None)
+    saved = {
         "version": backend.catalogue().version,
         "state": to_words(shown.state),
-        "answers": [_json(each) for each in answers],
-        "rows": [],
-        "matrices": [],
-        "left_out": left_out,
+        "answers": [_json(each) for each in (listed(backend, pages or [shown.card]), *kept.answers)],
+        "rows": kept.rows,
+        "matrices": kept.matrices,
+        "left_out": left_out + kept.left_out,
         "pages": [card.name for card in pages],
         "model": model,
     }
-    room = most_bytes - len(_document(shown.card.title, saved).encode())
-    runs = [each.answer for each in answers if isinstance(each.answer, m.Run)]
-    weights = recorded_weights(backend, shown, runs, room)
-    return _document(shown.card.title, saved | weights | {"left_out": left_out + weights["left_out"]})
-
-
-def _steps(model: str) -> Iterator[State]:
-    """The states in which the steps of tours begin and end that are about a model."""
-    for tour in json.loads((PAGE.parent / "tours.json").read_text(encoding="utf-8")):
-        for step in tour["steps"]:
-            if step["state"]["model"] == model:
-                yield from (changed(State(), step["state"]), changed(State(), step["state"] | step["then"]))
+    return _document(shown.card.title, saved)
 
 
 def _json(recorded: Recorded) -> dict[str, Any]:
@@ -125,7 +114,7 @@ def _document(title: str, saved: dict[str, Any]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f'<meta name="generator" content="glassformer {html.escape(saved["version"])}">\n'
+        f'{_GENERATOR}{html.escape(saved["version"])}">\n'
         f"<title>{html.escape(title)} \u2013 glassformer</title>\n"
         f'<link rel="icon" type="image/svg+xml" href="{icon_address}">\n'
         f"<style>{style}</style>\n</head>\n<body>\n"

@@ -65,7 +65,6 @@ def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tens
     codes = None if model.codes is None else sorted(model.codes, key=lambda code: code[0])
     data = {
         "vocabulary": [visible(token) for token in vocabulary],
-        "values": _typed(model.domains.vocabulary),
         "max_len": model.domains.max_len,
         "causal": model.domains.causal,
         "num_heads": [block.attention.num_heads for block in model.blocks],
@@ -126,12 +125,7 @@ def _definition(model: CompiledProgram) -> tuple[dict[str, Any], dict[str, Tenso
         found = {typed(value): place for place, value in enumerate(last)}
         of_codes = [found.get(typed(value), -1) for _, value in sorted(model.codes, key=lambda code: code[0])]
     numbers = None if of_codes is not None else [float(value) if is_number(value) else None for value in last]
-    return {"parts": parts, "values": _typed(last), "codes": of_codes, "numbers": numbers}, tables
-
-
-def _typed(values: Sequence[Value]) -> list[str]:
-    """Texts that tell a value from all others."""
-    return [visible(f"{type(value).__name__} {value}") for value in values]
+    return {"parts": parts, "codes": of_codes, "numbers": numbers}, tables
 
 
 def _computes(

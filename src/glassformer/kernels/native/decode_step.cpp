@@ -1,8 +1,8 @@
-// One step of a decoder: `count` new tokens for each of `batch` texts, from their embedding to the logits.
+// One step of a decoder: the newest token of each of `batch` texts, from its embedding to the logits.
 //
 // The formulas are those of layers/ and kernels/, under their names. Activations are float32 throughout; weights and
-// the cache have the model's dtype, experts may be packed. A sum has one order, whatever the number of texts, of new
-// tokens and of threads is.
+// the cache have the model's dtype, experts may be packed. A sum has one order, whatever the number of texts and of
+// threads is.
 //
 // All threads run the same code in one parallel region. What is cheap, each computes for itself; of the rows of a product
 // and of the heads, each has a range, and helps others when it has done its own. Barriers separate what one thread writes
@@ -157,11 +157,10 @@ struct Span {
 
 struct Step {
   const Decoder& d;
-  const int64_t* tokens;    // [batch, count]
-  const uint8_t* padding;   // [batch, start + count], 1 where a position is real; null: all are
-  float* logits;            // [batch, count, vocab_size]
-  int64_t batch, count, start;
-  int64_t total;            // batch * count
+  const int64_t* tokens;    // [batch]
+  const uint8_t* padding;   // [batch, position + 1], 1 where a position is real; null: all are
+  float* logits;            // [batch, vocab_size]
+  int64_t batch, position;  // that of the tokens
   // What threads share: the residual stream [token, hidden_dim]; queries, keys and values of a token; what attention
   // gathered; the router's scores; gated activations, [token-expert pair, ff_dim]; what a part adds before its norm.
   float *x, *heads, *attended, *scores, *hidden, *added;
@@ -186,16 +185,16 @@ struct Thread {
         d(step.d),
         index(index),
         threads(threads),
-        normed(s.total * d.hidden_dim),
-        tile(s.total * 4 * TILE),
-        turn(d.num_rotations * s.count * d.head_dim),
+        normed(s.batch * d.hidden_dim),
+        tile(s.batch * 4 * TILE),
+        turn(d.num_rotations * d.head_dim),
         attention(group * (KEYS + d.head_dim + 2)),
-        share(2 * s.total * top_k),
-        prepared(s.total * top_k * token_bytes(widest)),
-        gathered(s.total * larger(token_bytes(d.hidden_dim), 4 * d.hidden_dim)),
-        expert_of(s.total * top_k),
+        share(2 * s.batch * top_k),
+        prepared(s.batch * top_k * token_bytes(widest)),
+        gathered(s.batch * larger(token_bytes(d.hidden_dim), 4 * d.hidden_dim)),
+        expert_of(s.batch * top_k),
         first_pair(experts + 1),
-        token_of(s.total * top_k) {}
+        token_of(s.batch * top_k) {}
 
   void barrier() const {
 #pragma omp barrier
@@ -241,26 +240,24 @@ struct Thread {
     barrier();
     if (*s.result != DONE) return;
     const float scale = static_cast<float>(d.embedding_scale);
-    for (int64_t t = index; t < s.total; t += threads) {
+    for (int64_t t = index; t < s.batch; t += threads) {
       float* x = s.x + t * d.hidden_dim;
       require(row_of(d.embedding, s.tokens[t], x) == DONE);
       for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] *= scale;
       if (d.positions.data != nullptr) {
-        require(row_of(d.positions, s.start + t % s.count, normed) == DONE);
+        require(row_of(d.positions, s.position, normed) == DONE);
         for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] += normed[i];
       }
       if (d.embedding_norm.weight != nullptr) normalise(d.embedding_norm, x, 1, d.hidden_dim, x);
     }
-    // Cosines and sines of the new positions; an angle is rounded to float32, as in RotaryEmbedding.
+    // Cosines and sines of the position; an angle is rounded to float32, as in RotaryEmbedding.
     for (int64_t r = 0; r < d.num_rotations; ++r) {
       const Rotation& rotation = d.rotations[r];
-      for (int64_t i = 0; i < s.count; ++i) {
-        float* angles = turn + (r * s.count + i) * d.head_dim;
-        for (int64_t pair = 0; pair < rotation.pairs; ++pair) {
-          const double angle = static_cast<float>(s.start + i) * rotation.frequencies[pair];
-          angles[2 * pair] = static_cast<float>(std::cos(angle) * rotation.concentration);
-          angles[2 * pair + 1] = static_cast<float>(std::sin(angle) * rotation.concentration);
-        }
+      float* angles = turn + r * d.head_dim;
+      for (int64_t pair = 0; pair < rotation.pairs; ++pair) {
+        const double angle = static_cast<float>(s.position) * rotation.frequencies[pair];
+        angles[2 * pair] = static_cast<float>(std::cos(angle) * rotation.concentration);
+        angles[2 * pair + 1] = static_cast<float>(std::sin(angle) * rotation.concentration);
       }
     }
     barrier();
@@ -269,10 +266,10 @@ struct Thread {
       if (d.layers[layer].ff_dim > 0) feed_forward(d.layers[layer]);
     }
     norm_stream(d.final_norm);
-    const Tokens last = given(d.output, normed, s.total);
+    const Tokens last = given(d.output, normed, s.batch);
     take_rows(d.vocab_size, [&](Span rows) {
       multiply(d.output, last, rows.first, rows.last, s.logits + rows.first, d.vocab_size);
-      for (int64_t t = 0; d.logit_cap > 0 && t < s.total; ++t)
+      for (int64_t t = 0; d.logit_cap > 0 && t < s.batch; ++t)
         for (float* x = s.logits + t * d.vocab_size + rows.first; x < s.logits + t * d.vocab_size + rows.last; ++x)
           *x = capped(*x, d.logit_cap);
     });
@@ -280,20 +277,20 @@ struct Thread {
 
   // normed = norm(x), or x where there is none
   void norm_stream(const Norm& norm) {
-    if (norm.weight != nullptr) normalise(norm, s.x, s.total, d.hidden_dim, normed);
-    else std::memcpy(normed, s.x, s.total * d.hidden_dim * sizeof(float));
+    if (norm.weight != nullptr) normalise(norm, s.x, s.batch, d.hidden_dim, normed);
+    else std::memcpy(normed, s.x, s.batch * d.hidden_dim * sizeof(float));
   }
 
   // What a part adds to the stream: into the stream itself, or if it is normed before, aside.
   float* sum_of(const Norm& post_norm) const { return post_norm.weight != nullptr ? s.added : s.x; }
   void clear(const Norm& post_norm) const {  // before a barrier
     if (post_norm.weight == nullptr) return;
-    for (int64_t t = index; t < s.total; t += threads)
+    for (int64_t t = index; t < s.batch; t += threads)
       std::memset(s.added + t * d.hidden_dim, 0, d.hidden_dim * sizeof(float));
   }
   void add(const Norm& post_norm) const {  // after the barrier that ends the part
     if (post_norm.weight == nullptr) return;
-    for (int64_t t = index; t < s.total; t += threads) {
+    for (int64_t t = index; t < s.batch; t += threads) {
       float *x = s.x + t * d.hidden_dim, *added = s.added + t * d.hidden_dim;
       normalise(post_norm, added, 1, d.hidden_dim, added);
       for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] += added[i];
@@ -313,7 +310,7 @@ struct Thread {
     barrier();
     if (l.parallel) norm_stream(l.ffn_norm);  // of the same stream
     if (l.norm_of_all_heads) {
-      for (int64_t t = index; t < s.total; t += threads) {
+      for (int64_t t = index; t < s.batch; t += threads) {
         float *q = s.heads + t * all, *k = q + queries;
         normalise(l.query_norm, q, 1, queries, q);
         normalise(l.key_norm, k, 1, keys, k);
@@ -326,12 +323,12 @@ struct Thread {
     });
     barrier();
     const Numbers bias = s.vector(l.output_bias);
-    const Tokens attended = given(l.output, s.attended, s.total);
+    const Tokens attended = given(l.output, s.attended, s.batch);
     take_rows(d.hidden_dim, [&](Span rows) {
       for (int64_t r = rows.first; r < rows.last; r += TILE) {
         const int64_t some = smaller(TILE, rows.last - r);
         multiply(l.output, attended, r, r + some, tile, TILE);
-        for (int64_t t = 0; t < s.total; ++t) {
+        for (int64_t t = 0; t < s.batch; ++t) {
           float* x = sum_of(l.attention_post_norm) + t * d.hidden_dim + r;
           for (int64_t i = 0; i < some; ++i) x[i] += tile[t * TILE + i] + (bias ? bias[r + i] : 0.0f);
         }
@@ -343,22 +340,22 @@ struct Thread {
 
   // A projection of `normed`, which is columns `at` .. of `heads`.
   void project(const Matrix& weight, const void* bias_data, int64_t at, int64_t all_rows, int64_t all) {
-    const Tokens tokens = given(weight, normed, s.total);
+    const Tokens tokens = given(weight, normed, s.batch);
     const Numbers bias = s.vector(bias_data);
     take_rows(all_rows, [&](Span rows) {
       float* out = s.heads + at + rows.first;
       multiply(weight, tokens, rows.first, rows.last, out, all);
-      for (int64_t t = 0; bias && t < s.total; ++t)
+      for (int64_t t = 0; bias && t < s.batch; ++t)
         for (int64_t r = rows.first; r < rows.last; ++r) out[t * all + r - rows.first] += bias[r];
     });
   }
 
   // a' = a cos - b sin, b' = b cos + a sin, for every pair (a, b) of coordinates that rotates
-  void rotate(const Layer& l, float* head, int64_t i) const {
+  void rotate(const Layer& l, float* head) const {
     if (l.rotation < 0) return;
     const int64_t pairs = d.rotations[l.rotation].pairs;
     const int64_t step = d.interleaved ? 2 : 1, other = d.interleaved ? 1 : pairs;
-    const float* angles = turn + (l.rotation * s.count + i) * d.head_dim;
+    const float* angles = turn + l.rotation * d.head_dim;
     for (int64_t pair = 0; pair < pairs; ++pair) {
       float &a = head[step * pair], &b = head[step * pair + other];
       const float cos = angles[2 * pair], sin = angles[2 * pair + 1], before = a;
@@ -367,8 +364,8 @@ struct Thread {
     }
   }
 
-  // The query heads of a text that read one key-value head. Each new position is put into the cache before its queries
-  // attend, so that a windowed layer, whose cache is a ring, holds what they see and nothing else.
+  // The query heads of a text that read one key-value head. The position is put into the cache before its queries attend,
+  // so that a windowed layer, whose cache is a ring, holds what they see and nothing else.
   template <typename Number>
   void attend(const Layer& l, int64_t text, int64_t kv_head) {
     const int64_t group = l.num_heads / l.num_kv_heads, dim = d.head_dim, all = (l.num_heads + 2 * l.num_kv_heads) * dim;
@@ -378,49 +375,47 @@ struct Thread {
     float *weights = attention, *out = weights + group * KEYS, *top = out + group * dim, *sum = top + group;
     const float scale = static_cast<float>(l.scale);
     const bool norms = l.query_norm.weight != nullptr && !l.norm_of_all_heads;
-    for (int64_t i = 0; i < s.count; ++i) {
-      const int64_t position = s.start + i, slot = position % l.slots, token = text * s.count + i;
-      float* q = s.heads + token * all + kv_head * group * dim;
-      float* k = s.heads + token * all + (l.num_heads + kv_head) * dim;
-      const float* v = k + l.num_kv_heads * dim;
-      if (norms) normalise(l.key_norm, k, 1, dim, k);
-      rotate(l, k, i);
-      for_vectors(dim, [&](int64_t c, int64_t some) {
-        store(keys + slot * dim + c, load(k + c, some), some);
-        store(values + slot * dim + c, load(v + c, some), some);
-      });
-      for (int64_t h = 0; h < group; ++h) {
-        const int64_t head = kv_head * group + h;
-        if (norms) normalise(l.query_norm, q + h * dim, 1, dim, q + h * dim);
-        rotate(l, q + h * dim, i);
-        for (int64_t c = 0; c < dim; ++c) q[h * dim + c] *= key_weights ? scale * key_weights[head] : scale;
-        top[h] = sinks ? sinks[head] : -INFINITY;
-        sum[h] = top[h] > -INFINITY ? 1.0f : 0.0f;
-      }
-      std::memset(out, 0, group * dim * sizeof(float));
-      const int64_t filled = smaller(position + 1, l.slots);
-      for (int64_t first = 0; first < filled; first += KEYS) {
-        const int64_t some = smaller(KEYS, filled - first);
-        const Matrix block = {keys + first * dim, nullptr, d.bfloat16 ? BFLOAT16 : FLOAT32, dim};
-        multiply(block, given(block, q, group), 0, some, weights, KEYS);
-        for (int64_t h = 0; l.cap > 0 && h < group; ++h)
-          for (int64_t j = 0; j < some; ++j) weights[h * KEYS + j] = capped(weights[h * KEYS + j], l.cap);
-        if (s.padding != nullptr) hide(l, text, position, first, some, group);
-        for (int64_t h = 0; h < group; ++h) soften(weights + h * KEYS, some, top[h], sum[h], out + h * dim);
-        int64_t h = 0;
-        for (; h + 2 <= group; h += 2) add_values<2>(weights + h * KEYS, some, values + first * dim, out + h * dim);
-        for (; h < group; ++h) add_values<1>(weights + h * KEYS, some, values + first * dim, out + h * dim);
-      }
-      float* to = s.attended + token * l.num_heads * dim + kv_head * group * dim;
-      for (int64_t c = 0; c < group * dim; ++c) to[c] = sum[c / dim] == 0.0f ? 0.0f : out[c] / sum[c / dim];
+    const int64_t slot = s.position % l.slots;
+    float* q = s.heads + text * all + kv_head * group * dim;
+    float* k = s.heads + text * all + (l.num_heads + kv_head) * dim;
+    const float* v = k + l.num_kv_heads * dim;
+    if (norms) normalise(l.key_norm, k, 1, dim, k);
+    rotate(l, k);
+    for_vectors(dim, [&](int64_t c, int64_t some) {
+      store(keys + slot * dim + c, load(k + c, some), some);
+      store(values + slot * dim + c, load(v + c, some), some);
+    });
+    for (int64_t h = 0; h < group; ++h) {
+      const int64_t head = kv_head * group + h;
+      if (norms) normalise(l.query_norm, q + h * dim, 1, dim, q + h * dim);
+      rotate(l, q + h * dim);
+      for (int64_t c = 0; c < dim; ++c) q[h * dim + c] *= key_weights ? scale * key_weights[head] : scale;
+      top[h] = sinks ? sinks[head] : -INFINITY;
+      sum[h] = top[h] > -INFINITY ? 1.0f : 0.0f;
     }
+    std::memset(out, 0, group * dim * sizeof(float));
+    const int64_t filled = smaller(s.position + 1, l.slots);
+    for (int64_t first = 0; first < filled; first += KEYS) {
+      const int64_t some = smaller(KEYS, filled - first);
+      const Matrix block = {keys + first * dim, nullptr, d.bfloat16 ? BFLOAT16 : FLOAT32, dim};
+      multiply(block, given(block, q, group), 0, some, weights, KEYS);
+      for (int64_t h = 0; l.cap > 0 && h < group; ++h)
+        for (int64_t j = 0; j < some; ++j) weights[h * KEYS + j] = capped(weights[h * KEYS + j], l.cap);
+      if (s.padding != nullptr) hide(l, text, first, some, group);
+      for (int64_t h = 0; h < group; ++h) soften(weights + h * KEYS, some, top[h], sum[h], out + h * dim);
+      int64_t h = 0;
+      for (; h + 2 <= group; h += 2) add_values<2>(weights + h * KEYS, some, values + first * dim, out + h * dim);
+      for (; h < group; ++h) add_values<1>(weights + h * KEYS, some, values + first * dim, out + h * dim);
+    }
+    float* to = s.attended + text * l.num_heads * dim + kv_head * group * dim;
+    for (int64_t c = 0; c < group * dim; ++c) to[c] = sum[c / dim] == 0.0f ? 0.0f : out[c] / sum[c / dim];
   }
 
   // -inf as the score of padding.
-  void hide(const Layer& l, int64_t text, int64_t newest, int64_t first, int64_t some, int64_t group) const {
-    const uint8_t* real = s.padding + text * (s.start + s.count);
+  void hide(const Layer& l, int64_t text, int64_t first, int64_t some, int64_t group) const {
+    const uint8_t* real = s.padding + text * (s.position + 1);
     for (int64_t j = 0; j < some; ++j) {
-      const int64_t position = newest - (newest - (first + j) + l.slots) % l.slots;
+      const int64_t position = s.position - (s.position - (first + j) + l.slots) % l.slots;
       if (real[position]) continue;
       for (int64_t h = 0; h < group; ++h) attention[h * KEYS + j] = -INFINITY;
     }
@@ -476,7 +471,7 @@ struct Thread {
     if (!l.parallel) norm_stream(l.ffn_norm);
     clear(l.ffn_post_norm);
     route(l);
-    const Tokens tokens = given(l.gate, normed, s.total);
+    const Tokens tokens = given(l.gate, normed, s.batch);
     int64_t chosen = 0;
     for (int64_t e = 0; e < l.num_experts; ++e) chosen += first_pair[e] < first_pair[e + 1];
     take_rows(chosen * l.ff_dim, [&](Span units) {
@@ -499,25 +494,25 @@ struct Thread {
   // Which experts each token gets: the pairs of expert e are first_pair[e] .. first_pair[e + 1] - 1.
   void route(const Layer& l) {
     if (l.router.data == nullptr) {
-      first_pair[0] = 0, first_pair[1] = s.total;
-      for (int64_t t = 0; t < s.total; ++t) token_of[t] = t, share[t] = 1.0f;
+      first_pair[0] = 0, first_pair[1] = s.batch;
+      for (int64_t t = 0; t < s.batch; ++t) token_of[t] = t, share[t] = 1.0f;
       return;
     }
-    const Tokens tokens = given(l.router, normed, s.total);
+    const Tokens tokens = given(l.router, normed, s.batch);
     const Numbers bias = s.vector(l.router_bias);
     take_rows(l.num_experts, [&](Span rows) {
       multiply(l.router, tokens, rows.first, rows.last, s.scores + rows.first, l.num_experts);
-      for (int64_t t = 0; bias && t < s.total; ++t)
+      for (int64_t t = 0; bias && t < s.batch; ++t)
         for (int64_t e = rows.first; e < rows.last; ++e) s.scores[t * l.num_experts + e] += bias[e];
     });
     barrier();
-    float* weights = share + s.total * l.top_k;  // by token and choice; sorted by expert into `share`
-    for (int64_t t = 0; t < s.total; ++t)
+    float* weights = share + s.batch * l.top_k;  // by token and choice; sorted by expert into `share`
+    for (int64_t t = 0; t < s.batch; ++t)
       choose(l, s.scores + t * l.num_experts, expert_of + t * l.top_k, weights + t * l.top_k);
     int64_t pair = 0;
     for (int64_t e = 0; e < l.num_experts; ++e) {
       first_pair[e] = pair;
-      for (int64_t each = 0; each < s.total * l.top_k; ++each)
+      for (int64_t each = 0; each < s.batch * l.top_k; ++each)
         if (expert_of[each] == e) token_of[pair] = each / l.top_k, share[pair++] = weights[each];
     }
     first_pair[l.num_experts] = pair;
@@ -544,7 +539,7 @@ struct Thread {
   // hidden = act(gate(tokens)) * up(tokens) of some units of an expert, for its tokens
   void activate(const Layer& l, int64_t e, Tokens tokens, Span units) {
     const int64_t pair = first_pair[e], count = first_pair[e + 1] - pair;
-    if (count < s.total) {
+    if (count < s.batch) {
       for (int64_t n = 0; n < count; ++n)
         std::memcpy(gathered + n * tokens.bytes, tokens.data + token_of[pair + n] * tokens.bytes, tokens.bytes);
       tokens = {gathered, tokens.bytes, count};
@@ -554,7 +549,7 @@ struct Thread {
     const int64_t step = in_turns ? 2 : 1;
     for (int64_t u = units.first; u < units.last; u += TILE) {
       const int64_t some = smaller(TILE, units.last - u), at = e * l.ff_dim + u;
-      float *gates = tile, *ups = tile + (in_turns ? 1 : 2 * TILE * s.total);
+      float *gates = tile, *ups = tile + (in_turns ? 1 : 2 * TILE * s.batch);
       multiply(l.gate, tokens, step * at, step * (at + some), gates, 2 * TILE);
       if (l.gated && !in_turns) multiply(l.up, tokens, at, at + some, ups, 2 * TILE);
       for (int64_t n = 0; n < count; ++n) {
@@ -599,11 +594,10 @@ struct Thread {
 
 // Nothing is written if a token is none of the vocabulary.
 EXPORT(decode_step)
-(const int64_t* tokens, const uint8_t* padding, float* logits, const Decoder* decoder, int64_t batch, int64_t count,
- int64_t start, int64_t, int64_t, int64_t threads) {
+(const int64_t* tokens, const uint8_t* padding, float* logits, const Decoder* decoder, int64_t batch, int64_t position,
+ int64_t, int64_t, int64_t threads) {
   const Decoder& d = *decoder;
-  const int64_t total = batch * count;
-  for (int64_t t = 0; t < total; ++t)
+  for (int64_t t = 0; t < batch; ++t)
     if (tokens[t] < 0 || tokens[t] >= d.vocab_size) return UNKNOWN_TOKEN;
   int64_t heads = 0, attended = 0, group = 0, experts = 1, top_k = 1, hidden = 0, widest = d.hidden_dim;
   for (int64_t i = 0; i < d.num_layers; ++i) {
@@ -618,19 +612,19 @@ EXPORT(decode_step)
     hidden = larger(hidden, l.top_k * l.ff_dim);
   }
   int64_t result = DONE;
-  const Buffer<float> shared(total * (2 * d.hidden_dim + heads + attended + experts + hidden));
+  const Buffer<float> shared(batch * (2 * d.hidden_dim + heads + attended + experts + hidden));
   float* x = shared;
-  float* at_heads = x + total * d.hidden_dim;
-  float* at_attended = at_heads + total * heads;
-  float* at_scores = at_attended + total * attended;
-  float* at_hidden = at_scores + total * experts;
-  float* at_added = at_hidden + total * hidden;
+  float* at_heads = x + batch * d.hidden_dim;
+  float* at_attended = at_heads + batch * heads;
+  float* at_scores = at_attended + batch * attended;
+  float* at_hidden = at_scores + batch * experts;
+  float* at_added = at_hidden + batch * hidden;
   const int64_t counts = 2 * threads * (8 * d.num_layers + 1);  // of shared loops; the last one is for the output
   const Buffer<int64_t> taken(counts);
   if (shared == nullptr || taken == nullptr) return NO_MEMORY;
   std::memset(taken, 0, counts * sizeof(int64_t));
-  const Step step = {d,     tokens, padding,  logits,      batch,     count,     start,
-                     total, x,      at_heads, at_attended, at_scores, at_hidden, at_added, taken, &result};
+  const Step step = {d, tokens, padding, logits, batch, position, x, at_heads, at_attended, at_scores, at_hidden,
+                     at_added, taken, &result};
 #pragma omp parallel num_threads(static_cast<int>(threads))
   {
 #ifdef _OPENMP

@@ -50,13 +50,13 @@ class RotaryPositionalEmbedding(RotaryEmbedding):
 def calculate_attention(
     q: Float[Tensor, "batch head position head_dim"],
     k: Float[Tensor, "batch kv_head position head_dim"],
-    v: Float[Tensor, "batch kv_head position head_dim"],
+    v: Float[Tensor, "batch kv_head position v_dim"],
     key_weights: Float[Tensor, " head"],
-    rope: RotaryPositionalEmbedding,
+    rope: nn.Module,
     scale: float,
     device: torch.device,
     mask: Bool[Tensor, "query key"] | Float[Tensor, "query key"] | None = None,
-) -> Float[Tensor, "batch head position head_dim"]:
+) -> Float[Tensor, "batch head position v_dim"]:
     """``softmax(scale * q (w k)^T + M) v`` for every head, with ``q`` and ``k`` rotated by their positions.
 
     Consecutive query heads share a key-value head. ``mask`` is M itself, or True where a query (row) may see a key
@@ -74,13 +74,13 @@ def calculate_attention(
 def calculate_sliding_attention(
     q: Float[Tensor, "batch head position head_dim"],
     k: Float[Tensor, "batch kv_head position head_dim"],
-    v: Float[Tensor, "batch kv_head position head_dim"],
+    v: Float[Tensor, "batch kv_head position v_dim"],
     key_weights: Float[Tensor, " head"],
-    rope: RotaryPositionalEmbedding,
+    rope: nn.Module,
     scale: float,
     device: torch.device,
     window_size: int,
-) -> Float[Tensor, "batch head position head_dim"]:
+) -> Float[Tensor, "batch head position v_dim"]:
     """As :func:`calculate_attention`, where each query sees itself and the ``window_size`` tokens before it."""
     return calculate_attention(q, k, v, key_weights, rope, scale, device, _band(q.shape[2], window_size, device))
 

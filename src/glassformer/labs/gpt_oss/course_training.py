@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from glassformer.generation.sampling import SamplingRule
+from glassformer.progress import progress_bar
 
 Batches = Iterable[tuple[Tensor, Tensor] | list[Tensor]]
 """Pairs (tokens, next tokens), both [batch, position]: a DataLoader of the course's data sets, for example."""
@@ -32,7 +32,7 @@ def train(
     for epoch in range(num_epochs):
         model.train()
         losses = []
-        for x, y in tqdm(dataloader, desc=f"epoch {epoch + 1}/{num_epochs}", disable=None):
+        for x, y in progress_bar(None, iterable=dataloader, desc=f"epoch {epoch + 1}/{num_epochs}"):
             logits = model(x.to(place))
             loss = F.cross_entropy(logits.flatten(0, 1), y.to(place).flatten())
             optimizer.zero_grad()

@@ -19,11 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
+from glassformer.errors import InputError, require_positive
 from glassformer.figures import style
 from glassformer.figures.heat_maps import panel, rescaled
 from glassformer.handcraft.designs import design
-from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
 
 
@@ -117,14 +117,76 @@ def save_figure(
 ) -> Path:
     """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format``; print and return the path."""
     stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if add_timestamp else ""
-    options = {"dpi": save_dpi, "bbox_inches": "tight"}
+    options: dict[str, Any] = {"dpi": save_dpi, "bbox_inches": "tight"}
     (path,) = style.save_figure(fig, Path(save_dir, run_name or ""), name + stamp, formats=[save_format], **options)
     print(f"figure saved: {path}")
     return path
 
 
-PytorchTransformer = SingleHead
-"""The PyTorch version: linear layers Qm, Km and Vm without bias, and an embedding pos or None."""
+class PytorchTransformer(nn.Module):
+    """The PyTorch version: all queries at once, and trainable.
+
+    ``Qm``, ``Km`` and ``Vm`` are linear layers without bias, whose weights PyTorch stores transposed; ``pos`` is an
+    embedding of positions or None. The submission log holds the source of both methods, so that the formula stands in
+    them.
+    """
+
+    def __init__(
+        self, input_dim: int, qk_dim: int, v_dim: int, pos_dim: int | None = None, max_seq_len: int | None = 10
+    ) -> None:
+        super().__init__()
+        _require_sizes(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)
+        self.pos = None if pos_dim is None or max_seq_len is None else nn.Embedding(max_seq_len, pos_dim)
+        total_dim = input_dim + (pos_dim or 0)
+        self.Qm = nn.Linear(total_dim, qk_dim, bias=False)
+        self.Km = nn.Linear(total_dim, qk_dim, bias=False)
+        self.Vm = nn.Linear(total_dim, v_dim, bias=False)
+        self.d_k = qk_dim
+
+    def forward(self, seq: Float[Tensor, "*batch position input_dim"]) -> Float[Tensor, "*batch position v_dim"]:
+        """``softmax(Q Kᵀ / sqrt(d_k)) V`` of one sequence, or of a batch of sequences of one length."""
+        _require_sequence(seq, self)
+        if self.pos is not None:
+            positions = self.pos.weight[: seq.shape[-2]]
+            seq = torch.cat([seq, positions.expand(*seq.shape[:-1], -1)], dim=-1)
+        Q = self.Qm(seq)
+        K = self.Km(seq)
+        V = self.Vm(seq)
+        scores = Q @ K.mT / math.sqrt(self.d_k)
+        weights = torch.softmax(scores, dim=-1)
+        return weights @ V
+
+    def to_weights(self) -> HeadWeights:
+        """The weights as matrices in float64."""
+        Km, Qm, Vm = (layer.weight.detach().double().cpu().numpy().T for layer in (self.Km, self.Qm, self.Vm))
+        pos = None if self.pos is None else self.pos.weight.detach().double().cpu().numpy()
+        return HeadWeights(Km, Qm, Vm, pos)
+
+
+def _require_sizes(input_dim: int, qk_dim: int, v_dim: int, pos_dim: int | None, max_seq_len: int | None) -> None:
+    require_positive(input_dim=input_dim, qk_dim=qk_dim, v_dim=v_dim)
+    if pos_dim is None:
+        return
+    if max_seq_len is None:
+        raise InputError(f"pos_dim = {pos_dim} without max_seq_len", "both or neither", "Pass max_seq_len.")
+    require_positive(pos_dim=pos_dim, max_seq_len=max_seq_len)
+
+
+def _require_sequence(seq: Tensor, head: PytorchTransformer) -> None:
+    longest = math.inf if head.pos is None else head.pos.num_embeddings
+    input_dim = head.Qm.in_features - (0 if head.pos is None else head.pos.embedding_dim)
+    if seq.dim() not in (2, 3) or seq.shape[-1] != input_dim:
+        raise InputError(
+            got=f"seq of shape {list(seq.shape)}",
+            expected=f"[position, {input_dim}] or [batch, position, {input_dim}]",
+            fix="Encode the tokens for these weights.",
+        )
+    if not 1 <= seq.shape[-2] <= longest:
+        raise InputError(
+            got=f"a sequence of {seq.shape[-2]} positions",
+            expected="at least one" if head.pos is None else f"1 to {longest}, one row of pos for each",
+            fix="Change the sequence's length, or give pos more rows.",
+        )
 
 
 class NumpyTransformer:
@@ -171,6 +233,7 @@ class NumpyTransformer:
                 plt.close(figure)
         return head(seq)
 
+    @style.in_style
     def _draw(self, seq: Num[np.ndarray, "position input_dim"], config: PlotConfig) -> Figure:
         """The eight panels, each matrix transposed."""
         trace = NumpyHead(self.weights).trace(seq)
@@ -186,7 +249,13 @@ class NumpyTransformer:
         }
         size = (config.figure_width, config.figure_height)
         layout = "tight" if config.tight_layout else None
-        figure, axes = plt.subplots(config.nrows, config.ncols, figsize=size, dpi=config.dpi, layout=layout)
+        options: dict[str, Any] = {
+            "figsize": size,
+            "dpi": config.dpi,
+            "layout": layout,
+            "FigureClass": style.StyledFigure,
+        }
+        figure, axes = plt.subplots(config.nrows, config.ncols, **options)
         colors, fonts = (config.colormap, config.vmin, config.vmax), (config.title_fontsize, config.label_fontsize)
         for ax, ((title, x_lab, y_lab), matrix) in zip(axes.flat[:8], shown.items(), strict=True):
             rescale_and_plot(matrix.T, title, ax, x_lab, y_lab, *colors, *fonts, config.show_xticks, config.show_yticks)
@@ -197,7 +266,7 @@ class NumpyTransformer:
 
 def compare_transformers(
     hand_transformer: NumpyTransformer,
-    learned_transformer: SingleHead,
+    learned_transformer: PytorchTransformer,
     seq: Num[np.ndarray, "position input_dim"],
     plot: bool = True,
     save_plot: bool = False,
@@ -235,7 +304,7 @@ def train_loop(
     seed: int | None = None,
     *,
     config: TrainingConfig = TRAIN_CONFIG,
-) -> tuple[SingleHead, float]:
+) -> tuple[PytorchTransformer, float]:
     """Train a new head on one sequence per update and return it with the last loss.
 
     ``make_batch`` returns a sequence ``[position, input_dim]`` and its target ``[position, v_dim]``. ``remove_cls``
@@ -244,7 +313,7 @@ def train_loop(
     """
     if seed is not None:
         set_random_seed(seed)
-    head = SingleHead(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)
+    head = PytorchTransformer(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)
     weights, decay = list(head.parameters()), config.weight_decay
     optimizer: torch.optim.Optimizer = torch.optim.Adam(weights, lr=lr, weight_decay=decay)
     if config.optimizer == "sgd":

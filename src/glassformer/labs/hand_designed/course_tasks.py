@@ -102,8 +102,9 @@ def submission() -> dict[str, Any]:
         set_random_seed(seed)
         sequence, _ = make(_ONE_HOT)
         log[name] = NumpyTransformer(**weights).forward(sequence).flatten().tolist()
-        flat = {key.removesuffix("m"): each.flatten().tolist() for key, each in weights.items() if each is not None}
-        log |= {f"{name}_{key}": numbers for key, numbers in flat.items()}
+        for key in ("pos", "Qm", "Km", "Vm"):
+            if weights[key] is not None:
+                log[f"{name}_{key.removesuffix('m')}"] = weights[key].flatten().tolist()
     return log
 
 

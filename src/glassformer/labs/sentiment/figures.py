@@ -58,7 +58,7 @@ def draw_timeline() -> Figure:
     """When models became public, against their numbers of parameters where these are known."""
     figure, (sizes, unknown) = new_figure(11.5, 6, rows=2, sharex=True, height_ratios=(4, 1))
     placed = [(event["year"] + (event["month"] - 0.5) / 12, event) for event in EVENTS]
-    sizes.set(yscale="log", ylabel="parameters: $10^6$ M, $10^9$ B, $10^{12}$ T", title="Transformers since 2017")
+    sizes.set(yscale="log", ylabel="parameters: 10⁶ M, 10⁹ B, 10¹² T", title="Transformers since 2017")
     sizes.set_xlim(EVENTS[0]["year"] - 0.3, placed[-1][0] + 1)
     sizes.yaxis.set_major_formatter(lambda value, _: _size(value))
     beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5}

@@ -7,6 +7,7 @@ from pathlib import Path
 from glassformer.data.examples import Example, SentimentData, normalized, split_by_text
 from glassformer.data.sentiment import from_files, from_hub, reviews
 from glassformer.errors import InputError, require
+from glassformer.files import local_path
 
 REVIEWS = "plain reviews"
 _PARTS = {"train": ("train", "training"), "validation": ("validation", "valid", "dev", "val"), "test": ("test",)}
@@ -27,7 +28,7 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
         plain = [example for example in reviews() if example.kind == "plain"]
         first, second, third = split_by_text(plain, (0.7, 0.1, 0.2))
         return REVIEWS, SentimentData(first, second, third)
-    path = Path(source)
+    path = local_path(source)
     if path.is_file():
         return path.stem, from_files(path)
     if path.is_dir():

@@ -10,6 +10,7 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from glassformer.data.examples import Example, SentimentData
+from glassformer.data.tokenizer import split_words
 from glassformer.errors import InputError, require
 
 
@@ -28,7 +29,9 @@ class TfidfClassifier:
     """Logistic regression on TF-IDF: ``log(p / (1 - p)) = w · x + b`` for two classes, a softmax for more.
 
     ``x`` has, for each term t, count(t) · (ln((1 + n) / (1 + n_t)) + 1) with n training texts of which n_t hold t,
-    scaled to length 1. ``strength`` is scikit-learn's C; the recipe's first when None.
+    scaled to length 1. Terms are made of the words of :func:`~glassformer.data.tokenizer.split_words`, which encoders
+    read too; scikit-learn's own rule parts words at the vowel signs of Indic scripts and omits words of one letter.
+    ``strength`` is scikit-learn's C; the recipe's first when None.
 
     Source: scikit-learn's ``TfidfVectorizer`` and ``LogisticRegression``.
     """
@@ -38,13 +41,19 @@ class TfidfClassifier:
         found = sorted(set(labels))
         require(len(found) >= 2, f"{len(train)} examples of the classes {found}", "at least two classes", "Add texts.")
         texts = [each.text for each in train]
-        options: dict[str, Any] = {"stop_words": recipe.stop_words, "ngram_range": (1, recipe.max_ngram)}
+        options: dict[str, Any] = {
+            "stop_words": recipe.stop_words,
+            "ngram_range": (1, recipe.max_ngram),
+            "tokenizer": _words,
+            "token_pattern": None,
+            "lowercase": False,
+        }
         counter = CountVectorizer(**options)
         try:
             totals = counter.fit_transform(texts).sum(axis=0).A1
         except ValueError as error:
             fix = "Pass other texts, or keep the stop words."
-            raise InputError(f"texts without a term: {error}", "at least one word of two letters", fix) from error
+            raise InputError(f"texts without a term: {error}", "at least one word that is no stop word", fix) from error
         # max_features of the vectorizer itself breaks ties by an unstable sort, which differs between machines.
         chosen = np.sort(np.argsort(-totals, kind="stable")[: recipe.max_features])
         self._vectorizer = TfidfVectorizer(vocabulary=counter.get_feature_names_out()[chosen], **options)
@@ -61,6 +70,10 @@ class TfidfClassifier:
         found = np.zeros((len(texts), num_classes))
         found[:, self._regression.classes_] = self._regression.predict_proba(self._vectorizer.transform(texts))
         return found
+
+
+def _words(text: str) -> list[str]:
+    return list(split_words(text))
 
 
 def fit_counts(recipe: TfidfRecipe, data: SentimentData) -> tuple[TfidfClassifier, float]:

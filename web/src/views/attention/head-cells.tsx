@@ -28,6 +28,8 @@ interface HeadCellsProps {
   /** The largest side of a picture, and the largest on a narrow screen. */
   most: number;
   narrow: number;
+  /** The largest height of all layers, as far as pictures of the least side allow it. */
+  tallest?: number;
   /** Another function draws all heads again. */
   draw: (ground: Ground, place: Place) => void;
   /** The attributes of a head's button. Its label is also its tooltip. */
@@ -37,21 +39,21 @@ interface HeadCellsProps {
   choose: (place: Place, event: MouseEvent) => void;
 }
 
-/** The least side for a pointer, and for a finger. */
-const LEAST = { fine: 20, coarse: 36 };
+/** The least side: with the gap, the least size of a target (WCAG 2.5.8). */
+const LEAST = 20;
 const GAP = 4;
 const LABEL = 22;
 
 /** The width of a panel that holds all heads of a layer in one row, if that is not too wide. */
 export const panelWidth = (heads: number): number => Math.min(380, Math.max(268, heads * 44 + LABEL + 42));
 
-export function HeadCells({ stack, label, role, place, most, narrow, draw, cell, move, choose }: HeadCellsProps) {
+export function HeadCells({ stack, label, role, place, most, narrow, tallest = Infinity, draw, cell, move, choose }: HeadCellsProps) {
   const frame = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(frame);
   const paint = usePaint(frame);
-  const least = globalThis.matchMedia?.("(pointer: coarse)").matches ? LEAST.coarse : LEAST.fine;
-  const side = Math.max(least, Math.min(width < 400 ? narrow : most, Math.floor((width - LABEL - 2) / stack.heads) - GAP));
+  const [across, down] = [(width - LABEL - 2) / stack.heads, tallest / stack.layers];
+  const side = Math.max(LEAST, Math.min(width < 400 ? narrow : most, Math.floor(Math.min(across, down)) - GAP));
   const step = side + GAP;
   const size = { width: stack.heads * step, height: stack.layers * step };
   const density = screenDensity();
@@ -70,13 +72,11 @@ export function HeadCells({ stack, label, role, place, most, narrow, draw, cell,
       }
     }
   }, [draw, side, paint, stack.layers, stack.heads, width === 0, density]);
-  // A chosen head is never out of sight.
+  // Where there are more heads than fit beside each other, the chosen one is in sight.
   useEffect(() => {
     const [scroller, chosen] = [frame.current, frame.current?.querySelector<HTMLElement>('[tabindex="0"]')];
     if (!scroller || !chosen) return;
     scrollAcross(scroller, chosen, LABEL);
-    const above = chosen.getBoundingClientRect().top - scroller.getBoundingClientRect().top;
-    if (above < 0 || above + step > scroller.clientHeight) scroller.scrollTop += above - scroller.clientHeight / 2;
   }, [place.layer, place.head, step, width === 0]);
   const keys = (event: KeyboardEvent) => {
     const by = arrowOf(event);

@@ -11,7 +11,7 @@ import { Legend } from "./legend";
 import { selectionOf, type Selection } from "./selection";
 import { Word } from "./reading";
 import { most, shown, sinkShare, type Words } from "./stack";
-import { Strip, titleRoom, type Spot } from "./strip";
+import { NUMBERS, Strip, titleRoom, type Spot } from "./strip";
 import { TokenText } from "./text";
 
 interface LayersProps {
@@ -40,7 +40,8 @@ export function Layers({ source, store, state, run, stack, place, words, root, p
   const width = useWidth(room);
   const paint = usePaint(frame);
   const [spot, setSpot] = useState<(Spot & { head: number }) | null>(null);
-  const now = selectionOf(selection.value, pin);
+  // A saved file holds one query.
+  const now = selectionOf(source.answers("rows") ? selection.value : null, pin);
   const query = now?.side === "query" ? now.place : Math.max(0, stack.queries - 1);
   const asked = { run: run.run, part: stack.part, query, layer: null, head: null, passed };
   const { answer, of, refusal, busy } = useAsk(source, "rows", asked, REST_MS);
@@ -124,7 +125,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, p
         {single && panels[0] && (
           <Tops
             rows={panels[0].rows}
-            top={titleRoom(words.keys, width / stack.keys)}
+            top={titleRoom(words.keys, (width - NUMBERS) / stack.keys)}
             {...{ stack, words, place, passed }}
             choose={(layer) => store.set({ layer }, true)}
           />

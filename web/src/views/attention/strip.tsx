@@ -32,6 +32,9 @@ interface StripProps {
 }
 
 const WORD = 13;
+/** The width of the layers' numbers, and the least height of a row with one. */
+export const NUMBERS = 24;
+const NUMBERED = 12;
 
 /** The height for words above. */
 export const titleRoom = (words: string[], cell: number): number =>
@@ -40,7 +43,7 @@ export const titleRoom = (words: string[], cell: number): number =>
 export function Strip(props: StripProps) {
   const { rows, stack, query, words, width, high, largest, root, paint, name, labelled, chosen, look } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
-  const cell = width / stack.keys;
+  const cell = (width - NUMBERS) / stack.keys;
   const top = labelled ? titleRoom(words, cell) : 0;
   const height = top + rows.length * high;
   const density = screenDensity();
@@ -49,11 +52,13 @@ export function Strip(props: StripProps) {
     if (!context) return;
     context.setTransform(density, 0, 0, density, 0, 0);
     context.clearRect(0, 0, width, height);
+    numbers(context, rows.length, top, high, paint);
+    context.translate(NUMBERS, 0);
     if (labelled) titles(context, words, cell, top, paint);
     rows.forEach((row, layer) => {
       const y = top + layer * high;
       context.fillStyle = hatching(context, paint);
-      context.fillRect(0, y, width, high - 1);
+      context.fillRect(0, y, width - NUMBERS, high - 1);
       const { first, end } = seen(stack, layer, query);
       context.fillStyle = paint.panel;
       context.fillRect(first * cell, y, (end - first) * cell, high - 1);
@@ -73,13 +78,13 @@ export function Strip(props: StripProps) {
     if (chosen !== null) {
       context.strokeStyle = paint.second;
       context.lineWidth = 2;
-      context.strokeRect(1, top + chosen * high, width - 2, high - 1);
+      context.strokeRect(1, top + chosen * high, width - NUMBERS - 2, high - 1);
     }
   }, [rows, stack, query, words, width, high, largest, root, paint, labelled, chosen, density]);
   const point = (event: PointerEvent) => {
     const frame = (event.currentTarget as HTMLElement).getBoundingClientRect();
     const layer = Math.floor((event.clientY - frame.top - top) / high);
-    const key = Math.floor((event.clientX - frame.left) / cell);
+    const key = Math.floor((event.clientX - frame.left - NUMBERS) / cell);
     look(layer >= 0 && layer < rows.length && key >= 0 && key < stack.keys ? { layer, key } : null);
   };
   return (
@@ -95,6 +100,18 @@ export function Strip(props: StripProps) {
       onPointerLeave={(event) => event.pointerType === "mouse" && look(null)}
     />
   );
+}
+
+/** The number of each layer, or of every fifth where rows are low. */
+function numbers(context: CanvasRenderingContext2D, layers: number, top: number, high: number, paint: Paint): void {
+  context.font = fontOf(paint);
+  context.fillStyle = paint.quiet;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (let layer = 0; layer < layers; layer += high < NUMBERED ? 5 : 1) {
+    context.fillText(String(layer), NUMBERS - 6, top + (layer + 0.5) * high);
+  }
+  context.textAlign = "left";
 }
 
 function titles(context: CanvasRenderingContext2D, words: string[], cell: number, top: number, paint: Paint): void {

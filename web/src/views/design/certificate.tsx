@@ -20,7 +20,8 @@ interface CertificateProps {
 }
 
 export function Certificate({ certificate, head, busy, stale, look }: CertificateProps) {
-  const { verdict, counterexample: failure } = certificate;
+  const { verdict } = certificate;
+  const failure = verdict === "undecided" ? certificate.undecided : certificate.counterexample;
   const words = WORDS[verdict];
   const figures: [name: string, value: string, hint: string][] = [
     [
@@ -43,7 +44,7 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
   return (
     <section class="certificate panel" data-verdict={verdict} data-busy={busy} data-stale={stale} aria-label="Certificate">
       <Verdict mark={words.mark} title={words.title}>
-        <p>{verdict === "fails" && `Not so: ${certificate.criterion}. `}{ground(certificate)}</p>
+        <p>{verdict === "fails" && `${why(certificate)}. `}{ground(certificate)}</p>
       </Verdict>
       <dl>
         {figures.map(([name, value, hint]) => (
@@ -55,17 +56,24 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
       </dl>
       <p class="task">
         <strong>{sentence(head.summary)}</strong>
-        <span class="quiet">What has to hold: {certificate.criterion}.</span>
+        <span class="quiet">
+          What has to hold, for {certificate.covers}: {certificate.criterion}.
+        </span>
       </p>
       {failure && (
         <div class="counterexample">
           <span>
-            Counterexample{" "}
+            {verdict === "undecided" ? "Rounding decides" : "Counterexample"}{" "}
             <span class="sequence word">
               {[...failure.sequence].map((letter, at) => (at === failure.position ? <mark>{letter}</mark> : letter))}
             </span>
             : at @{failure.position} the head gives <code>{vector(failure.output)}</code>, expected{" "}
             <code>{vector(failure.target)}</code>
+            {verdict === "undecided" && certificate.rounding !== null && (
+              <>
+                ; computed in another order it may be off by <code>{short(certificate.rounding)}</code>
+              </>
+            )}
           </span>
           {look && (
             <button type="button" onClick={() => look(failure.sequence, failure.position)}>
@@ -76,6 +84,15 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
       )}
     </section>
   );
+}
+
+/** What a refuted certificate lacks. */
+function why({ num_right, num_outputs, largest_error, criterion }: Message): string {
+  const lacks =
+    num_right < num_outputs
+      ? `${count(num_outputs - num_right)} of ${count(num_outputs)} outputs are wrong`
+      : `Each output reads right, but one is off by ${short(largest_error)}`;
+  return `${lacks}. Required: ${criterion}`;
 }
 
 type Ground = Pick<Message, "verdict" | "rests_on" | "num_checked" | "num_possible">;

@@ -1,4 +1,4 @@
-// A head's matrices with the edits of the state, as glassformer/explorer/saving/recorded_answers.py computes them. The
+// A head's matrices with the edits of the state, as glassformer/explorer/saving/page_state.py computes them. The
 // patterns of addresses and numbers, and the bounds, come from Python by way of contract.json.
 import contract from "../../contract.json";
 import type { Head, Refusal } from "../../source";

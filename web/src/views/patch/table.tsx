@@ -6,6 +6,7 @@ import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
 import { shown } from "../attention/stack";
 import { CellTable } from "../what-if/cell-table";
+import { carried } from "./carried";
 
 export interface Spot {
   layer: number;
@@ -25,6 +26,23 @@ const SMALLEST = 0.1;
 
 /** Whether the two texts differ enough for a difference to be divided among places. */
 export const differing = ({ first, second }: Patches): boolean => Math.abs(first - second) >= SMALLEST;
+
+function CarriedSentence({ shares, tokens }: { shares: (number | null)[][]; tokens: string[] }) {
+  const found = carried(shares);
+  if (!found) return null;
+  const { early, late } = found;
+  const place = (position: number) => (
+    <>
+      <span class="word">{shown(tokens[position] ?? "")}</span> ({position})
+    </>
+  );
+  if (early.position === late.position) return <p>The difference is carried at {place(early.position)}, from the first layer to the last.</p>;
+  return (
+    <p>
+      Up to layer {early.until} the difference is carried at {place(early.position)}, from layer {late.from} on at {place(late.position)}.
+    </p>
+  );
+}
 
 export function PatchTable({ patches, spot, choose }: PatchTableProps) {
   const { first, second, patched, tokens, second_tokens } = patches;
@@ -51,26 +69,20 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
   return (
     <div class="lens patches" ref={frame}>
       <p class="quiet number">{both}</p>
+      <CarriedSentence shares={patched.map((row) => row.map(share))} tokens={tokens} />
       <CellTable
         label="The share of the difference that each place brings back"
         rows={patched.map((_, layer) => `layer ${layer}`)}
         columns={tokens.length}
-        first={[spot?.layer ?? patched.length - 1, spot?.position ?? tokens.length - 1]}
-        seen={[spot?.layer, spot?.position]}
+        sight={[spot?.layer ?? patched.length - 1, spot?.position ?? tokens.length - 1]}
         choose={(layer, position) => choose({ layer, position })}
         {...{ cell }}
-      >
-        {[tokens, second_tokens].map((words, text) => (
-          <tr>
-            <th scope="row">{text === 0 ? "first" : "second"}</th>
-            {words.map((word, position) => (
-              <th scope="col" class="word" data-differs={word !== tokens[position] || word !== second_tokens[position]}>
-                {shown(word, 8)}
-              </th>
-            ))}
-          </tr>
-        ))}
-      </CellTable>
+        feet={[tokens, second_tokens].map((words, text) => ({
+          name: text === 0 ? "first" : "second",
+          words: words.map((word) => shown(word, 8)),
+          differs: (position) => tokens[position] !== second_tokens[position],
+        }))}
+      />
       <ol class="strongest" aria-label="The places that bring back most">
         {ranked.map(({ layer, position, share: part }) => (
           <li>

@@ -20,8 +20,10 @@ export function Outputs({ program, tokens, followed, choose }: OutputsProps) {
             title={right === false ? defined : undefined}
             onClick={() => choose(position)}
           >
-            <small>{position}</small>
-            <span class="word">{token}</span>
+            <span class="word">
+              {token}
+              <sub>{position}</sub>
+            </span>
             <span aria-hidden="true">{"\u2192"}</span>
             <b class="word">{program.outputs[position]}</b>
             {right !== undefined && <Mark right={right} />}

@@ -33,6 +33,7 @@ export function Proof({ program, proof, refusal, look }: ProofProps) {
         <Verdict mark={WORDS[proof.verdict].mark} title={WORDS[proof.verdict].title}>
           <p>
             {basis(proof)}, in {proof.dtype}
+            {proof.reason && `: ${proof.reason}`}
           </p>
         </Verdict>
       ) : (

@@ -81,7 +81,8 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
     setRefusal(null);
     try {
       for (let at = 0; at < count; ) {
-        const before: State = { ...state, ...store.state.value, text: store.state.value.text ?? state.text, view: state.view };
+        const { layer, head, view } = state;
+        const before: State = { ...state, ...store.state.value, layer, head, view, text: store.state.value.text ?? state.text };
         const ask = asking(before, at === 0 ? (first ?? null) : null);
         const { text, steps: made, ended } = await wholeStep(source, ask, aborted.signal);
         // Stop if the text was edited meanwhile.

@@ -4,7 +4,7 @@ import type { Contribution, Contributions } from "../../source";
 import { signed } from "../attention/reading";
 import { letter } from "../experts/names";
 
-const FIRST = 12;
+const FIRST = 6;
 
 export function ContributionBars({ contributions }: { contributions: Contributions }) {
   const [all, setAll] = useState(false);
@@ -49,4 +49,6 @@ function Row({ name, value, most, quiet }: { name: string; value: number; most: 
 
 /** A part's name as elsewhere on the page, where experts are letters. */
 const named = ({ name, kind, layer, number }: Contribution): string =>
-  kind === "expert" && number !== null ? `layer ${layer}, expert ${letter(number)}` : name.replace(/^(layer \d+) /, "$1, ").replace("cross-attention ", "cross ");
+  kind === "expert" && number !== null
+    ? `layer ${layer}, expert ${letter(number)}`
+    : name.replace(/^(layer \d+) /, "$1, ").replace("cross-attention ", "cross ").replace(/\bffn$/, "MLP");

@@ -32,12 +32,19 @@ const reaches = (edge: ForbiddenEdge, { part, layer, head }: RemovedHead): boole
 /** The edges that are forbidden in a head. */
 export const edgesOf = ({ forbidden }: Edits, head: RemovedHead): ForbiddenEdge[] => forbidden.filter((edge) => reaches(edge, head));
 
-/** With an edge of a head forbidden, there or in more heads, or with whatever forbids it there taken back. */
+/** How many heads an edge is forbidden in, as a rank: one head, its layer, the stack. */
+const width = ({ layer, head }: Pick<ForbiddenEdge, "layer" | "head">): number => Number(layer === null) + Number(head === null);
+
+/**
+ * With an edge of a head forbidden, there or in more heads; or, where it is forbidden in as many already, with whatever
+ * forbids it there taken back.
+ */
 export function toggleEdge(edits: Edits, head: RemovedHead, { query, key }: Pick<ForbiddenEdge, "query" | "key">, scope: Scope): Partial<State> {
-  const others = edits.forbidden.filter((edge) => edge.query !== query || edge.key !== key || !reaches(edge, head));
-  if (others.length < edits.forbidden.length) return { forbidden: others };
   const made = { part: head.part, layer: scope === "stack" ? null : head.layer, head: scope === "head" ? head.head : null, query, key };
-  return { forbidden: [...others, made] };
+  const there = edits.forbidden.filter((edge) => edge.query === query && edge.key === key && reaches(edge, head));
+  const others = edits.forbidden.filter((edge) => !there.includes(edge));
+  const reached = there.some((edge) => width(edge) >= width(made));
+  return { forbidden: reached ? others : [...others, made] };
 }
 
 /** The swap of an expert, if there is one. */
@@ -96,7 +103,7 @@ function scopeOf({ layer, head }: ForbiddenEdge): string {
 
 function steered({ layer, toward, away, strength }: Steer, outcome: (id: number) => string): string {
   const direction = away === null ? outcome(toward) : `${outcome(toward)}, away from ${outcome(away)}`;
-  return `after layer ${layer}: ${short(strength)} lengths towards ${direction}`;
+  return `after layer ${layer}: ${short(strength)} times the stream's length towards ${direction}`;
 }
 
 /** The outcomes that are shown: the likeliest before or after, in the order that they had before. */

@@ -14,12 +14,19 @@ interface LensTableProps {
   versus: Lens | null;
   /** The position that the answer is about; null for a classifier. */
   place: number | null;
+  /** The number of positions, of which the lens holds some. */
+  total: number;
+  /** Ask for the part of the text that holds a position. */
+  beyond: (position: number) => void;
   choose: ((place: number) => void) | null;
 }
 
+/** Letters of a token in a cell. */
+const LETTERS = 8;
+
 type Colour = "likeliest" | "target" | "over";
 
-export function LensTable({ lens, versus, place, choose }: LensTableProps) {
+export function LensTable({ lens, versus, place, total, beyond, choose }: LensTableProps) {
   const [wanted, setColour] = useState<Colour>("likeliest");
   const colour = wanted === "over" && !versus ? "target" : wanted;
   const frame = useRef<HTMLDivElement>(null);
@@ -35,7 +42,7 @@ export function LensTable({ lens, versus, place, choose }: LensTableProps) {
     const after = lens.positions[column] === "" ? "" : `, after ${visible(lens.positions[column] ?? "")}`;
     const likeliest = `${visible(name)} ${chance(lens.probabilities[row]?.[column] ?? 0)}`;
     return {
-      text: colour === "over" ? signed(Number(value.toFixed(1))) : colour === "target" ? brief(value) : shown(name, 12),
+      text: colour === "over" ? signed(Number(value.toFixed(1))) : colour === "target" ? brief(value) : shown(name, LETTERS),
       about: `${lens.stages[row]}${after}: ${likeliest}, ${target} ${chance(lens.targets[row]?.[column] ?? 0)}`,
       ground: styleOf(kind, paint?.dark ?? false, colour === "over" ? value / largest : value),
       own: column === own,
@@ -67,20 +74,18 @@ export function LensTable({ lens, versus, place, choose }: LensTableProps) {
         label={`What each layer would answer; colours: ${colour === "likeliest" ? "the likeliest" : target}${colour === "over" ? ` over ${visible(versus?.name ?? "")}` : ""}`}
         rows={lens.stages}
         columns={lens.positions.length}
-        first={[lens.stages.length - 1, 0]}
-        seen={[own, lens]}
+        sight={[lens.stages.length - 1, place ?? 0]}
+        first={lens.first}
+        {...{ total, beyond, cell }}
         choose={(_, column) => choose?.(lens.first + column)}
-        {...{ cell }}
-      >
-        <tr>
-          <th scope="row">{lens.positions.length > 1 ? "after" : ""}</th>
-          {lens.positions.map((token, column) => (
-            <th scope="col" class="word" data-own={column === own}>
-              {token === "" ? "" : shown(token, 8)}
-            </th>
-          ))}
-        </tr>
-      </CellTable>
+        feet={[
+          {
+            name: lens.positions.length > 1 ? "after" : "",
+            words: lens.positions.map((token) => (token === "" ? "" : shown(token, LETTERS))),
+            own: (column) => column === own,
+          },
+        ]}
+      />
     </div>
   );
 }

@@ -11,7 +11,7 @@ interface OutcomesProps {
   choose: ((id: number) => void) | null;
 }
 
-const FIRST = 8;
+const FIRST = 6;
 
 export function Outcomes({ answer, busy, choose }: OutcomesProps) {
   const [all, setAll] = useState(false);

@@ -1,5 +1,5 @@
 // A vector added to the residual stream after one block: its direction and its strength.
-import { Numbered, TokenField, counted, short, visible } from "../../parts";
+import { Numbered, TokenField, counted, share, short, visible } from "../../parts";
 import { Exact, Slider } from "../../slider";
 import type { Source, WhatIf } from "../../source";
 import type { Store } from "../../state";
@@ -20,9 +20,15 @@ interface SteeringProps {
 /** The ends of the slider, in median lengths of the residual stream; the field takes up to the second. */
 const [FAR, FARTHEST] = [1, 100];
 
+/** The share of the layers after which it is steered at first: early ones make other things of a direction of the output. */
+const LATE = 0.85;
+
 export function Steering({ source, model, store, edits, answer, layers, can, typed }: SteeringProps) {
   const { outcomes, target, kind } = answer;
-  const steer: Steer = edits.steer ?? { layer: Math.floor((layers - 1) / 2), toward: target, away: null, strength: 0 };
+  const second = outcomes.find(({ id }) => id !== target)?.id ?? target;
+  const steer: Steer = edits.steer ?? { layer: Math.floor(LATE * (layers - 1)), toward: second, away: null, strength: 0 };
+  const aim = outcomes.find(({ id }) => id === steer.toward);
+  const missed = steer.strength > 0 && aim !== undefined && aim.after < aim.before;
   const change = (next: Partial<Steer>, step: boolean) => store.set({ steer: { ...steer, ...next } }, step);
   const names = [...outcomes].sort((one, other) => (outcomes.length + answer.rest > 64 ? 0 : one.id - other.id));
   // Towards and away from the same one would be no direction.
@@ -49,7 +55,7 @@ export function Steering({ source, model, store, edits, answer, layers, can, typ
         hint="In lengths of the residual stream, at its median position: at 1 the added vector is as long as the stream itself."
         {...{ min: -FAR, max: FAR, step: 0.01 }}
         value={Math.max(-FAR, Math.min(FAR, steer.strength))}
-        said={`${short(steer.strength)} lengths of the stream`}
+        said={`${short(steer.strength)} times the stream's length`}
         change={(strength, step) => change({ strength }, step)}
       >
         <Exact
@@ -60,6 +66,12 @@ export function Steering({ source, model, store, edits, answer, layers, can, typ
           change={(strength) => change({ strength: strength ?? 0 }, true)}
         />
       </Slider>
+      {missed && (
+        <p role="status">
+          <span class="word">{visible(aim.name)}</span> falls from {share(aim.before)} to {share(aim.after)}: this is too strong or too early. Try less, or a
+          later layer.
+        </p>
+      )}
     </fieldset>
   );
 }

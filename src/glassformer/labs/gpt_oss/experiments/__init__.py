@@ -69,7 +69,9 @@ LAB = Lab(
         "generation": lambda results: generation.draw_rules(results.generation),
         "next-token": lambda results: generation.draw_next_token(results.generation),
         "sampling-grid": lambda results: generation.draw_grid(results.generation),
-        "accuracy-by-position": lambda results: models.draw_accuracy(results.optimum, results.models),
+        "accuracy-by-position": lambda results: models.draw_accuracy(
+            results.optimum, results.models, reported=results.generation.model
+        ),
     },
     context={"MODELS": MODELS, "DATA": DATA, "SPREADS": models.SPREADS},
 )

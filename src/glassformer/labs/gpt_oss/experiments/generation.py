@@ -19,7 +19,7 @@ from torch import Tensor
 from glassformer.data.bayes import optimal_predictions
 from glassformer.data.recurrence import obeys_recurrence
 from glassformer.figures.heat_maps import DIVERGING, write_values
-from glassformer.figures.style import BLACK, BLUE, GREEN, HATCHES, LINES, ORANGE, SKY, in_style, new_figure
+from glassformer.figures.style import BLACK, BLUE, GREEN, HATCHES, LINES, ORANGE, SKY, colour_map, in_style, new_figure
 from glassformer.generation.decoding import generate
 from glassformer.generation.sampling import SamplingRule
 from glassformer.labs.gpt_oss.experiments.models import MODELS, train_model
@@ -243,7 +243,7 @@ def draw_grid(generation: Generation) -> Figure:
     for axes, (part, words) in zip(panels, _KINDS.items(), strict=True):
         shares = np.array([[getattr(cell, part) for cell in row] for row in generation.grid])
         true = getattr(generation.true, part)
-        image = axes.imshow(shares - true, cmap=DIVERGING, vmin=-0.3, vmax=0.3, aspect="auto")
+        image = axes.imshow(shares - true, cmap=colour_map(DIVERGING), vmin=-0.3, vmax=0.3, aspect="auto")
         write_values(axes, 100 * shares, image, largest=1)
         axes.add_patch(Rectangle((box[0] - 0.5, box[1] - 0.5), 1, 1, fill=False, linewidth=2))
         axes.set(title=f"{words} (true: {100 * true:.1f} %)", xlabel="top-p")

@@ -12,7 +12,7 @@ from torch import nn
 
 from glassformer.data.recurrence import fresh_batch
 from glassformer.figures.heat_maps import write_values
-from glassformer.figures.style import BLACK, in_style, line, new_figure
+from glassformer.figures.style import BLACK, colour_map, in_style, line, new_figure
 from glassformer.labs import wording
 from glassformer.labs.gpt_oss.course import Transformer
 from glassformer.labs.gpt_oss.course_training import calc_per_token_acc, eval_acc
@@ -189,12 +189,12 @@ RANGES = ((0, 1), (1, 2), (2, 3), (3, 6), (6, 12), (12, 32), (32, None))
 
 
 @in_style
-def draw_accuracy(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
-    """Accuracy of some models at each position, and a map of what every model loses to the optimum, and where."""
+def draw_accuracy(optimum: Optimum, models: dict[str, Seeds], reported: str) -> Figure:
+    """Accuracy of the reported and of the best model at each position, and a map of what every model loses."""
     figure, (above, below) = new_figure(9, 4.6 + 0.28 * len(models), rows=2, height_ratios=(8, 1.2 + len(models)))
     ranked = sorted(models, key=lambda name: models[name][0].accuracy)
     above.plot(optimum.by_position, color=BLACK, linewidth=2.4, label=f"optimal ({optimum.mean:.4f})", zorder=1)
-    for series, name in enumerate(dict.fromkeys((next(iter(models)), ranked[-1]))):
+    for series, name in enumerate(dict.fromkeys((reported, ranked[-1]))):
         found = models[name][0]
         label = f"{MODELS[name].title} ({found.accuracy:.4f})"
         above.plot(found.by_position, label=label, **line(series, len(found.by_position)))
@@ -203,7 +203,7 @@ def draw_accuracy(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
     above.legend(loc="lower right", title="mean over positions")
     gaps = 100 * (np.array(optimum.by_position) - [found[0].by_position for found in models.values()])
     lost = np.stack([gaps[:, start:stop].mean(axis=1) for start, stop in RANGES], axis=1)
-    image = below.imshow(lost, cmap="Oranges", norm=PowerNorm(0.5, 0, 20, clip=True), aspect="auto")
+    image = below.imshow(lost, cmap=colour_map("Oranges"), norm=PowerNorm(0.5, 0, 20, clip=True), aspect="auto")
     write_values(below, lost.round(2), image)
     names = [str(start) if stop == start + 1 else f"{start} to {(stop or len(optimum.by_position)) - 1}"
              for start, stop in RANGES]  # fmt: skip

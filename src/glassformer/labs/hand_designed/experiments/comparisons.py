@@ -1,4 +1,4 @@
-"""The designed head and heads that the course's recipe trained, for each of the course's tasks."""
+"""The designed head and heads that the course's loop trained, for each of the course's tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,6 +119,24 @@ def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
             key: {other: error(weights, value) for other, value in values.items()} for key, weights in attention.items()
         },
     )
+
+
+@dataclass(frozen=True)
+class Training:
+    """One more training: the verdict on the trained head, and its distance from the designed one."""
+
+    seed: int
+    certificate: Certificate
+    distance: HeadDistance
+
+
+def train_again(name: str, steps: int, seed: int) -> Training:
+    """Train a head on the course's task ``name`` from ``seed``."""
+    task = TASKS[name]()
+    designed = design(task).weights
+    trained = _train(name, designed, steps, seed)
+    certificate = verify(trained, task, tolerance=None)
+    return Training(seed, certificate, head_distance(designed, trained, task.space))
 
 
 def _spread(weights: Float[np.ndarray, "sequence query key"], task: Task) -> dict[str, dict[str, float]]:

@@ -5,9 +5,8 @@ from pathlib import Path
 from statistics import median
 
 from glassformer.labs.lookup.course import NUM_EPOCHS
-from glassformer.labs.lookup.experiments import course_runs, edges, fresh_facts, recipes
+from glassformer.labs.lookup.experiments import course_runs, fresh_facts, recipes
 from glassformer.labs.lookup.experiments.course_runs import CourseRun
-from glassformer.labs.lookup.experiments.edges import CourseEdges, SlotEdges
 from glassformer.labs.lookup.experiments.fresh_facts import Answers
 from glassformer.labs.lookup.experiments.recipes import shortened
 from glassformer.labs.run import Lab, Run
@@ -35,8 +34,6 @@ class Results:
     course: list[CourseRun]
     control: CourseRun
     encodings: dict[str, list[Answers]]
-    course_edges: list[CourseEdges]
-    slot_edges: list[SlotEdges]
 
 
 def _seeds(current: Run) -> range:
@@ -62,13 +59,6 @@ LAB = Lab(
             recipe.encoding: [fresh_facts.measure(current, recipe, seed) for seed in _seeds(current)]
             for recipe in current.settings.encodings
         },
-        "course_edges": lambda current: [edges.measure_course(current, seed) for seed in _seeds(current)],
-        "slot_edges": lambda current: [
-            edges.measure_slots(current, recipe, seed)
-            for recipe in current.settings.encodings
-            if recipe.encoding == "slots"
-            for seed in _seeds(current)
-        ],
     },
     figures={
         "accuracy": fresh_facts.draw_accuracy,
@@ -77,12 +67,10 @@ LAB = Lab(
         "cross-attention": course_runs.draw_cross_attention,
         "sharpness": course_runs.draw_sharpness,
         "slot-sharpness": fresh_facts.draw_slot_sharpness,
-        "edges": edges.draw,
     },
     context={
         **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "bag_ceiling")},
         **{name: getattr(course_runs, name) for name in ("FACTS", "shares")},
-        "FORBIDDEN": edges.FORBIDDEN,
         "NUM_EPOCHS": NUM_EPOCHS,
         "median": median,
         "wilson": wilson,

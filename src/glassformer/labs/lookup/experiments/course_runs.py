@@ -18,7 +18,7 @@ from torch import Tensor
 from glassformer.data import lookup
 from glassformer.data.lookup import EOS, FACTS, SOS, LookupExample, all_contexts, lookup_batch
 from glassformer.figures.attention_maps import cross_attention
-from glassformer.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
+from glassformer.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, label_powers_of_ten, line, new_figure
 from glassformer.generation import greedy_decode
 from glassformer.labs.lookup import course
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
@@ -226,6 +226,7 @@ def draw_training(results: Results) -> Figure:
         epochs, losses, _ = zip(*model.evaluations, strict=True)
         ax.plot(epochs, losses, label=label, **line(series, len(epochs)))
     ax.set(title="Validation loss (log scale)", xlabel="epoch", ylabel="nats per token", yscale="log")
+    label_powers_of_ten(ax.yaxis)
     ax.locator_params(axis="x", integer=True)
     ax.legend()
     return figure
@@ -246,6 +247,7 @@ def draw_scrambling(results: Results) -> Figure:
     ax.annotate("allowed for rounding", (1, first.tolerance), xytext=(0, 3), textcoords="offset points", va="bottom")
     title = f"Largest change of a logit over {first.orders // len(first.contexts)} orders of each context"
     ax.set(title=title, xlabel="context", ylabel="change of a logit", yscale="log")
+    label_powers_of_ten(ax.yaxis)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     return figure
 
