@@ -38,7 +38,8 @@ exclude_patterns = ["build"]
 suppress_warnings = ["ref.python", "mystnb.unknown_mime_type"]
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+# Matplotlib writes a method "set" into each figure class, with a docstring in roles of its own site.
+autodoc_default_options = {"members": True, "show-inheritance": True, "exclude-members": "set"}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True

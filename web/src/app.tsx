@@ -5,7 +5,7 @@ import { Header } from "./header";
 import { Reading } from "./reading";
 import { askRun } from "./ask-run";
 import { remembering, reviving, type ModelCard, type Refusal, type Source, type View } from "./source";
-import { cardOf, firstView, isOpen, resolved, type Address, type State, type Store } from "./state";
+import { cardOf, firstView, isOpen, isViewOpen, resolved, type Address, type State, type Store } from "./state";
 import { stepOf } from "./tours";
 import { Fault, Tabs } from "./parts";
 import { StartPage } from "./start";
@@ -130,7 +130,7 @@ function NotHeld() {
 function useShown(store: Store, first: State, told: ReturnType<typeof useTelling>, card: ModelCard | null): { state: State; store: Store } {
   const open = isOpen(store.state.value);
   const known = open && told !== "looking" ? told : null;
-  const viewIsOpen = store.state.value.view === null && card?.views.includes("flow");
+  const viewIsOpen = isViewOpen(store.state.value) && card?.views.includes("flow");
   let state = first;
   if (known?.head) {
     state = { ...first, layer: known.head.layer, head: known.head.head, pin: known.head.pin };

@@ -121,6 +121,9 @@ export const firstView = (card: ModelCard | null): View => card?.views.find((vie
 export const isOpen = ({ layer, head, pin, key, versus, pinned, tour }: Address): boolean =>
   [layer, head, pin, key, versus].every((each) => each === null) && pinned.length === 0 && tour === "";
 
+/** Whether an address leaves open which view is shown: one that says how attention is drawn shows attention. */
+export const isViewOpen = ({ view, shape, window }: Address): boolean => view === null && shape === START.shape && window === null;
+
 /** The state with the model's own text, view and head where the address leaves them open. */
 export function resolved(address: Address, card: ModelCard | null): State {
   const { layer, head } = address;

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Contribution, Run, Source } from "../src/source";
 import { Refused } from "../src/source";
-import { START, isOpen, type Address, type Store } from "../src/state";
+import { START, isOpen, isViewOpen, type Address, type Store } from "../src/state";
 import { beginningWith, tellingHead } from "../src/views/attention/telling";
 
 const TOKENS = ["When", "Mary", "gave", "to"];
@@ -57,6 +57,14 @@ test("an address that names a head, or anything pinned, is not open", () => {
   assert.ok(isOpen({ ...START, model: "a", text: "b", shape: "lines" }));
   for (const named of [{ layer: 0 }, { head: 0 }, { pin: 0 }, { key: 0 }, { versus: { layer: 0, head: 0 } }, { tour: "first" }]) {
     assert.ok(!isOpen({ ...START, ...named }));
+  }
+});
+
+test("an address that says how attention is drawn leaves no view open", () => {
+  assert.ok(isViewOpen({ ...START, model: "a", text: "b" }));
+  const window = { query: 0, key: 0, size: 8 };
+  for (const named of [{ view: "attention" as const }, { shape: "lines" as const }, { window }]) {
+    assert.ok(!isViewOpen({ ...START, ...named }));
   }
 });
 
