@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from glassformer.checkpoints.decoders import load_decoder, open_decoder
+from glassformer.checkpoints.decoders import family_to_write, load_decoder, open_decoder
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.files import in_family
-from glassformer.checkpoints.families.gpt_oss import GPT_OSS
 from glassformer.errors import CheckpointError, InputError
 from glassformer.processor_time import ProcessorLimit
 
@@ -73,7 +72,9 @@ def attempt(directory: str) -> dict[str, Any]:
 def look_at_each(directory: Path) -> None:
     """As a conversion does."""
     with open_decoder(directory) as stored:
-        for tensor in in_family(GPT_OSS, stored)[1].values():
+        family = family_to_write(stored, None)
+        tensors = stored.state if family is None else in_family(family, stored)[1]
+        for tensor in tensors.values():
             assert tensor.make().numel() >= 0
 
 

@@ -153,16 +153,6 @@ def test_llamas_queries_and_keys_are_stored_as_neighbours_biases_too(tmp_path: P
             assert torch.equal(stored(tmp_path / "a.gguf", f"blk.0.attn_{name}.{part}"), wanted)
 
 
-@pytest.mark.parametrize("parts", [{"rope_layout": "interleaved"}, {"key_weights": True}])
-def test_parts_that_can_be_rewritten(parts: dict[str, Any], tmp_path: Path) -> None:
-    decoder = Decoder(replace(PLAIN, **parts)).eval()
-    if decoder.config.key_weights:
-        torch.nn.init.uniform_(decoder.layers[0].attention.key_weights)
-    write_gguf(decoder, tmp_path / "a.gguf", kind="F32")
-    x = tokens()
-    torch.testing.assert_close(load_gguf(tmp_path / "a.gguf")(x), decoder(x), rtol=1e-5, atol=1e-5)
-
-
 def test_frequencies_of_llama_3_are_divided_by_the_factors(tmp_path: Path) -> None:
     released = replace(PLAIN, rope_base=500000.0, rope_scaling=Llama3(8.0))
     write_gguf(Decoder(released), tmp_path / "a.gguf")

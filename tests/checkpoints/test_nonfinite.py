@@ -14,6 +14,7 @@ from glassformer.checkpoints.decoders import load_decoder, save_decoder
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.errors import CheckpointError, InputError
+from glassformer.kernels.options import Clamp
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from glassformer.training.checkpoint import load_weights, save_weights
 from refusals import refused
@@ -56,8 +57,9 @@ def test_large_finite_weights_are_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dense", [None, "lossless"])
 def test_gpt_oss(dense: Any, tmp_path: Path) -> None:
-    form = dataclasses.replace(FORM, num_experts=2, ff_dim=32, ff_bias=True, attention_bias=True, sinks=True)
-    decoder = Decoder(dataclasses.replace(form, window=8, windowed_layers="even")).bfloat16()
+    experts: dict[str, Any] = {"num_experts": 2, "ff_dim": 32, "ff_bias": True, "clamp": Clamp()}
+    attention: dict[str, Any] = {"attention_bias": True, "sinks": True, "window": 8, "windowed_layers": "even"}
+    decoder = Decoder(dataclasses.replace(FORM, **experts, **attention)).bfloat16()
     save_decoder(decoder, tmp_path / "model", layout="gpt_oss")
     for name in ("q_proj.weight", "experts.down_proj"):
         spoilt = spoil(tmp_path / "model", name, float("nan"))

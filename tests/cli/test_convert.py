@@ -17,9 +17,7 @@ from glassformer.errors import InputError
 from glassformer.generation.language_model import find_model
 from glassformer.generation.model_rule import BY_DEFAULT, generation_config
 from glassformer.generation.sampling import SamplingRule
-from glassformer.kernels.options import Clamp
 from glassformer.labs.gpt_oss import Transformer
-from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size
 from refusals import Output, Refuses
@@ -63,7 +61,7 @@ def test_gpt_oss_to_openai_and_back(released: Path, tmp_path: Path, capsys: pyte
     assert main(["convert", str(released), str(there), "--to", "openai"]) == 0
     size = sum(tensor.nbytes for tensor in load_file(there / "model.safetensors").values())
     assert capsys.readouterr().out == f"{there}: gpt-oss in OpenAI's layout, {byte_size(size)}\n"
-    assert main(["convert", str(there), str(back), "--to", "huggingface"]) == 0
+    assert main(["convert", str(there), str(back)]) == 0
     assert (back / "model.safetensors").read_bytes() == (released / "model.safetensors").read_bytes()
     assert (there / "tokenizer.json").read_bytes() == (back / "tokenizer.json").read_bytes()
     assert "model_type" not in json.loads((there / "config.json").read_text())
@@ -75,13 +73,13 @@ def test_the_tokenizer_above_openais_layout_is_kept(released: Path, tmp_path: Pa
     (tmp_path / "hub" / "original" / "tokenizer.json").rename(tmp_path / "hub" / "tokenizer.json")
     (tmp_path / "hub" / "LICENSE").write_text("above")
     (tmp_path / "hub" / "original" / "LICENSE").write_text("beside")
-    assert main(["convert", str(tmp_path / "hub" / "original"), str(tmp_path / "out"), "--to", "gpt_oss"]) == 0
+    assert main(["convert", str(tmp_path / "hub" / "original"), str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (released / "tokenizer.json").read_bytes()
     assert (tmp_path / "out" / "LICENSE").read_text() == "beside"
 
 
 def test_settings_that_stay_right_are_kept(released: Path, tmp_path: Path) -> None:
-    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "gpt_oss", "--experts", "bfloat16"]) == 0
+    assert main(["convert", str(released), str(tmp_path / "out"), "--experts", "bfloat16"]) == 0
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["eos_token_id"], config["use_cache"]) == (7, True)
     assert "quantization_config" not in config
@@ -109,74 +107,48 @@ def test_into_our_own_layout(released: Path, tmp_path: Path, experts: list[str])
     assert config.expert_format == ("dense" if experts else "mxfp4")
 
 
-@pytest.mark.parametrize("to", ["huggingface", "mixtral", "gpt_oss"])
-def test_a_run_of_the_lab_is_read_by_transformers(to: str, tmp_path: Path) -> None:
-    model = trained(tmp_path / "run")
-    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "out"), "--to", to]) == 0
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
-    assert type(theirs).__name__ == ("GptOssForCausalLM" if to == "gpt_oss" else "MixtralForCausalLM")
-    with torch.no_grad():
-        assert torch.allclose(theirs(TOKENS).logits, model(TOKENS), atol=1e-4)
-
-
-def test_windows_on_some_layers_need_gpt_oss(tmp_path: Path, output: Output, refuses: Refuses) -> None:
+def test_a_run_of_the_lab_keeps_its_key_weights(tmp_path: Path, output: Output, refuses: Refuses) -> None:
     model = trained(tmp_path / "run", windows=True)
-    refuses(["convert", tmp_path / "run", tmp_path / "out", "--to", "mixtral"], "windowed_layers = 'odd'")
-    assert (
-        "windows on other than the even layers"
-        in output(["convert", tmp_path / "run", tmp_path / "out", "--to", "huggingface"]).out
-    )
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    assert "glassformer's own layout" in output(["convert", tmp_path / "run", tmp_path / "out"]).out
     with torch.no_grad():
-        assert torch.allclose(theirs(TOKENS).logits, model(TOKENS), atol=1e-4)
-    refuses(["convert", tmp_path / "run", tmp_path / "other", "--to", "openai"], "windowed_layers = 'odd'")
+        assert torch.equal(logits(tmp_path / "out"), model(TOKENS))
+    refuses(["convert", tmp_path / "run", tmp_path / "other", "--to", "openai"], "key_weights = True")
+    refuses(["convert", tmp_path / "run", tmp_path / "other.gguf"], "key_weights = True")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_run_of_the_command(tmp_path: Path) -> None:
+def test_a_run_of_the_command_is_read_by_transformers(tmp_path: Path) -> None:
     config = DecoderConfig(vocab_size=256, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8)
     model = Decoder(config).eval()
     write_run(tmp_path, model, model=asdict(config), data={"kind": "text"})
-    assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--to", "mixtral"]) == 0
+    assert main(["convert", str(tmp_path), str(tmp_path / "out")]) == 0
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    assert type(theirs).__name__ == "LlamaForCausalLM"
     with torch.no_grad():
-        assert torch.allclose(logits(tmp_path / "out"), model(TOKENS), atol=1e-5)
+        for written in (theirs(TOKENS).logits, logits(tmp_path / "out")):
+            assert torch.allclose(written, model(TOKENS), atol=1e-5)
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("Hé\x00")["input_ids"] == [72, 195, 169, 0]
 
 
-def test_packing_a_run(tmp_path: Path, refuses: Refuses) -> None:
+def test_packing_a_run(tmp_path: Path) -> None:
     trained(tmp_path / "run")
     run = str(tmp_path / "run")
-    refuses(["convert", run, tmp_path / "a", "--to", "mixtral", "--experts", "mxfp4"], "expert_format = 'mxfp4'")
-    for to in ("glassformer", "gpt_oss"):
-        flags = ["--to", to, "--experts", "mxfp4", "--replace"]
-        assert main(["convert", run, str(tmp_path / "a"), *flags]) == 0
+    assert main(["convert", run, str(tmp_path / "a"), "--experts", "mxfp4"]) == 0
     assert Decoder.from_pretrained(tmp_path / "a").config.expert_format == "mxfp4"
     assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b"), "--to", "glassformer"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("to", "clamp"),
-    [
-        *((to, None) for to in ("huggingface", "mixtral", "gpt_oss", "glassformer")),
-        *((to, Clamp()) for to in ("huggingface", "gpt_oss", "openai", "glassformer")),
-    ],
-)
-def test_packed_experts_in_our_own_layout_as_numbers(tmp_path: Path, to: str, clamp: Clamp | None) -> None:
-    yarn = Yarn(original_max_seq_len=64) if to == "openai" else None
-    form = DecoderConfig(96, 2, 32, 64, 4, 8, num_experts=4, clamp=clamp, sinks=to == "openai", rope_scaling=yarn)
-    Decoder(form).save_pretrained(tmp_path / "numbers", layout="glassformer")
+@pytest.mark.parametrize("flags", [[], ["--to", "openai"], ["--to", "glassformer"]])
+def test_packed_experts_in_our_own_layout_as_numbers(tmp_path: Path, flags: list[str]) -> None:
+    Decoder(replace(SMALL, expert_format="dense")).save_pretrained(tmp_path / "numbers", layout="glassformer")
     packed, out = str(tmp_path / "packed"), tmp_path / "out"
     pack = ["--to", "glassformer", "--experts", "mxfp4"]
     assert main(["convert", str(tmp_path / "numbers"), packed, *pack]) == 0
     unpacked = Decoder.from_pretrained(packed, experts="dense").eval()
-    assert main(["convert", packed, str(out), "--to", to, "--experts", "bfloat16"]) == 0
-    written = Decoder.from_pretrained(out)
-    assert written.config.expert_format == "dense"
+    assert main(["convert", packed, str(out), *flags, "--experts", "bfloat16"]) == 0
+    assert Decoder.from_pretrained(out).config.expert_format == "dense"
     with torch.no_grad():
-        if to in ("gpt_oss", "openai") or (to == "huggingface" and clamp is not None):
-            assert torch.allclose(logits(out), unpacked(TOKENS), atol=1e-5)
-        else:
-            assert torch.equal(logits(out), unpacked(TOKENS))
+        assert torch.equal(logits(out), unpacked(TOKENS))
 
 
 def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, refuses: Refuses) -> None:
@@ -213,7 +185,7 @@ def llama(tmp_path: Path, byte_engine: Tokenizer) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("out", ["out", "out.gguf", "out --to glassformer", "out --to gpt_oss"])
+@pytest.mark.parametrize("out", ["out", "out.gguf", "out --to glassformer"])
 def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) -> None:
     name, *flags = out.split()
     assert main(["convert", str(llama), str(tmp_path / name), *flags]) == 0

@@ -110,6 +110,17 @@ def test_a_file_gets_a_line_an_evaluation(capsys: pytest.CaptureFixture[str]) ->
     ]
 
 
+def test_a_file_gets_a_line_now_and_then_between_evaluations(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 4.0, 11.0, 11.0, 15.0])
+    monkeypatch.setattr("glassformer.training.metrics.time.monotonic", lambda: next(clock))
+    progress = Progress(40, 0, "accuracy", "tokens", True)
+    for step in (10, 20, 30):
+        progress.show({"step": step, "loss": 1.25, "tokens_per_second": 12345.6})
+    assert capsys.readouterr().err.splitlines() == ["step 20/40: loss 1.2500, tokens/s 12,346"]
+
+
 def test_nothing_is_shown_when_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     drive(Progress(6, 1, "accuracy", "tokens", False))
     assert capsys.readouterr().err == "a word\n"

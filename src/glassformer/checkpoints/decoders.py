@@ -6,7 +6,6 @@ directories of weights.
 
 import dataclasses
 import json
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -28,12 +27,12 @@ from glassformer.checkpoints.assembly import (
 from glassformer.checkpoints.families import FAMILIES, Family, family_in, family_of
 from glassformer.checkpoints.families.files import (
     decoder_in_memory,
+    family_for,
     in_family,
-    layout_for,
     open_family,
     with_experts,
 )
-from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI, particulars
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.shards import SHARD_BYTES, WEIGHT_FILES, Planned, write_tensors
 from glassformer.checkpoints.tensor_files import (
@@ -201,7 +200,7 @@ def save_decoder(
     shard_bytes: int = SHARD_BYTES,
     beside: Callable[[Path], None] = lambda directory: None,
 ) -> None:
-    """Write a directory for :func:`load_decoder` and, in all layouts but ``"glassformer"``, for other programs.
+    """Write a directory for :func:`load_decoder` and, in a family's layout, for other programs.
 
     It has neither a tokenizer nor the tokens that end a text: :meth:`LanguageModel.save
     <glassformer.generation.language_model.LanguageModel.save>` writes these too.
@@ -209,11 +208,9 @@ def save_decoder(
     Args:
         decoder: On any device.
         directory: Where to: complete or, whatever happens, as it was before.
-        layout: A ``model_type`` such as ``"llama"`` is a family's; ``"gpt_oss"`` is Hugging Face's as well, and parts
-            that it lacks are rewritten (:mod:`~glassformer.checkpoints.families.gpt_oss`);
-            ``"glassformer"`` keeps every part as it is. None: the family that the decoder was loaded from, or else the
-            first that has exactly its parts, otherwise gpt-oss. A warning names values that programs which assume
-            gpt-oss's released configuration would ignore.
+        layout: The ``model_type`` of a family that has exactly the decoder's parts, such as ``"llama"``;
+            ``"openai"`` for gpt-oss in OpenAI's layout; ``"glassformer"`` for our own, which has every part. None: the
+            family that the decoder was loaded from, or else the first that has exactly its parts, or else our own.
         replace: Whether the directory may be that of a decoder already, with weights, configuration and tokenizer
             and no other files; it is then replaced as a whole.
         shard_bytes: Largest size of a file of weights; a larger model has several files and an index.
@@ -241,33 +238,41 @@ def write_decoder(
     shard_bytes: int = SHARD_BYTES,
     beside: Callable[[Path], None] = lambda directory: None,
 ) -> int:
-    """As :func:`save_decoder`, tensor by tensor, and what ``beside`` writes into the directory; the tensors' bytes.
+    """Write a decoder as :func:`save_decoder` does, tensor by tensor; return the bytes of its tensors.
 
     ``extras`` are settings for a family's ``config.json`` that the decoder does not have.
     """
-    layout = layout or layout_for(stored.config, stored.family)
-    family = family_of(layout)
-    extras = dict(extras or {})
-    planned: dict[str, Planned]
-    if family is not None:
-        written, planned = in_family(family, stored)
-        if family is not OPENAI:  # whose program refuses other fields
-            # Programs would take those of the family's first model for them.
-            known = _RELEASED if family is GPT_OSS and stored.config.vocab_size == _RELEASED_VOCABULARY else {}
-            extras = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | known | extras
-        if family is GPT_OSS and (warning := particulars(written)):
-            warnings.warn(warning, stacklevel=3)
-    else:
-        written, planned = {"model_type": OWN, **dataclasses.asdict(stored.config)}, dict(stored.state)
+    family = family_to_write(stored, layout)
+    if family is None:
+        content = {"model_type": OWN, **dataclasses.asdict(stored.config)}
+        planned = dict(stored.state)
         if stored.config.tied_output:
             planned.pop("output.weight", None)
+    else:
+        content, planned = in_family(family, stored)
     size = sum(tensor.nbytes for tensor in planned.values())
     require_room(directory, size)
+    settings = {**_settings(family, stored.config), **(extras or {})}
     with new_directory(directory, replaces=DECODER_DIRECTORY if replace else None) as draft:
-        write_text(draft / CONFIG_FILE, json.dumps({**extras, **written}, indent=2) + "\n")
+        write_text(draft / CONFIG_FILE, json.dumps({**settings, **content}, indent=2) + "\n")
         beside(draft)
         write_tensors(draft, planned, shard_bytes=shard_bytes)
     return size
+
+
+def family_to_write(stored: StoredDecoder, layout: str | None) -> Family | None:
+    """Return the family that a decoder is written as in a layout of :func:`save_decoder`; None for our own layout."""
+    return family_for(stored.config, stored.family) if layout is None else family_of(layout)
+
+
+def _settings(family: Family | None, config: DecoderConfig) -> dict[str, int | None]:
+    """Return settings that programs would otherwise take from the family's first model."""
+    if family is None or family is OPENAI:  # OpenAI's program refuses other fields
+        return {}
+    settings: dict[str, int | None] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    if family is GPT_OSS and config.vocab_size == _RELEASED_VOCABULARY:
+        settings |= _RELEASED
+    return settings
 
 
 def require_device(device: str | torch.device) -> torch.device:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.families import FAMILIES, Family
-from glassformer.checkpoints.families.files import decoder_in_memory, rewrite, rewritten
+from glassformer.checkpoints.families.files import decoder_in_memory
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries, llama3_factors, read_gguf_config
 from glassformer.checkpoints.families.table import CAPS, canonical, differences
 from glassformer.checkpoints.families.tensor_names import Entry
@@ -75,7 +75,7 @@ def write_gguf(
     path = local_path(path)
     replaces = any_file if overwrite else _is_written
     require_replaceable(path, replaces)
-    family, config, metadata, factors = _described(decoder.family, rewritten(decoder.config))
+    family, config, metadata, factors = _described(decoder.family, decoder.config)
     metadata |= {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
     metadata |= _vocabulary(tokenizer, chat_template, config.vocab_size)
     metadata |= dict(sampling or {})
@@ -240,9 +240,7 @@ def _tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     for name, each in factors.items():
         yield name, torch.tensor(each)
-
-    stored = decoder_in_memory(decoder)
-    state = rewrite(stored.config, stored.state)
+    state = decoder_in_memory(decoder).state
     for entry in entries:
         yield from zip(entry.theirs, entry.write({name: state[name].make() for name in entry.ours}), strict=True)
 

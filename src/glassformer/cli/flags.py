@@ -28,7 +28,7 @@ LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
 View = Literal["flow", "attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
-Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
+Target = Literal["openai", "glassformer"]
 Experts = Literal["mxfp4", "bfloat16"]
 GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
 
@@ -466,6 +466,9 @@ class InfoFlags:
     """Print JSON, with sizes in bytes."""
 
 
+_OTHER_FILES = (".bin", ".ckpt", ".ggml", ".h5", ".npz", ".onnx", ".pt", ".pth", ".safetensors")
+
+
 @config
 class ConvertFlags:
     """Write a decoder's weights in another layout, with the same logits, as a directory or a GGUF file.
@@ -475,8 +478,8 @@ class ConvertFlags:
       glassformer convert runs/mine mine.gguf --kind Q8_0
 
     A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor by tensor, so that
-    memory holds the largest one. A GGUF file is loaded, and so is what is written as one. Parts that the new layout
-    lacks are rewritten as equivalent ones, or refused.
+    memory holds the largest one. A GGUF file is loaded, and so is what is written as one. A model with parts that the new
+    layout lacks is refused.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]
@@ -485,9 +488,8 @@ class ConvertFlags:
     out: Annotated[Positional[Path], arg(metavar="OUT")]
     """Output directory, or a file that ends with .gguf. It is written completely or not at all."""
     to: Target | None = None
-    """Layout of a directory; None: huggingface. gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the
-    family that IN is of, or the first that has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's
-    layout. glassformer: every part unchanged."""
+    """Layout of a directory; None: that of Hugging Face's model family, or glassformer's own for a model that no family
+    describes. openai: gpt-oss in OpenAI's layout. glassformer: our own, which has every part."""
     kind: GgufKind | None = None
     """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8 bits. None: F16."""
     experts: Experts | None = None
@@ -501,6 +503,12 @@ class ConvertFlags:
         got, fix = f"--to or --experts for {self.out}", "Leave them out, or name a directory."
         require(not file or (self.to is None and self.experts is None), got, "--kind for a GGUF file", fix)
         require(file or self.kind is None, f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
+        require(
+            self.out.suffix.lower() not in _OTHER_FILES,
+            f"{self.out}, the name of a file",
+            "a directory, or a file that ends with .gguf",
+            "Name a directory: its weights become model.safetensors.",
+        )
 
 
 @config

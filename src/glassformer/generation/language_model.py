@@ -554,10 +554,11 @@ def find_place(source: str | Path) -> Path | GgufFile:
         file = file if file.endswith(".gguf") else gguf_in(owner, file)
         parts = [find_file(owner, part) for part in part_names(file)]
         return read_gguf(parts[0])
-    if "/" not in name or path.suffix == ".gguf":
-        close = known_name(name, tuple(KNOWN)) if "/" not in name else "Check the path."
+    if path.suffix == ".gguf":
+        raise InputError(f"{name!r}, a file that does not exist", "the path of a GGUF file", "Check the path.")
+    if "/" not in name:
         ways = "a GGUF file, a model's directory, owner/name on the hub, or a short name"
-        raise InputError(f"{name!r}, which is no model here", ways, close)
+        raise InputError(f"{name!r}, which is no model here", ways, known_name(name, tuple(KNOWN)))
     return find_directory(name)
 
 

@@ -77,9 +77,10 @@ class Decoder(nn.Module):
         return decoder
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
-        """Write a directory that other programs read with the same logits: as the family that the decoder was loaded
-        from, as another that has all its parts, or as gpt-oss or Mixtral. It is complete or absent, whatever happens.
-        It has neither a tokenizer nor the tokens that end a text, which ``glassformer convert`` copies.
+        """Write a directory, in the layout of a model family that has exactly the decoder's parts, or else in our own.
+
+        Other programs read a family's layout, with the same logits. The directory is complete or absent, whatever
+        happens. It has neither a tokenizer nor the tokens that end a text, which ``glassformer convert`` copies.
         Options are those of :func:`glassformer.checkpoints.decoders.save_decoder`.
         """
         pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)

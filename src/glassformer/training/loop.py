@@ -83,7 +83,8 @@ def train(
         resume: Continue the run in ``directory`` from its latest checkpoint, or from the start if it has none yet.
         description: What else defines the run, as JSON values: the model's configuration, the data. Kept in
             config.json, and compared on resuming.
-        progress: Whether to show a progress bar (on a terminal) or a line for each evaluation (elsewhere).
+        progress: Whether to show a progress bar on a terminal, and elsewhere a line for each evaluation and one in
+            about ten seconds between evaluations.
 
     Raises:
         InputError: If the directory holds a run and ``resume`` is false, or holds none and it is true; if a checkpoint

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,15 @@ class TensorBoard:
         self._writer.close()
 
 
-class Progress:
-    """A bar with loss, ``metric``, speed in ``unit`` and time left; without a terminal, a line for each evaluation.
+SECONDS_BETWEEN_LINES = 10.0
+"""How often a run whose output is no terminal prints its progress between evaluations."""
 
-    Of ``steps``, an earlier part of the run has made ``done``.
+
+class Progress:
+    """A bar with loss, ``metric``, speed in ``unit`` and time left.
+
+    Without a terminal it prints lines instead: one for each evaluation, and at other logged steps one after
+    :data:`SECONDS_BETWEEN_LINES`. ``done`` of the ``steps`` were made by an earlier part of the run.
     """
 
     def __init__(self, steps: int, done: int, metric: str, unit: str, show: bool) -> None:
@@ -120,6 +126,7 @@ class Progress:
         self._lines = show and (sys.stderr is None or not sys.stderr.isatty())
         self._bar = tqdm(total=steps, initial=done, unit="step", disable=not show or self._lines, dynamic_ncols=True)
         self._parts: dict[str, str] = {}
+        self._last_line = time.monotonic()
 
     def advance(self) -> None:
         """Count one step."""
@@ -134,7 +141,9 @@ class Progress:
             self._parts[f"{self._unit}/s"] = f"{record[f'{self._unit}_per_second']:,.0f}"
         text = ", ".join(f"{name} {value}" for name, value in self._parts.items())
         self._bar.set_postfix_str(text, refresh=False)
-        if self._lines and "evaluation" in record:
+        waited = time.monotonic() - self._last_line
+        if self._lines and ("evaluation" in record or waited >= SECONDS_BETWEEN_LINES):
+            self._last_line = time.monotonic()
             print(f"step {record['step']}/{self._steps}: {text}", file=sys.stderr, flush=True)
 
     def say(self, message: str) -> None:

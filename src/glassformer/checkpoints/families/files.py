@@ -26,7 +26,6 @@ from glassformer.checkpoints.tensor_files import (
     stored_tensors,
 )
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.kernels.rotation import convert_rows
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.layers.quantized.packed_experts import packed, unpacked
 from glassformer.models import Decoder, DecoderConfig
@@ -180,99 +179,51 @@ def _converted(
     return {name: Planned(list(each.shape), each.dtype, partial(pieces.take, name)) for name, each in like.items()}
 
 
-def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
-    """The first family that can hold a decoder of this configuration, the one that it was loaded from before others;
-    gpt-oss if none can."""
+def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
+    """Return the first family of Hugging Face's that has exactly the parts of a decoder; None if no family does.
+
+    The family whose ``model_type`` is ``loaded`` comes first.
+    """
     rows = [family for family in FAMILIES if family.layout == "Hugging Face"]
     for family in sorted(rows, key=lambda family: family.model_type != loaded):
         try:
-            family.write_config(rewritten(config), torch.float32)
-            family.entries(rewritten(config))
+            family.write_config(config, torch.float32)
+            family.entries(config)
         except InputError:
             continue
-        return family.model_type
-    return "gpt_oss"
-
-
-def rewritten(config: DecoderConfig) -> DecoderConfig:
-    """The configuration without key weights and interleaved rotation, where these can be rewritten."""
-    return config if config.qk_norm else replace(config, key_weights=False, rope_layout="half-split")
-
-
-def rewrite(config: DecoderConfig, state: Mapping[str, Planned]) -> dict[str, Planned]:
-    """The state of the rewritten configuration, with the same logits.
-
-    ``q . (w k) = (w q) . k``, and a factor per head commutes with the rotation: key weights go into the query.
-    """
-    found = dict(state)
-    if rewritten(config) == config:
-        return found
-    for layer in range(config.num_layers):
-        start = f"layers.{layer}.attention."
-        factors = found.pop(f"{start}key_weights").make() if config.key_weights else None
-        for part, heads in (("query", config.num_heads), ("key", config.num_kv_heads or config.num_heads)):
-            for name in (f"{start}{part}.weight", f"{start}{part}.bias"):
-                if name not in found:
-                    continue
-                tensor = found[name].make()
-                if part == "query" and factors is not None:
-                    by_row = factors.repeat_interleave(len(tensor) // heads)
-                    tensor = tensor * by_row.view(-1, *[1] * (tensor.dim() - 1))
-                turned = config.rope_layout == "interleaved"
-                found[name] = plan(convert_rows(tensor, heads, to="half-split") if turned else tensor)
-    return found
-
-
-def equivalent(family: Family, stored: StoredDecoder) -> StoredDecoder:
-    """The same decoder with the parts that a family always has, and without those that can be rewritten."""
-    config, state = rewritten(stored.config), rewrite(stored.config, stored.state)
-    if config.tied_output:
-        state.pop("output.weight", None)
-    if "num_experts" in family.keys and config.num_experts is None and config.ff_dim:
-        got = f"activation = {config.activation!r}, gated = {config.gated}"
-        fix = "Choose another layout: glassformer keeps every part."
-        require(config.activation == "silu" and config.gated, got, f"the SwiGLU of {family.name}", fix)
-        config = replace(config, num_experts=1, top_k=1)
-        for layer in range(config.num_layers):
-            _become_only_expert(f"layers.{layer}.ffn.", state)
-    if family.complete is not None:
-        config = family.complete(config, state)
-    return stored._replace(config=config, state=state)
+        return family
+    return None
 
 
 def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], dict[str, Planned]]:
-    """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
+    """Return the content of ``config.json`` and the tensors of a family's files, which are made when they are written.
 
-    Key weights are multiplied into the query projections, an interleaved rotary layout is rewritten as half-split, and
-    where a family has experts, a dense feed-forward network becomes the only one. gpt-oss's other parts are added.
-
-    All parts that the family lacks are named in one error.
+    Raises:
+        InputError: Names every part of the decoder that the family lacks.
     """
-    config, state, *_ = stored = equivalent(family, stored)
-    written = family.write_config(config, stored.dtype)
+    content = family.write_config(stored.config, stored.dtype)
     planned: dict[str, Planned] = {}
-    for entry in family.entries(config):
-
-        def write(entry: Entry = entry) -> dict[int, Tensor]:
-            return dict(enumerate(entry.write({name: state[name].make() for name in entry.ours})))
-
-        if not entry.theirs:
-            write()  # refuses what the file cannot hold
-        pieces, dtype = _Pieces(write), stored.dtype
-        if state[entry.ours[0]].dtype == torch.uint8:
-            dtype = torch.uint8
-        for index, (name, shape) in enumerate(entry.shapes().items()):
-            make = lambda index=index, each=pieces, dtype=dtype: each.take(index).to(dtype)  # noqa: E731
-            planned[name] = Planned(shape, dtype, make)
-    return written, planned
+    for entry in family.entries(stored.config):
+        planned |= _planned_entry(entry, stored)
+    return content, planned
 
 
-def _become_only_expert(ffn: str, state: dict[str, Planned]) -> None:
-    """A mixture of one expert, whose router has no choice."""
-    for part in ("gate", "up", "down"):
-        for ours, theirs in ((f"{ffn}{part}.weight", f"{ffn}{part}"), (f"{ffn}{part}.bias", f"{ffn}{part}_bias")):
-            if (each := state.pop(ours, None)) is not None:
-                make = lambda each=each: each.make()[None]  # noqa: E731
-                state[theirs] = Planned([1, *each.shape], each.dtype, make)
-    gate = state[f"{ffn}gate"]
-    state[f"{ffn}router.score.weight"] = plan(torch.zeros(1, gate.shape[2], dtype=gate.dtype))
+def _planned_entry(entry: Entry, stored: StoredDecoder) -> dict[str, Planned]:
+    """Return the tensors of a file that hold what an entry names."""
+
+    def write() -> dict[int, Tensor]:
+        return dict(enumerate(entry.write({name: stored.state[name].make() for name in entry.ours})))
+
+    if not entry.theirs:
+        write()  # refuses values that the file cannot hold
+    dtype = stored.dtype
+    if stored.state[entry.ours[0]].dtype == torch.uint8:
+        dtype = torch.uint8
+    pieces = _Pieces(write)
+
+    def take(index: int) -> Tensor:
+        return pieces.take(index).to(dtype)
+
+    return {
+        name: Planned(shape, dtype, partial(take, index)) for index, (name, shape) in enumerate(entry.shapes().items())
+    }

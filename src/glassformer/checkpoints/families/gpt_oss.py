@@ -20,20 +20,11 @@ from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope, write_scaling
 from glassformer.checkpoints.families.table import KEYS, NAMES, Family
 from glassformer.checkpoints.families.tensor_names import GGUF_NAMES, IN_TURNS, IN_TURNS_OUT_LAST, OUT_LAST
-from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.layers.quantized.packed_experts import interleaved
 from glassformer.models import DecoderConfig
-
-NO_SINK = -1e30
-"""The logit of a sink without effect: its weight is exp(-1e30) = 0, and unlike -inf it is safe in other programs.
-
-In float16 its lowest number is written instead, -65504.
-"""
-_UNREACHED = 1e29
-"""A limit of a clamp without effect; in float16 its greatest number."""
 
 
 def _experts(gate_up: str, down: str, mark: str, bias: tuple[str, str]) -> dict[str, str]:
@@ -95,56 +86,6 @@ def _write(config: DecoderConfig) -> dict[str, Any]:
         kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
         written["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": kept}
     return written
-
-
-def _complete(config: DecoderConfig, state: dict[str, Planned]) -> DecoderConfig:
-    """Add what gpt-oss has and a decoder may lack: sinks of :data:`NO_SINK`, biases of 0, and its SwiGLU.
-
-    A plain ``gate sigmoid(gate) up`` is ``gate sigmoid(alpha gate) ((up - 1) + 1)`` with ``alpha`` 1, biases of ``up``
-    smaller by 1, and a limit that no input reaches.
-    """
-    plain, packed = config.clamp is None, config.expert_format == "mxfp4"
-    fix = "Keep it in glassformer's own layout."
-    require(config.ff_dim > 0, "ff_dim = 0", "feed-forward networks", fix)
-    require(not (plain and packed), "packed experts with the plain SwiGLU", "gpt-oss's, or dense experts", fix)
-    dtype = state["embedding.weight"].dtype
-    limits = torch.finfo(dtype)
-    for layer in range(config.num_layers):
-        start = f"layers.{layer}."
-        no_sinks = torch.full((config.num_heads,), max(NO_SINK, limits.min), dtype=dtype)
-        state.setdefault(f"{start}attention.sinks", plan(no_sinks))
-        for part in ("query", "key", "value", "output"):
-            weight = state[f"{start}attention.{part}.weight"]
-            state.setdefault(f"{start}attention.{part}.bias", plan(torch.zeros(weight.shape[0], dtype=dtype)))
-        ffn = f"{start}ffn."
-        router = state[f"{ffn}router.score.weight"]
-        state.setdefault(f"{ffn}router.score.bias", plan(torch.zeros(router.shape[0], dtype=dtype)))
-        for part in ("gate", "up", "gate_up", "down"):
-            rows = state.get(f"{ffn}{part}") or state.get(f"{ffn}{part}_scales")
-            if rows is not None:
-                state.setdefault(f"{ffn}{part}_bias", plan(torch.zeros(rows.shape[:2], dtype=dtype)))
-        if plain:
-            state[f"{ffn}up_bias"] = plan(state[f"{ffn}up_bias"].make() - 1)
-    clamp = config.clamp or Clamp(1.0, min(_UNREACHED, limits.max))
-    return replace(config, sinks=True, attention_bias=True, ff_bias=True, clamp=clamp)
-
-
-def particulars(written: Mapping[str, Any]) -> str:
-    """A warning about values of a ``config.json`` that programs which assume the released ones' ignore; or empty."""
-    kinds = written["layer_types"]
-    even = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(len(kinds))]
-    shape = f"swiglu_alpha = {written['swiglu_alpha']}, swiglu_limit = {written['swiglu_limit']}"
-    found = {
-        "windows on other than the even layers (layer_types)": kinds not in (even, ["full_attention"] * len(kinds)),
-        f"a SwiGLU of another form ({shape})": (written["swiglu_alpha"], written["swiglu_limit"]) != (1.702, 7.0),
-        "positions without YaRN (rope_scaling)": written["rope_scaling"]["rope_type"] != "yarn",
-        f"rms_norm_eps = {written['rms_norm_eps']}": written["rms_norm_eps"] != 1e-5,
-    }
-    differing = ", ".join(part for part, present in found.items() if present)
-    return differing and (
-        f"It has {differing}. Transformers asks for these; programs that take the released gpt-oss's for granted "
-        "compute other logits."
-    )
 
 
 _SAME = (
@@ -214,7 +155,6 @@ GPT_OSS = Family(
     read=_read,
     write=_write,
     read_as=_read_as,
-    complete=_complete,
     names=_NAMES,
     forms={
         "mlp.experts.gate_up_proj": IN_TURNS_OUT_LAST,

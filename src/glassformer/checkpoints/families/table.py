@@ -14,7 +14,6 @@ from glassformer.checkpoints.families import tensor_names
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.tensor_names import GGUF_NAMES, Entry, Form
-from glassformer.checkpoints.shards import Planned
 from glassformer.errors import InputError, require
 from glassformer.models import DecoderConfig
 
@@ -115,8 +114,6 @@ class Family:
     """Their content in the words of this row, where it has others."""
     write_as: Callable[[dict[str, Any]], dict[str, Any]] = dict
     """The opposite."""
-    complete: Callable[[DecoderConfig, dict[str, Planned]], DecoderConfig] | None = None
-    """Adds parts that the family always has to a decoder without them, so that its logits stay."""
     names: Mapping[str, str] = field(default_factory=lambda: NAMES)
     """Our modules and theirs; see :mod:`~glassformer.checkpoints.families.tensor_names`."""
     prefix: str = "model.layers.{}."

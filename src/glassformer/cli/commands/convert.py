@@ -2,9 +2,7 @@
 
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,13 @@ from glassformer.checkpoints.decoders import (
     COPIED_FILES,
     DECODER_DIRECTORY,
     Experts,
+    family_to_write,
     is_run,
     load_decoder,
     open_decoder,
     write_decoder,
 )
-from glassformer.checkpoints.families import family_of
-from glassformer.checkpoints.families.files import decoder_in_memory, equivalent, layout_for, with_experts
+from glassformer.checkpoints.families.files import decoder_in_memory, with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile
@@ -86,21 +84,16 @@ def _write(
 ) -> list[str]:
     """Write a directory, with more ``settings`` in a family's ``config.json``, and the files of ``beside``."""
     experts: Experts | None = {"mxfp4": "mxfp4", "bfloat16": "dense", None: None}[flags.experts]
-    if experts == "dense":
+    if experts is not None:
         stored = with_experts(stored, experts)
-    named = flags.to not in (None, "huggingface")
-    config = stored.config if experts is None else replace(stored.config, expert_format=experts)
-    to = str(flags.to) if named else layout_for(config, stored.family)
-    family = family_of(to)
-    if experts == "mxfp4":
-        stored = with_experts(stored if family is None else equivalent(family, stored), experts)
-    kept = settings if settings and to not in ("glassformer", OPENAI.model_type) else {}
-    with warnings.catch_warnings(record=True) as caught, writing(flags.out):
-        warnings.simplefilter("always")
-        size = write_decoder(stored, flags.out, to, kept, replace=flags.replace, beside=beside)
+    family = family_to_write(stored, flags.to)
+    if family is None or family is OPENAI:  # whose config.json has no such settings
+        settings = None
+    with writing(flags.out):
+        size = write_decoder(stored, flags.out, flags.to, settings, replace=flags.replace, beside=beside)
     name = "glassformer's own layout" if family is None else family.name
     where = " in OpenAI's layout" if family is OPENAI else ""
-    return [f"{flags.out}: {name}{where}, {byte_size(size)}", *(str(each.message) for each in caught)]
+    return [f"{flags.out}: {name}{where}, {byte_size(size)}"]
 
 
 def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
