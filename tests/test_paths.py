@@ -18,6 +18,7 @@ from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import read_gguf
 from glassformer.checkpoints.gguf_writing import write_gguf
+from glassformer.checkpoints.store import named_tokenizer, open_model
 from glassformer.classifier import Classifier, load_classifier, save_classifier
 from glassformer.cli.main import main, parse
 from glassformer.data.chat_template import template_from_directory
@@ -28,7 +29,7 @@ from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer.loading.discovery import entries_at, find_models, list_models
 from glassformer.figures.style import save_figure
 from glassformer.files import local_path
-from glassformer.generation.language_model import find_model, load, named_tokenizer
+from glassformer.generation.language_model import load
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS
@@ -108,7 +109,7 @@ READERS: dict[str, tuple[str, Named]] = {
     "read_gguf": ("a.gguf", read_gguf),
     "load_gguf": ("a.gguf", load_gguf),
     "load": ("a.gguf", lambda path: load(path, tokenizer="bytes", device="cpu")),
-    "find_model": ("decoder", lambda path: find_model(path, "bytes")),
+    "open_model": ("decoder", lambda path: open_model(path, tokenizer="bytes")),
     "a tokenizer": ("tokenizer.json", lambda path: named_tokenizer(str(path), 300)),
     "read_tokenizer": ("tokenizer.json", read_tokenizer),
     "load_subwords": ("vocab.txt", load_subwords),

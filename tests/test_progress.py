@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.checkpoints.shards import plan, write_tensors
+from glassformer.checkpoints.lazy import in_memory
+from glassformer.checkpoints.shards import write_tensors
 from glassformer.observe.sweep import ablation_sweep, patch_sweep
 from glassformer.progress import DELAY, progress_bar
 from processes import printed
@@ -84,7 +85,7 @@ def test_nothing_is_printed_to_a_pipe(
 
     ablation_sweep(model, tokens, metric)
     patch_sweep(model, tokens, tokens + 1, metric)
-    write_tensors(tmp_path, {"a": plan(torch.zeros(3))})
+    write_tensors(tmp_path, {"a": in_memory(torch.zeros(3))})
     assert capsys.readouterr() == ("", "")
     ablation_sweep(model, tokens, metric, progress=True)
     assert "sweep over heads" in capsys.readouterr().err

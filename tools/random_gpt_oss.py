@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.assembly import StoredDecoder, count_parameters, empty_decoder, require_room
+from glassformer.checkpoints.assembly import count_parameters, empty_decoder, require_room
 from glassformer.checkpoints.decoders import write_decoder
 from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
-from glassformer.checkpoints.shards import Planned
+from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor
+from glassformer.checkpoints.tensor_files import KINDS
 from glassformer.errors import require
 from glassformer.layers.quantized import mxfp4
 from glassformer.models import DecoderConfig
@@ -84,18 +85,19 @@ def write_random_gpt_oss(
     return write_decoder(random_gpt_oss(config, seed), Path(directory), to, extras, **options)
 
 
-def random_gpt_oss(config: DecoderConfig, seed: int = 0) -> StoredDecoder:
+def random_gpt_oss(config: DecoderConfig, seed: int = 0) -> LazyDecoder:
     """A random model, whose tensors are drawn when they are made."""
     require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
     packed = dataclasses.replace(config, expert_format="mxfp4")
     one = dataclasses.replace(packed, num_layers=1, windowed_layers="all")  # all layers have the shapes of the first
-    state = {}
+    tensors = {}
     for name, tensor in empty_decoder(one).state_dict().items():
         for layer in range(config.num_layers if name.startswith("layers.") else 1):
             at = name.replace("layers.0.", f"layers.{layer}.")
             dtype = torch.bfloat16 if tensor.is_floating_point() else tensor.dtype
-            state[at] = Planned(list(tensor.shape), dtype, partial(_drawn, seed, at, list(tensor.shape), packed))
-    stored = StoredDecoder(packed, state, torch.bfloat16, torch.bfloat16)
+            shape = list(tensor.shape)
+            tensors[at] = LazyTensor(shape, KINDS[dtype], dtype, partial(_drawn, seed, at, shape, packed))
+    stored = LazyDecoder(packed, tensors, torch.bfloat16)
     return with_experts(stored, config.expert_format)
 
 

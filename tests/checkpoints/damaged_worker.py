@@ -71,11 +71,11 @@ def attempt(directory: str) -> dict[str, Any]:
 
 def look_at_each(directory: Path) -> None:
     """As a conversion does."""
-    with open_decoder(directory) as stored:
-        family = family_to_write(stored, None)
-        tensors = stored.state if family is None else in_family(family, stored)[1]
-        for tensor in tensors.values():
-            assert tensor.make().numel() >= 0
+    stored = open_decoder(directory)
+    family = family_to_write(stored, None)
+    tensors = stored.tensors if family is None else in_family(family, stored)[1]
+    for tensor in tensors.values():
+        assert tensor.read().numel() >= 0
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from glassformer.checkpoints.assembly import (
     require_memory,
     require_room,
 )
-from glassformer.checkpoints.tensor_files import StoredTensor
+from glassformer.checkpoints.tensor_files import FileTensor, WeightFile
 from glassformer.errors import CheckpointError
 from glassformer.layers.options import Yarn
 from glassformer.memory import Memory
@@ -57,7 +57,7 @@ def test_an_empty_decoder_that_is_filled_is_the_one_it_was(change: dict[str, Any
     ],
 )
 def test_more_tensors_than_there_are_are_not_named(count: int, change: dict[str, Any], message: str) -> None:
-    stored = {str(name): StoredTensor(HERE, str(name), [100, 100], "U8") for name in range(count)}
+    stored = {str(name): FileTensor(WeightFile((HERE,)), str(name), [100, 100], "U8") for name in range(count)}
     check_sizes(CONFIG, stored, HERE)
     of_layer = 7 + 3 * change["num_experts"] if "num_experts" in change else 9  # a tensor for each expert and matrix
     with refused(message, error=CheckpointError):

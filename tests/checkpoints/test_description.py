@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, BertConfig, GPT2Config, GPTNeoXConfig, RobertaConfig
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.checkpoints.description import describe, describe_gguf
+from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.files import in_family
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
@@ -34,12 +34,11 @@ DENSE = DecoderConfig(
 def header_of(size: str, directory: Path) -> None:
     """The files of a released size, whose weights take no room: the file has a hole."""
     model = random_gpt_oss(SIZES[size])
-    written, planned = in_family(OPENAI, model)
+    written, tensors = in_family(OPENAI, model)
     (directory / "config.json").write_text(json.dumps(written))
     header, end = {}, 0
-    for name, tensor in planned.items():
-        kind = "U8" if tensor.dtype == torch.uint8 else "BF16"
-        header[name] = {"dtype": kind, "shape": tensor.shape, "data_offsets": [end, end + tensor.nbytes]}
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": tensor.kind, "shape": tensor.shape, "data_offsets": [end, end + tensor.nbytes]}
         end += tensor.nbytes
     text = json.dumps(header).encode()
     with (directory / "model.safetensors").open("wb") as file:
@@ -228,7 +227,7 @@ def test_memory_of_gguf_files(kind: str, experts: int | None, tmp_path: Path) ->
     config = DecoderConfig(50, 2, 32, 64, 4, 8, num_experts=experts)
     write_gguf(Decoder(config), tmp_path / "model.gguf", kind=kind)
     file = read_gguf(tmp_path / "model.gguf")
-    assert describe_gguf(file).held == held(load_gguf(file))
+    assert describe(file.path).held == held(load_gguf(file))
 
 
 def test_memory_of_gguf_files_with_packed_experts(tmp_path: Path) -> None:
@@ -250,5 +249,5 @@ def test_memory_of_gguf_files_with_packed_experts(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     file = read_gguf(tmp_path / "model.gguf")
-    found, decoder = describe_gguf(file), load_gguf(file)
+    found, decoder = describe(file.path), load_gguf(file)
     assert (found.held, found.experts) == (held(decoder), "mxfp4")

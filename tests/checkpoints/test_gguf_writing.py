@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from glassformer.checkpoints.decoders import load_decoder
-from glassformer.checkpoints.description import describe_gguf
+from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.table import canonical
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import read_gguf
@@ -33,8 +33,7 @@ def tokens() -> Tensor:
 
 
 def stored(path: Path, name: str) -> Tensor:
-    with read_gguf(path).reading() as read:
-        return read(name)
+    return read_gguf(path).tensors[name].read()
 
 
 def test_q8_0_has_the_bits_of_the_reference() -> None:
@@ -69,7 +68,7 @@ def test_norms_beside_bfloat16_keep_their_digits(tmp_path: Path) -> None:
     back, x = load_gguf(file), tokens()
     assert back.embedding.weight.dtype == torch.bfloat16
     assert torch.equal(back(x), decoder(x))
-    assert describe_gguf(file).held == sum(each.nbytes for each in back.parameters())
+    assert describe(file.path).held == sum(each.nbytes for each in back.parameters())
 
 
 @pytest.mark.parametrize("tied", [False, True])

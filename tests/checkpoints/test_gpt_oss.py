@@ -1,6 +1,5 @@
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from transformers import GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from glassformer.checkpoints.tensor_files import FileTensor
 from glassformer.errors import CheckpointError
 from glassformer.generation.decoding import generate
 from glassformer.models import Decoder
@@ -124,22 +124,15 @@ def test_what_is_stored_stays_as_it_is(openai_files: Files) -> None:
 
 def test_no_more_is_held_than_the_decoder_and_one_tensor(openai_files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor of bytes and every bfloat16 matrix is the one that was read: nothing is copied again."""
-    import glassformer.checkpoints.families.files as module
-
     seen: list[int] = []
-    plain = module.open_tensors
+    plain = FileTensor.read
 
-    @contextmanager
-    def noted(stored: Any) -> Iterator[Any]:
-        def reading(*arguments: Any) -> Tensor:
-            tensor = read(*arguments)
-            seen.append(tensor.untyped_storage().data_ptr())
-            return tensor
+    def noted(tensor: FileTensor, **options: Any) -> Tensor:
+        read = plain(tensor, **options)
+        seen.append(read.untyped_storage().data_ptr())
+        return read
 
-        with plain(stored) as read:
-            yield reading
-
-    monkeypatch.setattr(module, "open_tensors", noted)
+    monkeypatch.setattr(FileTensor, "read", noted)
     decoder = Decoder.from_pretrained(openai_files())
     kept = {tensor.untyped_storage().data_ptr() for tensor in decoder.state_dict().values()}
     assert kept <= set(seen)

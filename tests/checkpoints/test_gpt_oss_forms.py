@@ -118,11 +118,11 @@ def test_packed_experts_are_written_packed(tmp_path: Path) -> None:
             for matrix in ("gate_up", "down"):
                 packed = getattr(block.ffn, f"{matrix}_{name}")
                 packed.copy_(torch.randint(low, high, packed.shape))
-    written, planned = in_family(ROW, decoder_in_memory(decoder))
+    written, tensors = in_family(ROW, decoder_in_memory(decoder))
     assert written["quantization_config"]["quant_method"] == "mxfp4"
-    blocks = planned["model.layers.2.mlp.experts.gate_up_proj_blocks"]
-    assert (blocks.shape, blocks.dtype) == ([6, 128, 1, 16], torch.uint8)
-    assert planned["model.layers.2.mlp.experts.down_proj_scales"].shape == [6, 32, 2]
+    blocks = tensors["model.layers.2.mlp.experts.gate_up_proj_blocks"]
+    assert (blocks.shape, blocks.kind) == ([6, 128, 1, 16], "U8")
+    assert tensors["model.layers.2.mlp.experts.down_proj_scales"].shape == [6, 32, 2]
     model = peer_of(decoder, tmp_path / "written")  # which expands them, for want of a GPU
     assert differences(decoder, model.float(), torch.randint(48, (2, 50))) <= 1e-4
     read = Decoder.from_pretrained(tmp_path / "written")
@@ -199,8 +199,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path
 
 
 def convert(source: Path, out: Path, layout: str, experts: Any = None) -> None:
-    with open_decoder(source) as stored:
-        write_decoder(stored if experts is None else with_experts(stored, experts), out, layout, {})
+    stored = open_decoder(source)
+    write_decoder(stored if experts is None else with_experts(stored, experts), out, layout, {})
 
 
 @pytest.mark.parametrize("to", ["gpt_oss", "openai"])

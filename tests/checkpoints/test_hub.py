@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import ANY, Mock
 
@@ -18,6 +19,7 @@ from glassformer.checkpoints import hub
 from glassformer.checkpoints.bert import load_encoder, save_encoder
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.hub import find_directory, gguf_in, hub_tensors, minilm
+from glassformer.checkpoints.tensor_files import stored_tensors
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
@@ -127,8 +129,8 @@ def on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_model_of_the_hub_is_described_without_its_weights(on_the_hub: Path) -> None:
     here = find_directory("someone/tiny", weights=False)
     assert sorted(path.name for path in here.iterdir()) == ["config.json", "model.safetensors.index.json"]
-    found = describe(here, hub_tensors("someone/tiny", here))
-    assert found == describe(on_the_hub)
+    found = describe("someone/tiny", download=False)
+    assert found == replace(describe(on_the_hub), path=here)
     assert found.num_files > 1
     assert hub_tensors(on_the_hub, on_the_hub) is None
 
@@ -136,8 +138,7 @@ def test_a_model_of_the_hub_is_described_without_its_weights(on_the_hub: Path) -
 def test_weights_that_are_here_are_not_asked_for(on_the_hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(huggingface_hub, "parse_safetensors_file_metadata")
     stored = hub_tensors("someone/tiny", on_the_hub)
-    assert stored is not None
-    assert describe(on_the_hub, stored) == describe(on_the_hub)
+    assert stored == stored_tensors(on_the_hub)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from glassformer.checkpoints.shards import Planned, plan, write_tensors
-from glassformer.checkpoints.tensor_files import open_tensors, stored_tensors
+from glassformer.checkpoints.lazy import LazyTensor, in_memory
+from glassformer.checkpoints.shards import write_tensors
+from glassformer.checkpoints.tensor_files import stored_tensors
 from refusals import refused
 
 TENSORS = {
@@ -26,7 +27,7 @@ TENSORS = {
 
 
 def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
-    write_tensors(tmp_path, {name: plan(tensor) for name, tensor in TENSORS.items()})
+    write_tensors(tmp_path, {name: in_memory(tensor) for name, tensor in TENSORS.items()})
     read = load_file(tmp_path / "model.safetensors")
     assert read.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
@@ -42,7 +43,7 @@ def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
 def test_shards_and_their_index(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard: int) -> None:
     directory = tmp_path_factory.mktemp("shards")
     tensors = {f"t{i}": torch.randn(size) for i, size in enumerate(sizes)}
-    write_tensors(directory, {name: plan(tensor) for name, tensor in tensors.items()}, shard_bytes=shard)
+    write_tensors(directory, {name: in_memory(tensor) for name, tensor in tensors.items()}, shard_bytes=shard)
     files = sorted(path.name for path in directory.glob("*.safetensors"))
     for file in files:
         held = load_file(directory / file)
@@ -58,8 +59,7 @@ def test_shards_and_their_index(tmp_path_factory: pytest.TempPathFactory, sizes:
     else:
         assert files == ["model.safetensors"]
     stored = stored_tensors(directory)
-    with open_tensors(stored) as read:
-        assert all(torch.equal(read(name), tensor) for name, tensor in tensors.items())
+    assert all(torch.equal(stored[name].read(), tensor) for name, tensor in tensors.items())
 
 
 def test_a_tensor_is_made_when_its_turn_comes(tmp_path: Path) -> None:
@@ -72,15 +72,17 @@ def test_a_tensor_is_made_when_its_turn_comes(tmp_path: Path) -> None:
         made.append(weakref.ref(tensor))
         return tensor
 
-    planned = {str(value): Planned([3, 2], torch.float32, lambda value=value: make(value)) for value in range(4)}
-    write_tensors(tmp_path, planned)
+    tensors = {
+        str(value): LazyTensor([3, 2], "F32", torch.float32, lambda value=value: make(value)) for value in range(4)
+    }
+    write_tensors(tmp_path, tensors)
     read = load_file(tmp_path / "model.safetensors")
     assert [read[str(value)][2, 0].item() for value in range(4)] == [0, 1, 2, 3]
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with refused("shard_bytes = 0"):
-        write_tensors(tmp_path, {"a": plan(torch.zeros(1))}, shard_bytes=0)
+        write_tensors(tmp_path, {"a": in_memory(torch.zeros(1))}, shard_bytes=0)
     with refused(r"a of torch\.complex64"):
-        write_tensors(tmp_path, {"a": plan(torch.zeros(1, dtype=torch.complex64))})
+        write_tensors(tmp_path, {"a": in_memory(torch.zeros(1, dtype=torch.complex64))})
     assert list(tmp_path.iterdir()) == []

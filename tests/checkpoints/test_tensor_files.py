@@ -14,15 +14,15 @@ from torch import Tensor
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.gguf_file import read_gguf
+from glassformer.checkpoints.store import open_model
 from glassformer.checkpoints.tensor_files import (
     DTYPES,
     FLOATS,
     KINDS,
-    StoredTensor,
-    Wanted,
+    FileTensor,
+    WeightFile,
     check_tensors,
     header_tensors,
-    open_tensors,
     read_json,
     read_tensors,
     stored_tensors,
@@ -30,7 +30,6 @@ from glassformer.checkpoints.tensor_files import (
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.errors import CheckpointError, InputError
 from glassformer.explorer.loading.discovery import entries_at
-from glassformer.generation.language_model import find_model
 from refusals import refused
 
 TENSORS = {"a": torch.randn(2, 3), "b.weight": torch.randn(4), "c": torch.arange(5)}
@@ -123,33 +122,41 @@ def test_files_without_an_index_are_all_read(tmp_path: Path) -> None:
 
 
 def test_tensors_without_numbers_and_without_axes_are_read(tmp_path: Path) -> None:
-    with open_tensors(stored_tensors(write(tmp_path, {"none": torch.zeros(0, 3), "c": torch.tensor(2)}))) as read:
-        assert read("none").shape == (0, 3)
-        assert read("c") == 2
+    stored = stored_tensors(write(tmp_path, {"none": torch.zeros(0, 3), "c": torch.tensor(2)}))
+    assert stored["none"].read().shape == (0, 3)
+    assert stored["c"].read() == 2
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_its_header_was_read_is_refused(tmp_path: Path) -> None:
+    """Cut, written anew in its place, or replaced: tensors of two files are never mixed."""
     file = write(tmp_path, {"a": torch.randn(500)}) / "model.safetensors"
-    with open_tensors(stored_tensors(tmp_path)) as read:
-        os.truncate(file, 1000)
-        with refused(r"model\.safetensors, which cannot be read \(at a: the file ends here", error=CheckpointError):
-            read("a")
+    for change in (
+        lambda: os.truncate(file, 1000),
+        lambda: file.write_bytes(file.read_bytes()[:-1] + b"x"),
+        lambda: file.with_name("other").write_bytes(file.read_bytes()) and file.with_name("other").replace(file),
+    ):
+        write(tmp_path, {"a": torch.randn(500)})
+        tensor = stored_tensors(tmp_path)["a"]
+        tensor.read()
+        change()
+        with refused(r"model\.safetensors, which cannot be read \(at a: it changed", error=CheckpointError):
+            tensor.read()
 
 
 def test_kinds_that_torch_lacks_may_stand_beside_what_is_read(tmp_path: Path) -> None:
     raw(tmp_path, {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "b": entry("F4", [4], 4, 6)}, bytes(6))
     stored = stored_tensors(tmp_path)
-    with open_tensors(stored) as read:
-        assert read("a") == 0
+    assert stored["a"].read() == 0
     with refused(r"b of kind F4 instead of F32 in model\.safetensors", error=CheckpointError):
-        check_tensors(stored, {"a": Wanted([1]), "b": Wanted([4], ("F32",))}, tmp_path)
+        check_tensors(stored, {"a": [1], "b": [4]}, tmp_path, kinds=("F32",))
 
 
 def test_kinds_and_shapes_are_held_against_what_is_wanted(tmp_path: Path) -> None:
     stored = stored_tensors(write(tmp_path, TENSORS))
-    check_tensors(stored, {"a": Wanted([2, 3]), "b.weight": Wanted([4]), "c": Wanted([5], ("U8", "I64"))}, tmp_path)
+    shapes = {"a": [2, 3], "b.weight": [4], "c": [5]}
+    check_tensors(stored, shapes, tmp_path, kinds=(*FLOATS, "I64"))
     with refused(r"c of kind I64 instead of U8 in model\.safetensors", error=CheckpointError):
-        check_tensors(stored, {"a": Wanted([2, 3]), "b.weight": Wanted([4]), "c": Wanted([5], ("U8",))}, tmp_path)
+        check_tensors(stored, shapes, tmp_path, in_bytes={"c"})
 
 
 def entry(kind: Any, shape: Any, begin: Any, end: Any) -> dict[str, Any]:
@@ -256,7 +263,7 @@ def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
 def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
     path = write(tmp_path, TENSORS) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
-    with refused("which cannot be read", expected="a complete safetensors file"):
+    with refused("which cannot be read", expected="a complete file of weights"):
         stored_tensors(tmp_path)
 
 
@@ -309,16 +316,16 @@ def test_an_adapter_and_a_directory_of_gguf_files_are_told_as_such(tmp_path: Pat
     for name in ("mmproj-n.gguf", "n.gguf"):
         (tmp_path / name).touch()
     with refused("no file .*config.json", fix=re.escape(f"a GGUF file itself: {tmp_path / 'n.gguf'}")):
-        find_model(tmp_path)
+        open_model(tmp_path)
     (tmp_path / "cache" / "snapshots" / "abc").mkdir(parents=True)
     (tmp_path / "cache" / "snapshots" / "abc" / "config.json").touch()
     with refused("no file .*config.json", fix=re.escape(f"Pass {tmp_path / 'cache' / 'snapshots' / 'abc'},")):
-        find_model(tmp_path / "cache")
+        open_model(tmp_path / "cache")
     (tmp_path / "adapter_config.json").write_text("{}")
     for config in (None, tmp_path / "config.json"):
         if config is not None:
             config.write_text('{"model_type": "llama"}')
-        for read in (find_model, load_decoder, describe, entries_at):
+        for read in (open_model, load_decoder, describe, entries_at):
             with refused("adapter_config.json, an adapter to another model", fix="merge_and_unload"):
                 read(tmp_path)
 
@@ -334,7 +341,7 @@ def test_a_link_that_leads_nowhere_is_no_missing_file(tmp_path: Path) -> None:
 def test_of_many_faults_the_first_are_named_and_the_rest_counted(tmp_path: Path) -> None:
     stored = stored_tensors(write(tmp_path, {f"t{place}": torch.zeros(1) for place in range(30)}))
     with refused(r"missing gone, unknown t\d+ in .*, and 10 more$", error=CheckpointError) as raised:
-        check_tensors(stored, {"gone": Wanted([1])}, tmp_path)
+        check_tensors(stored, {"gone": [1]}, tmp_path)
     assert raised.value.got.count("unknown") == 20
     (tmp_path / "model.safetensors").rename(tmp_path / "part.safetensors")
     write(tmp_path, {"other": torch.zeros(1)}, "else.safetensors")
@@ -351,7 +358,7 @@ def test_a_long_name_is_cut(tmp_path: Path) -> None:
         check_tensors(stored, {}, tmp_path)
 
 
-FILE = Path("there/model.safetensors")
+FILE = WeightFile((Path("there/model.safetensors"),))
 # Bytes of a number, as safetensors' own table has them.
 SIZES = {"F64": 8, "F32": 4, "BF16": 2, "U8": 1, "BOOL": 1, "U16": 2, "C64": 8, "F8_E4M3": 1}
 
@@ -362,7 +369,7 @@ def test_tensors_side_by_side_are_found_where_they_lie(tensors: list[tuple[str, 
     for number, (kind, shape) in enumerate(tensors):
         size = SIZES[kind] * torch.Size(shape).numel()
         entries[f"t{number}"] = {"dtype": kind, "shape": shape, "data_offsets": [reached, reached + size]}
-        expected[f"t{number}"] = StoredTensor(FILE, f"t{number}", shape, kind, 100 + reached)
+        expected[f"t{number}"] = FileTensor(FILE, f"t{number}", shape, kind, 100 + reached)
         assert expected[f"t{number}"].nbytes == size
         reached += size
     names = sorted(entries)
@@ -382,4 +389,4 @@ def test_kinds_are_those_that_safetensors_writes() -> None:
 
 
 def test_numbers_of_less_than_a_byte() -> None:
-    assert [StoredTensor(FILE, "a", [8, 3], kind).nbytes for kind in ("F4", "F6_E2M3", "F8_E8M0")] == [12, 18, 24]
+    assert [FileTensor(FILE, "a", [8, 3], kind).nbytes for kind in ("F4", "F6_E2M3", "F8_E8M0")] == [12, 18, 24]

@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.store import open_model
 from glassformer.cli.commands import chat as command
 from glassformer.cli.conversation import ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.main import main
@@ -21,7 +22,6 @@ from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.harmony import Message, Piece, ReplyReader, Setting, render
 from glassformer.data.released_tokenizer import from_json, read_tokenizer
 from glassformer.generation import SamplingRule, generate
-from glassformer.generation.language_model import find_model, named_tokenizer
 from glassformer.layers.blocks import Block
 from refusals import Output, Refuses, refused
 from scripted import Script
@@ -408,12 +408,15 @@ def test_what_is_no_text_is_replaced(conversation: Talk) -> None:
 
 def test_only_gpt_osss_tokenizer_can_chat(tiny_gpt_oss: Path, bare_gpt_oss: Path, conversation: Talk) -> None:
     tokenizer = conversation()._tokenizer
-    assert require_chat(find_model(str(tiny_gpt_oss))).specials == tokenizer.specials
+    assert require_chat(open_model(str(tiny_gpt_oss))).specials == tokenizer.specials
     with refused("without a tokenizer"):
-        require_chat(find_model(str(bare_gpt_oss)))
-    end, found = tokenizer.special("<|return|>"), replace(find_model(str(tiny_gpt_oss)), tokenizer=tokenizer)
+        require_chat(open_model(str(bare_gpt_oss)))
+    end, found = (
+        tokenizer.special("<|return|>"),
+        replace(open_model(str(tiny_gpt_oss)), read_own_tokenizer=lambda: tokenizer),
+    )
     with refused(rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
         require_chat(replace(found, declared_ends=(7, 8)))
     require_chat(replace(found, declared_ends=(7, end)))
     with refused("which has no chat template", fix="glassformer generate"):
-        require_chat(replace(found, tokenizer=named_tokenizer("bytes", 256)))
+        require_chat(replace(found, tokenizer_name="bytes"))

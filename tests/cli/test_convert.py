@@ -11,11 +11,11 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glassformer.checkpoints.gguf_writing import write_gguf
+from glassformer.checkpoints.store import open_model
 from glassformer.cli.main import main
 from glassformer.data.gguf_tokenizer import byte_vocabulary
 from glassformer.errors import InputError
-from glassformer.generation.language_model import find_model
-from glassformer.generation.model_rule import BY_DEFAULT, generation_config
+from glassformer.generation.model_rule import BY_DEFAULT, generation_config, rule_of
 from glassformer.generation.sampling import SamplingRule
 from glassformer.labs.gpt_oss import Transformer
 from glassformer.models import Decoder, DecoderConfig
@@ -113,7 +113,7 @@ def test_a_run_of_the_lab_keeps_its_key_weights(tmp_path: Path, output: Output, 
     with torch.no_grad():
         assert torch.equal(logits(tmp_path / "out"), model(TOKENS))
     refuses(["convert", tmp_path / "run", tmp_path / "other", "--to", "openai"], "key_weights = True")
-    refuses(["convert", tmp_path / "run", tmp_path / "other.gguf"], "key_weights = True")
+    refuses(["convert", tmp_path / "run", tmp_path / "other.gguf"], "key_weights")
     assert not (tmp_path / "other").exists()
 
 
@@ -189,7 +189,7 @@ def llama(tmp_path: Path, byte_engine: Tokenizer) -> Path:
 def test_tokenizer_template_and_end_stay(llama: Path, tmp_path: Path, out: str) -> None:
     name, *flags = out.split()
     assert main(["convert", str(llama), str(tmp_path / name), *flags]) == 0
-    first, second = (find_model(path) for path in (llama, tmp_path / name))
+    first, second = (open_model(path) for path in (llama, tmp_path / name))
     text = "It's  12 öß\n<|start|>x"
     assert first.tokenizer.encode_prompt(text) == second.tokenizer.encode_prompt(text)
     assert first.stop_tokens == second.stop_tokens
@@ -201,10 +201,10 @@ def test_the_sampling_rule_stays(llama: Path, tmp_path: Path) -> None:
     rule = SamplingRule(0.25, 30, 0.5, min_p=0.125, repetition_penalty=1.5)
     plain, gguf, again = tmp_path / "plain.gguf", tmp_path / "out.gguf", tmp_path / "again"
     assert main(["convert", str(llama), str(plain)]) == 0
-    assert find_model(plain).sampling.source == BY_DEFAULT
+    assert rule_of(open_model(plain)).source == BY_DEFAULT
     (llama / "generation_config.json").write_text(json.dumps(generation_config(rule)))
     assert main(["convert", str(llama), str(gguf)]) == main(["convert", str(gguf), str(again)]) == 0
-    assert find_model(llama).sampling.rule == find_model(gguf).sampling.rule == find_model(again).sampling.rule == rule
+    assert rule_of(open_model(llama)).rule == rule_of(open_model(gguf)).rule == rule_of(open_model(again)).rule == rule
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])
@@ -226,7 +226,7 @@ def test_a_template_writes_the_same_names_from_gguf(llama: Path, tmp_path: Path)
     config = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps(config | {"eos_token_id": [258, 260]}))
     assert main(["convert", str(llama), str(tmp_path / "a.gguf")]) == 0
-    first, second = (find_model(path) for path in (llama, tmp_path / "a.gguf"))
+    first, second = (open_model(path) for path in (llama, tmp_path / "a.gguf"))
     assert first.chat_template is not None
     assert second.chat_template is not None
     message = [{"role": "user", "content": "Hi"}]
@@ -243,7 +243,7 @@ def test_the_ends_of_a_gguf_file_stay(end: int, flags: list[str], tmp_path: Path
     words |= {"tokenizer.ggml.eos_token_id": end, "tokenizer.ggml.bos_token_id": 258}
     write_gguf(Decoder(DecoderConfig(259, 1, 8, 8, 1, 8)), tmp_path / "a.gguf", tokenizer=words)
     assert main(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out"), *flags]) == 0
-    assert find_model(tmp_path / "a.gguf").stop_tokens == find_model(tmp_path / "out").stop_tokens == (end,)
+    assert open_model(tmp_path / "a.gguf").stop_tokens == open_model(tmp_path / "out").stop_tokens == (end,)
     if not flags:
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
         assert model.generation_config.eos_token_id == [end]
@@ -285,7 +285,7 @@ def test_a_tokenizer_that_is_named_comes_with_its_template(llama: Path, tmp_path
     bare = tmp_path / "bare"
     Decoder.from_pretrained(llama).save_pretrained(bare)
     assert main(["convert", str(bare), str(tmp_path / out), "--tokenizer", str(llama)]) == 0
-    given, found = find_model(llama), find_model(tmp_path / out)
+    given, found = open_model(llama), open_model(tmp_path / out)
     assert found.tokenizer.encode("Hé, you") == given.tokenizer.encode("Hé, you")
     assert found.chat_template.text == given.chat_template.text
     assert (found.chat_template.bos, found.chat_template.eos) == (given.chat_template.bos, given.chat_template.eos)

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 from random_gpt_oss import GPT_OSS_20B, GPT_OSS_TINY, write_random_gpt_oss
 
+from glassformer.checkpoints import store
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.tensor_files import stored_tensors
 from glassformer.cli.commands import info
@@ -95,8 +96,8 @@ def test_a_model_of_the_hub_stays_there(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "there" / "config.json").rename(tmp_path / "here" / "config.json")
 
     find = Mock(return_value=tmp_path / "here")
-    monkeypatch.setattr(info, "find_directory", find)
-    monkeypatch.setattr(info, "hub_tensors", lambda source, directory: stored)
+    monkeypatch.setattr(store, "find_directory", find)
+    monkeypatch.setattr(store, "hub_tensors", lambda source, directory: stored)
     assert json.loads(output(["info", "someone/tiny", "--json"]).out)["parameters"]["total"] == 1_017_504
     find.assert_called_once_with("someone/tiny", weights=False)
 
@@ -105,12 +106,12 @@ def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     found = info.describe(tmp_path / "model")
     machine = Machine(3_000_000, 1_000_000, None, "MXFP4 runs on PyTorch's operators")
-    shown = [" ".join(line.split()) for line in info.as_text(found, machine, tmp_path).splitlines()]
+    shown = [" ".join(line.split()) for line in info.as_text(found, machine).splitlines()]
     assert "experts packed 880 kB fits" in shown
     assert "all in bfloat16 2.04 MB more than is free now" in shown
     assert "all in float32 4.07 MB more than this process may take" in shown
     assert "MXFP4 kernel: MXFP4 runs on PyTorch's operators" in shown
-    nothing_known = info.as_text(found, Machine(None, None, "AVX2", None), tmp_path)
+    nothing_known = info.as_text(found, Machine(None, None, "AVX2", None))
     assert "fits" not in nothing_known
     assert nothing_known.endswith("MXFP4 kernel: AVX2")
 

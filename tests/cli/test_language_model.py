@@ -14,15 +14,17 @@ import torch
 from tokenizers import Tokenizer
 
 import glassformer
+from glassformer.checkpoints import store as module
 from glassformer.checkpoints.assembly import count_parameters
-from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.decoders import load_decoder, read_decoder_config
+from glassformer.checkpoints.tensor_files import FileTensor
 from glassformer.cli.conversation import Conversation
 from glassformer.cli.terminal import Stopwatch, write
 from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.harmony import FINAL, Message, Setting, render
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.errors import CheckpointError
-from glassformer.generation import language_model as module
+from glassformer.generation import language_model
 from glassformer.kernels import plain
 from glassformer.kernels.native import Library
 from glassformer.layers.quantized import lossless
@@ -51,9 +53,16 @@ def change(directory: Path, **entries: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
+def with_vocabulary(directory: Path, vocab_size: int) -> module.Stored:
+    """A model with a smaller or larger vocabulary than its files say."""
+    stored = module.open_model(directory)
+    config = replace(stored.config, vocab_size=vocab_size)
+    return replace(stored, decoder=replace(stored.decoder, config=config))
+
+
 def test_model_and_tokenizer_are_found_without_loading(tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "load_decoder", lambda *args, **more: pytest.fail("loaded"))
-    found = module.find_model(str(tiny_gpt_oss))
+    monkeypatch.setattr(FileTensor, "read", lambda *args, **more: pytest.fail("loaded"))
+    found = module.open_model(str(tiny_gpt_oss))
     assert (found.path, found.config.vocab_size) == (tiny_gpt_oss, 280)
     names = [found.tokenizer.token_bytes(token).decode() for token in found.stop_tokens]
     assert sorted(names) == ["<|call|>", "<|endoftext|>", "<|return|>"]
@@ -63,20 +72,20 @@ def test_a_file_of_a_repository_is_looked_for_there(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "find_file", lambda *asked: asked)
     monkeypatch.setattr(module, "read_gguf", lambda found: found)
     monkeypatch.setattr(module, "gguf_in", lambda _, kind: f"file-{kind}.gguf")
-    assert module.find_place("owner/name:part.gguf") == ("owner/name", "part.gguf")
-    assert module.find_place("owner/name:Q4_K_M") == ("owner/name", "file-Q4_K_M.gguf")
+    assert module.find_model("owner/name:part.gguf") == ("owner/name", "part.gguf")
+    assert module.find_model("owner/name:Q4_K_M") == ("owner/name", "file-Q4_K_M.gguf")
 
 
 def test_all_parts_of_a_model_are_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(module, "find_file", lambda *wanted: asked.append(wanted) or Path(wanted[1]))
     monkeypatch.setattr(module, "read_gguf", lambda found: found)
-    assert module.find_place("owner/name:Q4/m-00002-of-00003.gguf") == Path("Q4/m-00001-of-00003.gguf")
+    assert module.find_model("owner/name:Q4/m-00002-of-00003.gguf") == Path("Q4/m-00001-of-00003.gguf")
     assert asked == [("owner/name", f"Q4/m-0000{number}-of-00003.gguf") for number in (1, 2, 3)]
 
 
 def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
-    model = module.find_model(str(tiny_gpt_oss)).load("cpu", "stored")
+    model = module.build(module.open_model(str(tiny_gpt_oss)), device="cpu", dense="stored")
     assert not model.training
     expected = load_decoder(tiny_gpt_oss).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
@@ -103,7 +112,7 @@ def test_every_weight_is_counted_however_it_is_held(dense: Any, directory: Path)
     (directory / "consolidated.safetensors").write_bytes(bytes(1000))  # not what is loaded
     lm = glassformer.load(directory, device="cpu", dense=dense)
     assert isinstance(lm.model.layers[0].ffn, PackedMixture)
-    assert module.count_weights(lm.model) == count_parameters(replace(lm.model.config, expert_format="dense"))
+    assert language_model.count_weights(lm.model) == count_parameters(replace(lm.model.config, expert_format="dense"))
     assert lm.size == (directory / "model.safetensors").stat().st_size
 
 
@@ -117,7 +126,7 @@ def test_a_reply_begins_without_the_space_of_sentence_piece(
     talk = Conversation(Script(spaced_engine, ["4 "]), tokenizer, Setting(), template=ChatTemplate("{{ messages }}"))
     assert "".join(piece.text for piece in talk.say("2 + 2")) == "4 "
     lm = replace(glassformer.load(tiny_gpt_oss, device="cpu"), tokenizer=tokenizer)
-    monkeypatch.setattr(module, "stream", lambda *_, **__: [[token] for token in tokenizer.encode("4")])
+    monkeypatch.setattr(language_model, "stream", lambda *_, **__: [[token] for token in tokenizer.encode("4")])
     assert [lm.generate(asked) for asked in ([{"role": "user", "content": "2 + 2"}], "2 + 2 =")] == ["4", " 4"]
 
 
@@ -192,7 +201,7 @@ def test_lists_that_are_no_texts_are_refused(tiny_gpt_oss: Path, without_type_ch
 
 
 def test_a_directory_is_described_before_it_is_loaded(tiny_gpt_oss: Path) -> None:
-    found = module.find_model(str(tiny_gpt_oss))
+    found = module.open_model(str(tiny_gpt_oss))
     assert re.fullmatch(rf"{re.escape(found.name)}: [0-9.]+ kB", found.about)
 
 
@@ -214,86 +223,84 @@ def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
 def test_a_processor_gets_the_same_weights_in_12_bits(
     library: Library, tiny_gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = module.find_model(str(tiny_gpt_oss)).load("cpu")
+    model = module.build(module.open_model(str(tiny_gpt_oss)), device="cpu")
     output = model.output
     assert isinstance(output, LosslessLinear) == (library.level > 0)
     stored = load_decoder(tiny_gpt_oss).output.weight
     torch.testing.assert_close(output.weight, stored, rtol=0, atol=0)
     with plain():
-        assert not isinstance(module.find_model(str(tiny_gpt_oss)).load("cpu").output, LosslessLinear)
+        assert not isinstance(module.build(module.open_model(str(tiny_gpt_oss)), device="cpu").output, LosslessLinear)
     with monkeypatch.context() as patch:
         patch.setattr(lossless, "_NUMBERS_PER_EXCEPTION", 2**40)  # no exception is allowed
         with refused(got="exceptions or more"):
             load_decoder(tiny_gpt_oss, dense="lossless")
-        assert torch.equal(module.find_model(str(tiny_gpt_oss)).load("cpu").output.weight, stored)
+        assert torch.equal(module.build(module.open_model(str(tiny_gpt_oss)), device="cpu").output.weight, stored)
     Decoder.from_pretrained(tiny_gpt_oss, dtype=torch.float32).save_pretrained(tmp_path / "wide")
-    wide = replace(module.find_model(str(tiny_gpt_oss)), place=tmp_path / "wide")
-    assert wide.load("cpu").output.weight.dtype == torch.float32
+    wide = module.open_model(tmp_path / "wide")
+    assert module.build(wide, device="cpu").output.weight.dtype == torch.float32
     (tmp_path / "wide" / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError):
-        wide.load("cpu")
+        module.build(wide, device="cpu")
 
 
 def test_stop_tokens_are_those_of_files_and_names(directory: Path) -> None:
     change(directory, eos_token_id=3)
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 3, 999, "x", None]}))
-    found = module.find_model(str(directory))
+    found = module.open_model(str(directory))
     assert found.declared_ends == (3, 4)
     assert set(found.stop_tokens) == {3, 4, *map(found.tokenizer.special, ("<|return|>", "<|call|>", "<|endoftext|>"))}
     (directory / "generation_config.json").unlink()
     change(directory, eos_token_id=None)
-    assert module.find_model(str(directory)).declared_ends == ()
+    assert module.open_model(str(directory)).declared_ends == ()
 
 
 def test_a_tokenizer_can_be_named(bare_gpt_oss: Path, tiny_gpt_oss: Path) -> None:
-    assert module.find_model(str(bare_gpt_oss)).tokenizer is None
-    found = module.find_model(str(bare_gpt_oss), str(tiny_gpt_oss / "tokenizer.json"))
+    assert module.open_model(str(bare_gpt_oss)).tokenizer is None
+    found = module.open_model(str(bare_gpt_oss), tokenizer=str(tiny_gpt_oss / "tokenizer.json"))
     assert found.tokenizer is not None
-    assert module.require_tokenizer(found) is found.tokenizer
+    assert found.require_tokenizer() is found.tokenizer
 
 
 def test_for_the_released_vocabulary_the_way_to_its_tokenizer_is_told(directory: Path) -> None:
     (directory / "tokenizer.json").unlink()
-    change(directory, vocab_size=201088)
     with refused("without a tokenizer", fix="openai/gpt-oss-20b"):
-        module.require_tokenizer(module.find_model(str(directory)))
+        with_vocabulary(directory, 201088).require_tokenizer()
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", "tekken.json"])
 def test_another_form_of_a_tokenizer_is_named_and_how_it_becomes_one(name: str, directory: Path) -> None:
     (directory / "tokenizer.json").rename(directory / name)
     with refused(f"with {name} as its tokenizer", expected="tokenizer.json", fix="AutoTokenizer"):
-        module.require_tokenizer(module.find_model(str(directory)))
+        module.open_model(str(directory)).require_tokenizer()
 
 
 def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
     with refused("without a tokenizer", fix=r"--tokenizer.*'numbers'"):
-        module.require_tokenizer(module.find_model(str(bare_gpt_oss)))
-    change(directory, vocab_size=200)
+        module.open_model(str(bare_gpt_oss)).require_tokenizer()
     with refused("265 tokens for a model of vocab_size = 200"):
-        module.find_model(str(directory))
-    change(directory, vocab_size=260)  # of special tokens some are beyond it, as Gemma 3's for images is
-    assert module.find_model(str(directory)).stop_tokens == (257, 258)
+        with_vocabulary(directory, 200).require_tokenizer()
+    # Some special tokens are beyond it, as Gemma 3's for images is.
+    assert with_vocabulary(directory, 260).stop_tokens == (257, 258)
     change(directory, vocab_size="many")
     with refused("vocab_size = 'many'"):
-        module.find_model(str(directory))
+        module.open_model(str(directory))
     (directory / "config.json").unlink()
     with refused(r"config\.json", error=CheckpointError):
-        module.find_model(str(directory))
+        module.open_model(str(directory))
     with refused("no directory"):
-        module.find_model("no such/model/here")
+        module.open_model("no such/model/here")
     with refused("'smolm2'", expected="a short name", fix="Did you mean 'smollm2'"):
-        module.find_model("smolm2")
+        module.open_model("smolm2")
     with refused("'nosuch'", expected="a short name", fix="gpt-oss-20b"):
-        module.find_model("nosuch")
+        module.open_model("nosuch")
 
 
 def test_a_vocabulary_that_is_not_told_is_its_owners_default(bare_gpt_oss: Path, tmp_path: Path) -> None:
     said = json.loads((bare_gpt_oss / "config.json").read_text())
     del said["vocab_size"]
     (tmp_path / "config.json").write_text(json.dumps(said))
-    found = module.find_model(str(tmp_path))
-    assert (found.config.vocab_size, found.config.max_seq_len) == (201088, said["max_position_embeddings"])
+    config = read_decoder_config(tmp_path)
+    assert (config.vocab_size, config.max_seq_len) == (201088, said["max_position_embeddings"])
 
 
 def test_devices_are_named_as_torch_names_them() -> None:

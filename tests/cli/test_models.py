@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.checkpoints.store import KNOWN, Known
 from glassformer.cli.commands import models
 from glassformer.explorer.loading.bundled import bundled
-from glassformer.generation.language_model import KNOWN, Known
 from processes import printed
 from refusals import Output
 

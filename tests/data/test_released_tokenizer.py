@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from glassformer.checkpoints import store
 from glassformer.checkpoints.gguf_writing import write_gguf
+from glassformer.checkpoints.store import named_tokenizer
 from glassformer.data import released_tokenizer as module
 from glassformer.data.gguf_tokenizer import byte_vocabulary
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json, part_labels
-from glassformer.generation import language_model
-from glassformer.generation.language_model import named_tokenizer
 from harmony_vocabulary import HARMONY_SPECIALS
 from refusals import refused
 from small_models import decoder
@@ -349,11 +349,11 @@ def test_users_name_a_model_by_its_short_name_or_its_gguf_file(
     path = tmp_path / "model.gguf"
     write_gguf(decoder(vocab_size=256), path, tokenizer=byte_vocabulary())
     known = replace(
-        language_model.KNOWN["smollm2"],
+        store.KNOWN["smollm2"],
         packages=(("no_such_package", ""),),
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
-    monkeypatch.setattr(language_model, "KNOWN", {"smollm2": known})
+    monkeypatch.setattr(store, "KNOWN", {"smollm2": known})
     download.return_value = str(path)
     for name in ("smollm2", str(path)):
         assert named_tokenizer(name, 256).encode("hé") == [*"hé".encode()]

@@ -209,7 +209,7 @@ def test_an_installed_model_is_listed_without_being_read(monkeypatch: pytest.Mon
     def unread(source: str) -> Any:
         raise AssertionError(source)
 
-    monkeypatch.setattr(stored_models, "find_model", unread)
+    monkeypatch.setattr(stored_models, "open_model", unread)
     monkeypatch.setattr(stored_models, "find_spec", lambda package: package)
     assert [entry.card.name for entry in installed_models()] == ["smollm2", "gemma-3-270m"]
     monkeypatch.setattr(stored_models, "find_spec", lambda package: None)

@@ -10,14 +10,16 @@ from tokenizers import Tokenizer
 
 import glassformer
 from glassformer.checkpoints.decoders import save_decoder
-from glassformer.generation.language_model import KNOWN, find_model
+from glassformer.checkpoints.store import KNOWN, open_model
 from glassformer.generation.model_rule import (
     DEFAULT_RULE,
+    RULES,
     find_rule,
     generation_config,
     gguf_sampling,
     in_words,
     overridden,
+    rule_of,
 )
 from glassformer.generation.sampling import SamplingRule
 from glassformer.models import Decoder, DecoderConfig
@@ -97,7 +99,7 @@ def test_rules_in_words() -> None:
 
 
 def test_each_short_name_has_a_rule() -> None:
-    assert all(known.rule is not None for known in KNOWN.values())
+    assert RULES.keys() == KNOWN.keys()
 
 
 def test_a_directory_brings_its_rule(byte_engine: Tokenizer, tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ def test_a_directory_brings_its_rule(byte_engine: Tokenizer, tmp_path: Path) -> 
     save_decoder(Decoder(DecoderConfig(280, 1, 8, 8, 1, 8)), place)
     byte_engine.save(str(place / "tokenizer.json"))
     (place / FILE).write_text(json.dumps({"do_sample": True, "top_k": 7}))
-    assert find_model(place).sampling.rule == SamplingRule(top_k=7)
+    assert rule_of(open_model(place)).rule == SamplingRule(top_k=7)
     (place / FILE).write_text(json.dumps({"do_sample": True, "top_k": -7}))
-    assert "top_k" in str(find_model(place).sampling.fault)
+    assert "top_k" in str(rule_of(open_model(place)).fault)
     assert glassformer.load(place, device="cpu").rule == DEFAULT_RULE

@@ -9,11 +9,13 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import glassformer
+from glassformer.checkpoints.store import open_model
 from glassformer.cli.main import main
 from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.released_tokenizer import from_json
 from glassformer.generation import SamplingRule
-from glassformer.generation.language_model import LanguageModel, find_model
+from glassformer.generation.language_model import LanguageModel
+from glassformer.generation.model_rule import rule_of
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
@@ -40,7 +42,7 @@ def test_what_was_saved_is_loaded_as_it_was(lm: LanguageModel, tmp_path: Path) -
     assert again.prompt(SAID) == lm.prompt(SAID)
     assert set(lm.stop_tokens) <= set(again.stop_tokens)
     assert again.rule == lm.rule
-    assert find_model(tmp_path / "tuned").sampling.source == "generation_config.json"
+    assert rule_of(open_model(tmp_path / "tuned")).source == "generation_config.json"
     options = {"max_new_tokens": 9, "rule": lm.rule, "seed": 1}
     assert again.generate(SAID, **options) == lm.generate(SAID, **options)
     again.save(tmp_path / "again")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from glassformer.checkpoints.gguf_file import GgufFile
+from glassformer.checkpoints.store import find_model
 from glassformer.errors import InputError
-from glassformer.generation.language_model import LanguageModel, find_place, load
+from glassformer.generation.language_model import LanguageModel, load
 
 # What these tests share with those of random models.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "checkpoints"))
@@ -48,10 +49,10 @@ def gemma() -> LanguageModel:
 @pytest.fixture(scope="session")
 def smollm2_file() -> GgufFile:
     """SmolLM2-135M-Instruct."""
-    return installed(find_place, "smollm2")
+    return installed(find_model, "smollm2")
 
 
 @pytest.fixture(scope="session")
 def gemma_file() -> GgufFile:
     """Gemma 3 270M: one file in four pieces."""
-    return installed(find_place, "gemma-3-270m")
+    return installed(find_model, "gemma-3-270m")

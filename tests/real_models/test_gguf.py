@@ -12,7 +12,7 @@ import torch
 from family_models import as_float64, no_rounding
 from transformers import AutoModelForCausalLM
 
-from glassformer.checkpoints.description import describe_gguf
+from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.checkpoints.gguf_writing import write_gguf
@@ -129,33 +129,32 @@ def test_values_are_those_of_the_package(name: str, file: GgufFile) -> None:
     """Bit for bit, all tensors, by C++ and by the definition; and two of them in the decoder."""
     dense = load_gguf(file, hold="dense")
     held = {"token_embd.weight": "embedding", "blk.1.ffn_down.weight": "layers.1.ffn.down"}
-    with file.reading() as read:
-        for tensor, about in file.tensors.items():
-            stored = read(tensor)
-            wanted = torch.from_numpy(gguf.quants.dequantize(stored.numpy(), gguf.GGMLQuantizationType[about.kind]))
-            if about.kind in KINDS:
-                assert torch.equal(values(about.kind, stored), wanted), tensor
-                assert torch.equal(expanded(about.kind, stored), wanted), tensor
-            else:
-                assert torch.equal(stored, wanted), tensor
-            if tensor in held:
-                assert torch.equal(dense.get_submodule(held[tensor]).weight, wanted)
+    for tensor, about in file.tensors.items():
+        stored = about.read()
+        wanted = torch.from_numpy(gguf.quants.dequantize(stored.numpy(), gguf.GGMLQuantizationType[about.kind]))
+        if about.kind in KINDS:
+            assert torch.equal(values(about.kind, stored), wanted), tensor
+            assert torch.equal(expanded(about.kind, stored), wanted), tensor
+        else:
+            assert torch.equal(stored, wanted), tensor
+        if tensor in held:
+            assert torch.equal(dense.get_submodule(held[tensor]).weight, wanted)
 
 
 def test_described_without_reading(smollm2_file: GgufFile, gemma_file: GgufFile) -> None:
-    found = describe_gguf(smollm2_file)
+    found = describe("smollm2")
     assert (found.family, found.layout, found.total) == ("Llama", "GGUF", 134515008)
     assert {kind: number for kind, (number, _) in found.kinds.items()} == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
-    for file in (smollm2_file, gemma_file):
+    for short_name, file in (("smollm2", smollm2_file), ("gemma-3-270m", gemma_file)):
         loaded = load_gguf(file).state_dict()
         tensors = {tensor.data_ptr(): tensor.nbytes for tensor in loaded.values()}
-        assert describe_gguf(file).held == sum(tensors.values())
+        assert describe(short_name).held == sum(tensors.values())
 
 
 def test_headers_are_read_quickly(file: GgufFile) -> None:
     """0.5 s and 0.15 s on an idle machine; the package takes 18 s and 4.6 s."""
     budget = Budget(3)
-    joined(file.pieces)
+    joined([source.pieces for source in file.files])
     assert not budget.is_over()
 
 

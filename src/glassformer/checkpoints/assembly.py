@@ -6,21 +6,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from glassformer.checkpoints.shards import Planned
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, require_finite
+from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
+from glassformer.kernels.blocks import KINDS as BLOCKS
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
+from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.memory import process_memory
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size
 
+Hold = Literal["blocks", "dense"]
+"""Packed weights as the file's own blocks, or expanded."""
+_CPU = torch.device("cpu")
 _HELD: dict[DenseFormat, tuple[type[int8.Int8Linear | lossless.LosslessLinear], tuple[str, str]]] = {
     "int8": (int8.Int8Linear, ("integers", "scales")),
     "lossless": (lossless.LosslessLinear, ("packed", "index")),
@@ -47,7 +52,7 @@ def config_errors(file: Path) -> Iterator[None]:
 
 
 def check_sizes(
-    config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path, of_layer: int = _TENSORS_OF_LAYER
+    config: DecoderConfig, stored: Mapping[str, FileTensor], directory: Path, of_layer: int = _TENSORS_OF_LAYER
 ) -> None:
     """Refuse a configuration that cannot belong to the files, before anything as long or as wide is made.
 
@@ -78,20 +83,6 @@ class _Undrawn(TorchFunctionMode):
         return kwargs["tensor"] if drawing else func(*args, **(kwargs or {}))
 
 
-class StoredDecoder(NamedTuple):
-    """A decoder whose tensors are read when they are made."""
-
-    config: DecoderConfig
-    state: dict[str, Planned]
-    """By the decoder's names."""
-    dtype: torch.dtype
-    """Of the weights that are made; norms may have more digits."""
-    file_dtype: torch.dtype
-    """Of the embedding in the files."""
-    family: str | None = None
-    """Its ``model_type``."""
-
-
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
     """A decoder whose parameters have shapes and no memory."""
     try:
@@ -103,39 +94,106 @@ def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> 
         ) from error
 
 
-def read_decoder(
-    stored: StoredDecoder, directory: Path, *, device: torch.device, dense: DenseFormat | None = None
+def build(
+    stored: LazyDecoder,
+    place: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device = _CPU,
+    hold: Hold = "blocks",
+    dense: DenseFormat | None = None,
 ) -> Decoder:
-    """Read a decoder; with ``dense``, its :func:`convertible` layers become ones of this format."""
-    config, state, dtype = stored.config, stored.state, stored.dtype
-    decoder = empty_decoder(config, dtype)
+    """Read a decoder's tensors, one by one, into a new decoder in evaluation mode.
+
+    Args:
+        stored: What is read.
+        place: Its directory or file, for messages.
+        dtype: Dtype of all numbers that are not packed; None: as they are stored.
+        device: The decoder's.
+        hold: ``"blocks"`` keeps packed matrices as they are in the file, ``"dense"`` expands them.
+        dense: Format of the :func:`convertible` layers; None: as they are stored.
+    """
+    decoder = empty_decoder(stored.config, dtype or stored.dtype)
     decoder.family = stored.family
-    if dense is None:
-        require_memory(decoder, device, directory)
-        return fill(decoder, {name: each.make() for name, each in state.items()})
-    kind, names = _HELD[dense]
-    converted = convertible(decoder)
-    for name, linear in converted.items():
+    packed = _hold_blocks(decoder, stored) if hold == "blocks" else set()
+    encoded = _hold_encoded(decoder, dense) if dense is not None else set()
+    require_memory(decoder, device, place)
+    state: dict[str, Tensor] = {}
+    for name, tensor in stored.tensors.items():
+        module = name.removesuffix(".weight")
+        if name in packed:
+            state[f"{module}.blocks"] = tensor.read().to(device)
+            continue
+        numbers = tensor.load(stored.dtype_of(name, dtype)).to(device)
+        if name in encoded:
+            assert dense is not None
+            if dense == "lossless":
+                _require_bfloat16(numbers, tensor, name, place)
+            state |= {f"{module}.{part}": value for part, value in _encoded(numbers, dense).items()}
+        else:
+            state[name] = numbers
+    return fill(decoder, state).eval()
+
+
+def _hold_encoded(decoder: Decoder, dense: DenseFormat) -> set[str]:
+    """Replace the :func:`convertible` layers by layers of a format; return the names of their weights."""
+    kind, _ = _HELD[dense]
+    names = set()
+    for name, linear in convertible(decoder).items():
         with torch.device("meta"):
             layer = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
         if layer.bias is not None:
-            layer.bias.data = layer.bias.data.to(dtype)
+            layer.bias.data = layer.bias.data.to(linear.weight.dtype)
         decoder.set_submodule(name, layer)
-    require_memory(decoder, device, directory)
-    tensors = {name: each.make() for name, each in state.items()}
-    for name in converted:
-        weight = tensors.pop(f"{name}.weight")
-        if dense == "int8":
-            encoded = int8.encode(weight)
-        else:
-            # A file in bfloat16 may be read in another dtype.
-            narrow = weight.bfloat16()
-            same = stored.file_dtype == torch.bfloat16 and (weight.is_meta or torch.equal(narrow.to(weight), weight))
-            got = f"dense = 'lossless' with {name} of {directory}, which is not stored in bfloat16"
-            require(same, got, "weights stored in bfloat16", "Leave dense out, or take 'int8'.")
-            encoded = lossless.encode(narrow)
-        tensors |= zip((f"{name}.{each}" for each in names), encoded, strict=True)
-    return fill(decoder, tensors)
+        names.add(f"{name}.weight")
+    return names
+
+
+def _require_bfloat16(numbers: Tensor, tensor: LazyTensor, name: str, place: Path) -> None:
+    """Refuse weights that 12 bits do not hold: those of other files, though they may be read in another dtype."""
+    is_held = tensor.kind == "BF16" and (numbers.is_meta or torch.equal(numbers.bfloat16().to(numbers), numbers))
+    if not is_held:
+        raise InputError(
+            got=f"dense = 'lossless' with {name} of {place}, which is not stored in bfloat16",
+            expected="weights stored in bfloat16",
+            fix="Leave dense out, or take 'int8'.",
+        )
+
+
+def _encoded(weight: Tensor, dense: DenseFormat) -> dict[str, Tensor]:
+    """Return the buffers of a layer that holds ``weight`` in a format."""
+    _, names = _HELD[dense]
+    buffers = int8.encode(weight) if dense == "int8" else lossless.encode(weight.bfloat16())
+    return dict(zip(names, buffers, strict=True))
+
+
+def _hold_blocks(decoder: Decoder, stored: LazyDecoder) -> set[str]:
+    """Replace layers whose weights are stored in blocks by layers that hold blocks; return the weights' names."""
+    names = set()
+    for name, tensor in stored.tensors.items():
+        module, _, part = name.rpartition(".")
+        if tensor.kind not in BLOCKS or part != "weight":
+            continue
+        layer = _block_layer(decoder.get_submodule(module), tensor.kind)
+        if layer is None:
+            continue
+        decoder.set_submodule(module, layer)
+        names.add(name)
+        if module == "embedding" and decoder.config.tied_output:
+            with torch.device("meta"):
+                output = BlockLinear(decoder.config.hidden_dim, decoder.config.vocab_size, tensor.kind)
+            decoder.set_submodule("output", output)
+    return names
+
+
+def _block_layer(layer: nn.Module, kind: str) -> BlockLinear | BlockEmbedding | None:
+    """Return a layer that holds blocks in place of ``layer``; None for other layers than matrices."""
+    with torch.device("meta"):
+        if isinstance(layer, nn.Embedding):
+            return BlockEmbedding(layer.num_embeddings, layer.embedding_dim, kind)
+        if isinstance(layer, nn.Linear):
+            return BlockLinear(layer.in_features, layer.out_features, kind, bias=layer.bias is not None)
+    return None
 
 
 def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
@@ -194,7 +252,7 @@ def available_memory() -> int | None:
     return memory.total if memory.with_swap is None else memory.with_swap
 
 
-def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:
+def require_no_nan(exponents: Tensor, stored: FileTensor) -> None:
     """Raise :class:`CheckpointError` for packed weights with an exponent of 255, which means NaN."""
     require_finite(exponents, stored.name, stored.file, lambda each: bool(each.max() < mxfp4.NAN_SCALE))
 

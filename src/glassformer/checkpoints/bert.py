@@ -15,8 +15,9 @@ import torch
 from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.shards import WEIGHT_FILES, plan, write_tensors
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, nonfinite_weights, read_json, read_tensors, stored_tensors
+from glassformer.checkpoints.lazy import in_memory
+from glassformer.checkpoints.shards import WEIGHT_FILES, write_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, read_tensors, stored_tensors
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import Written, local_path, new_directory, write_text
 from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
@@ -133,8 +134,7 @@ def load_encoder(
         tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
         first_position = _first_position(stored["model_type"], config.pad_id)
         wanted["positions.weight"][1][0] += first_position
-    with nonfinite_weights(allow_nonfinite):
-        state = read_tensors(tensors, wanted, dtype)
+    state = read_tensors(tensors, wanted, dtype, allow_nonfinite=allow_nonfinite)
     if first_position:
         state["positions.weight"] = state["positions.weight"][first_position:].clone()
     if new_head and config.num_classes is not None:
@@ -157,7 +157,7 @@ def write_encoder(encoder: Encoder, draft: Path) -> None:
     """Write the files of an encoder into an existing directory, a draft of :func:`~glassformer.files.new_directory`."""
     described = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
     write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
-    write_tensors(draft, {name: plan(tensor) for name, tensor in encoder.state_dict().items()})
+    write_tensors(draft, {name: in_memory(tensor) for name, tensor in encoder.state_dict().items()})
 
 
 def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:

@@ -6,8 +6,7 @@ directories of weights.
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,11 +15,10 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
-    StoredDecoder,
+    build,
     check_sizes,
     config_errors,
     empty_decoder,
-    read_decoder,
     require_no_nan,
     require_room,
 )
@@ -34,16 +32,14 @@ from glassformer.checkpoints.families.files import (
 )
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.shards import SHARD_BYTES, WEIGHT_FILES, Planned, write_tensors
+from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor, in_numbers
+from glassformer.checkpoints.shards import SHARD_BYTES, WEIGHT_FILES, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     DTYPES,
     FLOATS,
-    StoredTensor,
-    Wanted,
+    FileTensor,
     check_tensors,
-    nonfinite_weights,
-    open_tensors,
     read_json,
     run_weights,
     stored_tensors,
@@ -56,7 +52,6 @@ from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.models import Decoder, DecoderConfig
 
 Experts = Literal["dense", "mxfp4"]
-_CPU = torch.device("cpu")
 # Settings of the released models' files that a decoder does not have.
 _RELEASED = {"eos_token_id": 200002, "pad_token_id": 199999}
 _RELEASED_VOCABULARY = 201088
@@ -122,24 +117,33 @@ def load_decoder(
     require(dtype is None or dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {dtypes}", fix)
     place = require_device(device)
     directory = find_directory(source)
-    with nonfinite_weights(allow_nonfinite), open_decoder(directory, content, dtype, place) as stored:
-        if experts is not None:
-            with config_errors(directory / CONFIG_FILE):
-                stored = with_experts(stored, experts)
-        return read_decoder(stored, directory, device=place, dense=dense).eval()
+    stored = open_decoder(directory, content, allow_nonfinite=allow_nonfinite)
+    if experts is not None:
+        with config_errors(directory / CONFIG_FILE):
+            stored = with_experts(stored, experts)
+    return build(stored, directory, dtype=dtype, device=place, dense=dense)
 
 
 def open_decoder(
     directory: Path,
     content: Mapping[str, Any] | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device = _CPU,
-) -> AbstractContextManager[StoredDecoder]:
-    """The decoder of a directory, checked; its tensors are read when they are made, within the context."""
-    directory, content = within_run(directory, read_json(directory / CONFIG_FILE) if content is None else content)
-    kind = require_kind(content, directory)
-    opened = _open_own if kind is None else partial(open_family, kind)
-    return opened(directory, content, dtype, device)
+    *,
+    files: Mapping[str, FileTensor] | None = None,
+    allow_nonfinite: bool = False,
+) -> LazyDecoder:
+    """Return the decoder of a directory, checked against the headers of its files; no tensor is read.
+
+    ``content`` is that of its ``config.json``, ``files`` are the tensors of its files; None: they are read.
+    """
+    if content is None:
+        content = read_json(directory / CONFIG_FILE)
+    directory, content = within_run(directory, content)
+    family = require_kind(content, directory)
+    if files is None:
+        files = stored_tensors(directory)
+    if family is None:
+        return _open_own(directory, content, files, allow_nonfinite=allow_nonfinite)
+    return open_family(family, directory, content, files, allow_nonfinite=allow_nonfinite)
 
 
 def read_decoder_config(directory: Path | str, content: Mapping[str, Any] | None = None) -> DecoderConfig:
@@ -176,18 +180,15 @@ def within_run(directory: Path, content: Mapping[str, Any]) -> tuple[Path, Mappi
     return run_weights(directory), {"model_type": OWN, **model}
 
 
-def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:
+def own_tensors(config: DecoderConfig, stored: Mapping[str, FileTensor], directory: Path) -> dict[str, Tensor]:
     """The tensors of a decoder in our own layout, without numbers; those of the files are checked against them."""
     check_sizes(config, stored, directory)
     with config_errors(directory / CONFIG_FILE):
         shapes = empty_decoder(config).state_dict()
     if config.tied_output:
         del shapes["output.weight"]
-    wanted = {
-        name: Wanted(list(tensor.shape), tuple(FLOATS) if tensor.is_floating_point() else ("U8",))
-        for name, tensor in shapes.items()
-    }
-    check_tensors(stored, wanted, directory)
+    in_bytes = {name for name, tensor in shapes.items() if not tensor.is_floating_point()}
+    check_tensors(stored, {name: list(tensor.shape) for name, tensor in shapes.items()}, directory, in_bytes=in_bytes)
     return shapes
 
 
@@ -229,7 +230,7 @@ def save_decoder(
 
 
 def write_decoder(
-    stored: StoredDecoder,
+    stored: LazyDecoder,
     directory: Path,
     layout: str | None,
     extras: Mapping[str, Any] | None = None,
@@ -243,24 +244,25 @@ def write_decoder(
     ``extras`` are settings for a family's ``config.json`` that the decoder does not have.
     """
     family = family_to_write(stored, layout)
+    stored = in_numbers(stored)
     if family is None:
         content = {"model_type": OWN, **dataclasses.asdict(stored.config)}
-        planned = dict(stored.state)
+        tensors = dict(stored.tensors)
         if stored.config.tied_output:
-            planned.pop("output.weight", None)
+            tensors.pop("output.weight", None)
     else:
-        content, planned = in_family(family, stored)
-    size = sum(tensor.nbytes for tensor in planned.values())
+        content, tensors = in_family(family, stored)
+    size = sum(tensor.nbytes for tensor in tensors.values())
     require_room(directory, size)
     settings = {**_settings(family, stored.config), **(extras or {})}
     with new_directory(directory, replaces=DECODER_DIRECTORY if replace else None) as draft:
         write_text(draft / CONFIG_FILE, json.dumps({**settings, **content}, indent=2) + "\n")
         beside(draft)
-        write_tensors(draft, planned, shard_bytes=shard_bytes)
+        write_tensors(draft, tensors, shard_bytes=shard_bytes)
     return size
 
 
-def family_to_write(stored: StoredDecoder, layout: str | None) -> Family | None:
+def family_to_write(stored: LazyDecoder, layout: str | None) -> Family | None:
     """Return the family that a decoder is written as in a layout of :func:`save_decoder`; None for our own layout."""
     return family_for(stored.config, stored.family) if layout is None else family_of(layout)
 
@@ -301,31 +303,30 @@ def require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
     return family
 
 
-@contextmanager
 def _open_own(
-    directory: Path, content: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device
-) -> Iterator[StoredDecoder]:
+    directory: Path, content: Mapping[str, Any], files: Mapping[str, FileTensor], *, allow_nonfinite: bool
+) -> LazyDecoder:
+    """Return a decoder in our own layout, in the embedding's dtype; norms keep more digits if they have them."""
     with config_errors(directory / CONFIG_FILE):
         config = _own_config(content)
-    stored = stored_tensors(directory)
-    shapes = own_tensors(config, stored, directory)
-    file_dtype = FLOATS[stored["embedding.weight"].kind]
-    kind = dtype or file_dtype
-    with open_tensors(stored) as read:
+    shapes = own_tensors(config, files, directory)
+    dtype = FLOATS[files["embedding.weight"].kind]
 
-        def make(name: str, dtype: torch.dtype) -> Tensor:
-            tensor = read(name).to(device, dtype)
-            if name.endswith("_scales"):
-                require_no_nan(tensor, stored[name])
-            return tensor
+    def read(name: str) -> Tensor:
+        tensor = files[name].read(allow_nonfinite=allow_nonfinite)
+        if name.endswith("_scales") and not allow_nonfinite:
+            require_no_nan(tensor, files[name])
+        return tensor
 
-        state = {}
-        for name, tensor in shapes.items():
+    tensors = {}
+    for name, tensor in shapes.items():
+        kind = files[name].kind
+        loaded = dtype if tensor.is_floating_point() else tensor.dtype
+        if "norm" in name:
             # Norms that were read as 1 + w have more digits than the embedding.
-            wide = DTYPES[stored[name].kind] if "norm" in name and dtype is None else kind
-            made = torch.promote_types(kind, wide) if tensor.is_floating_point() else tensor.dtype
-            state[name] = Planned(list(tensor.shape), made, partial(make, name, made))
-        yield StoredDecoder(config, state, kind, file_dtype)
+            loaded = torch.promote_types(dtype, DTYPES[kind])
+        tensors[name] = LazyTensor(list(tensor.shape), kind, loaded, partial(read, name))
+    return LazyDecoder(config, tensors, dtype, files=list(files.items()))
 
 
 def _own_config(content: Mapping[str, Any]) -> DecoderConfig:

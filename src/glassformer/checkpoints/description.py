@@ -1,4 +1,4 @@
-"""The description of a directory of weights, from its configuration and the headers of its files: no tensor is read."""
+"""The description of a model in files, from its configuration and the headers of its files: no tensor is read."""
 
 import math
 from collections import Counter
@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from glassformer.checkpoints import bert, decoders
+from glassformer.checkpoints import bert
 from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder
-from glassformer.checkpoints.families import family_in, files
-from glassformer.checkpoints.families.gguf_metadata import gguf_entries
-from glassformer.checkpoints.gguf import gguf_config, has_packed_experts, stored_dtype
-from glassformer.checkpoints.gguf_file import GgufFile
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
-from glassformer.files import local_path
+from glassformer.checkpoints.hub import hub_tensors
+from glassformer.checkpoints.lazy import LazyDecoder
+from glassformer.checkpoints.store import find_model, open_found
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, read_json, stored_tensors
 from glassformer.kernels.blocks import KINDS
 from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
 from glassformer.models import DecoderConfig
@@ -36,14 +34,16 @@ _WORDS: dict[Part, tuple[str, ...]] = {
     "embedding": ("embed", "positions.", "token_types."),
     "feed-forward": ("ffn.", "intermediate.", "output.dense"),
 }
-# BERT's numbers of positions; masks and frequencies of decoders are named so, too.
-_NO_WEIGHT = "position_ids"
+# BERT's numbers of positions.
+_POSITION_IDS = "position_ids"
 
 
 @dataclass(frozen=True)
 class Description:
-    """The model in a directory."""
+    """The model in a directory or a file."""
 
+    path: Path
+    """Its directory, or its first file."""
     family: str
     """"Llama" or another of the table's, "gpt-oss", "Mixtral", "BERT" or "glassformer"."""
     layout: str
@@ -118,81 +118,87 @@ class Description:
         return 4 * seen * (config.num_kv_heads or config.num_heads) * config.head_dim
 
 
-def describe(directory: Path | str, stored: Mapping[str, StoredTensor] | None = None) -> Description:
-    """Describe ``directory``: every family, gpt-oss in two layouts, Mixtral, BERT's, or what glassformer wrote.
+def describe(source: Path | str, *, download: bool = True) -> Description:
+    """Describe a model that :func:`~glassformer.checkpoints.store.open_model` opens, or an encoder's directory.
 
-    ``stored`` are the tensors of its files; None: their headers are read.
+    Args:
+        source: As for :func:`~glassformer.checkpoints.store.open_model`.
+        download: Whether the weights of a directory on the hub are downloaded. Otherwise their headers are read there.
     """
-    directory = local_path(directory)
-    directory, content = decoders.within_run(directory, read_json(directory / CONFIG_FILE))
-    stored = stored_tensors(directory) if stored is None else stored
-    family, layout, config = _read_config(directory, content, stored)
-    row = family_in(content)
-    names = dict(zip(stored, stored, strict=True))
-    if row is not None and isinstance(config, DecoderConfig):
-        ours = {name: entry.ours[0] for entry in row.entries(config) for name in entry.theirs}
-        ours[f"{row.names['output']}.weight"] = "output.weight"
-        names = {tensor.name: ours[name] for name, tensor in files.named(row, stored).items()}
-    return _described(family, layout, config, [(names.get(name, _NO_WEIGHT), each) for name, each in stored.items()])
+    place = find_model(source, download=download)
+    if isinstance(place, Path) and not (place / "trainings").is_dir():
+        content = read_json(place / CONFIG_FILE)
+        if content.get("model_type") in (bert.OWN, *bert.FAMILY):
+            return _describe_encoder(source, place, content)
+    stored = open_found(source, place)
+    family = "glassformer" if stored.family is None else stored.family.name
+    description = _described(stored.path, family, stored.layout, stored.config, stored.decoder.files)
+    if stored.layout != "GGUF":
+        return description
+    return replace(description, held=_held(stored.decoder))
 
 
-def describe_gguf(file: GgufFile) -> Description:
-    """Describe a GGUF file; no tensor is read."""
-    family, config = gguf_config(file)
-    entries = gguf_entries(family, config, file.tensors)
-    packed = has_packed_experts({name: file.tensors[each.theirs[0]].kind for each in entries for name in each.ours})
-    config = replace(config, expert_format="mxfp4") if packed else config
-    named = [(entry.ours[0], file.tensors[name]) for entry in entries for name in entry.theirs]
+def _describe_encoder(source: Path | str, directory: Path, content: Mapping[str, Any]) -> Description:
+    with config_errors(directory / CONFIG_FILE):
+        config = bert.read_encoder_config(content)
+    is_own = content["model_type"] == bert.OWN
+    family = "glassformer" if is_own else "BERT"
+    layout = "glassformer" if is_own else "Hugging Face"
+    files = hub_tensors(source, directory) or stored_tensors(directory)
+    return _described(directory, family, layout, config, list(files.items()))
+
+
+def _held(decoder: LazyDecoder) -> int:
+    """Return the bytes of a GGUF file's weights once they are loaded."""
     held = 0
-    for _, tensor in named:
-        # Layers hold matrices in blocks; experts but those packed in MXFP4, and other numbers, are expanded.
-        kept = tensor.kind in KINDS and (packed or len(tensor.shape) == 2)
-        wide = stored_dtype(file, config, tensor.name).itemsize
-        held += tensor.nbytes if kept else wide * math.prod(tensor.shape)
-    return replace(_described(family.name, "GGUF", config, named), num_files=len(file.pieces), held=held)
+    for tensor in decoder.tensors.values():
+        # Layers hold matrices in blocks. Experts but those packed in MXFP4 are expanded.
+        is_kept = tensor.kind == "U8" or (tensor.kind in KINDS and len(tensor.shape) == 2)
+        held += tensor.nbytes if is_kept else tensor.dtype.itemsize * math.prod(tensor.shape)
+    return held
 
 
 def _described(
+    path: Path,
     family: str,
     layout: str,
     config: DecoderConfig | EncoderConfig,
-    stored: Collection[tuple[str, StoredTensor]],
+    files: Collection[tuple[str, FileTensor]],
 ) -> Description:
-    parts, sizes = Counter[Part](), Counter[Part]()
-    for name, tensor in stored:
-        part, count = _part(name, config), math.prod(tensor.shape)
+    parameters = Counter[Part]()
+    sizes = Counter[Part]()
+    for name, tensor in files:
+        part = _part(name, config)
         sizes[part] += tensor.nbytes
-        if tensor.kind == "U8":  # two codes in each byte; exponents are no weights of their own
-            count = 2 * count if name.endswith("blocks") else 0
-        tied = part == "output" and isinstance(config, DecoderConfig) and config.tied_output
-        parts[part] += 0 if tied or name.endswith(_NO_WEIGHT) else count
-    kinds = _kinds(tensor for _, tensor in stored)
-    return Description(family, layout, config, parts, sizes, len({tensor.file for _, tensor in stored}), kinds)
+        parameters[part] += _count(name, tensor) if _is_weight(name, part, config) else 0
+    num_files = len({tensor.source for _, tensor in files})
+    return Description(
+        path, family, layout, config, parameters, sizes, num_files, _kinds(tensor for _, tensor in files)
+    )
 
 
-def _kinds(stored: Iterable[StoredTensor]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+def _is_weight(name: str, part: Part, config: DecoderConfig | EncoderConfig) -> bool:
+    """Return whether a tensor holds weights of its own: no mask, position number, or copy of the embedding."""
+    if name == "" or name.endswith(_POSITION_IDS):
+        return False
+    return not (part == "output" and isinstance(config, DecoderConfig) and config.tied_output)
+
+
+def _count(name: str, tensor: FileTensor) -> int:
+    """Return the number of weights in a tensor."""
+    count = math.prod(tensor.shape)
+    if tensor.kind != "U8":
+        return count
+    # Two codes in each byte; exponents are no weights of their own.
+    return 2 * count if name.endswith("blocks") else 0
+
+
+def _kinds(stored: Iterable[FileTensor]) -> dict[str, tuple[int, int]]:
+    kinds: dict[str, tuple[int, int]] = {}
     for tensor in stored:
-        number, nbytes = found.get(tensor.kind, (0, 0))
-        found[tensor.kind] = number + 1, nbytes + tensor.nbytes
-    return found
-
-
-def _read_config(
-    directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
-) -> tuple[str, str, DecoderConfig | EncoderConfig]:
-    """Family, layout, and the configuration, checked against the files."""
-    kind = content.get("model_type")
-    if kind in (bert.OWN, *bert.FAMILY):
-        with config_errors(directory / CONFIG_FILE):
-            encoder = bert.read_encoder_config(content)
-        return ("glassformer", "glassformer", encoder) if kind == bert.OWN else ("BERT", "Hugging Face", encoder)
-    family = decoders.require_kind(content, directory)
-    if family is not None:
-        return family.name, family.layout, files.checked_config(family, directory, content, stored)
-    config = decoders.read_decoder_config(directory, content)
-    decoders.own_tensors(config, stored, directory)
-    return "glassformer", "glassformer", config
+        count, nbytes = kinds.get(tensor.kind, (0, 0))
+        kinds[tensor.kind] = (count + 1, nbytes + tensor.nbytes)
+    return kinds
 
 
 def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:

@@ -3,27 +3,26 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from glassformer.checkpoints.assembly import config_errors, empty_decoder, fill, require_memory
+from glassformer.checkpoints.assembly import Hold, build, config_errors
 from glassformer.checkpoints.families import FAMILIES, Family, family_of_gguf
+from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.gpt_oss import packed_experts
-from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.gguf_file import GgufFile, read_gguf
-from glassformer.checkpoints.tensor_files import FLOATS, Wanted, check_tensors, cut, nonfinite_weights
+from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor, Together, converted
+from glassformer.checkpoints.tensor_files import FLOATS, FileTensor, check_tensors, cut
 from glassformer.errors import CheckpointError, require
-from glassformer.kernels.blocks import KINDS, values
-from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.kernels.blocks import KINDS as BLOCKS
+from glassformer.kernels.huge_pages import SharedPages
 from glassformer.layers.quantized.packed_experts import interleaved
 from glassformer.models import Decoder, DecoderConfig
 
-Hold = Literal["blocks", "dense"]
-"""Packed weights as the file's own blocks, or expanded."""
 _EXPERTS = re.compile(r"layers\.(\d+)\.ffn\.(gate|up|down)")
 _FIX = "Take a file that llama.cpp's converter wrote, or the model's safetensors."
 
@@ -51,64 +50,68 @@ def load_gguf(
     """
     require(hold in ("blocks", "dense"), f"hold = {hold!r}", "'blocks' or 'dense'", "Use one of these.")
     file = source if isinstance(source, GgufFile) else read_gguf(source)
+    stored = open_gguf(file, allow_nonfinite=allow_nonfinite)
+    if hold == "dense":
+        stored = with_experts(stored, "dense")
+    return build(stored, file.path, hold=hold, dtype=dtype, device=torch.device(device))
+
+
+def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
+    """Return the decoder of a file, checked against its header; no tensor is read but factors of frequencies.
+
+    Experts that are all stored in MXFP4 are packed as a :class:`PackedMixture` holds them.
+    """
     family, config = gguf_config(file)
-    entries = gguf_entries(family, config, file.tensors)
-    kinds = {name: file.tensors[entry.theirs[0]].kind for entry in entries for name in entry.ours}
-    norms = stored_dtype(file, config, "norm") if dtype is None else dtype
-    dtype = stored_dtype(file, config) if dtype is None else dtype
-    place = torch.device(device)
-    mixture = hold == "blocks" and has_packed_experts(kinds)
-    if mixture:
-        config = replace(config, expert_format="mxfp4")
-    decoder = empty_decoder(config, dtype)
-    packed = _hold_blocks(decoder, kinds) if hold == "blocks" else set()
-    require_memory(decoder, place, file.path)
-    state: dict[str, Tensor] = {}
-    with nonfinite_weights(allow_nonfinite), file.reading() as read:
-        for entry in sorted(entries, key=_layer) if mixture else entries:
-            kept = packed.issuperset(entry.ours) or (mixture and _EXPERTS.fullmatch(entry.ours[0]) is not None)
+    dtype = stored_dtype(file, config)
+    norms = stored_dtype(file, config, "norm")
+    pages = SharedPages()
 
-            def get(name: str, kept: bool = kept) -> Tensor:
-                tensor, kind = read(name), file.tensors[name].kind
-                if kind in KINDS:
-                    return tensor if kept else values(kind, tensor).to(dtype)
-                return tensor.to(norms if "norm" in name else dtype)
+    def read(name: str) -> Tensor:
+        return file.tensors[name].read(allow_nonfinite=allow_nonfinite, empty=pages.empty)
 
-            for name, tensor in entry.read(get).items():
-                is_block = name in packed
-                state[f"{name.removesuffix('.weight')}.blocks" if is_block else name] = tensor.to(place)
-            if mixture:
-                _pack(state, entry.ours[0].rpartition(".")[0])
-    decoder.family = family.model_type
-    return fill(decoder, state).eval()
+    tensors: dict[str, LazyTensor] = {}
+    files: list[tuple[str, FileTensor]] = []
+    for entry in gguf_entries(family, config, file.tensors):
+        files += [(entry.ours[0], file.tensors[name]) for name in entry.theirs]
+        source = file.tensors[entry.theirs[0]]
+        loaded = norms if source.kind in FLOATS and "norm" in source.name else dtype
+        outputs = Together(partial(entry.read, read))
+        for name, shape in zip(entry.ours, entry.sizes, strict=True):
+            tensors[name] = LazyTensor(list(shape), source.kind, loaded, partial(outputs.take, name))
+    stored = LazyDecoder(config, tensors, dtype, family.model_type, files=files)
+    return _with_packed_mixtures(stored) if _has_packed_experts(stored) else stored
 
 
 def stored_dtype(file: GgufFile, config: DecoderConfig, name: str = "") -> torch.dtype:
-    """That of an expanded tensor. Gemma's norms, which are 1 + w, have more digits than bfloat16."""
-    matrices = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
-    narrow = matrices == {"BF16"} and not (config.norm == "rms" and "norm" in name)
-    return torch.bfloat16 if narrow else torch.float32
+    """Return the dtype of expanded tensors. Gemma stores norms as 1 + w, which bfloat16 would round."""
+    kinds = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
+    is_rms_norm = config.norm == "rms" and "norm" in name
+    return torch.bfloat16 if kinds == {"BF16"} and not is_rms_norm else torch.float32
 
 
-def has_packed_experts(kinds: Mapping[str, str]) -> bool:
-    """Whether all experts are in MXFP4; ``kinds`` are those of all tensors by our names."""
-    return {kind for name, kind in kinds.items() if _EXPERTS.fullmatch(name)} == {"MXFP4"}
+def _has_packed_experts(stored: LazyDecoder) -> bool:
+    """Return whether all experts are stored in MXFP4."""
+    return {tensor.kind for name, tensor in stored.tensors.items() if _EXPERTS.fullmatch(name)} == {"MXFP4"}
 
 
-def _layer(entry: Entry) -> tuple[int, int]:
-    """Experts of a layer one after another, so that those of one layer at a time are in memory twice."""
-    found = _EXPERTS.match(entry.ours[0])  # biases, too
-    return (0, 0) if found is None else (1, int(found[1]))
+def _with_packed_mixtures(stored: LazyDecoder) -> LazyDecoder:
+    """Return the same decoder whose experts, all in MXFP4, are packed as a mixture holds them."""
+    tensors = dict(stored.tensors)
+    for layer in range(stored.config.num_layers):
+        start = f"layers.{layer}.ffn."
+        for convert, parts in (
+            (packed_experts, ("gate", "up")),
+            (packed_experts, ("down",)),
+            (_interleaved_biases, ("gate_bias", "up_bias")),
+        ):
+            experts = {part: tensors.pop(f"{start}{part}") for part in parts if f"{start}{part}" in tensors}
+            if experts:
+                tensors |= {f"{start}{name}": tensor for name, tensor in converted(experts, convert).items()}
+    return replace(stored, config=replace(stored.config, expert_format="mxfp4"), tensors=tensors)
 
 
-def _pack(state: dict[str, Tensor], mixture: str) -> None:
-    """Replace the experts of a layer by what a mixture packed in MXFP4 holds, once all parts are there."""
-    parts, biases = ("gate", "up", "down"), ("gate_bias", "up_bias")
-    if all(f"{mixture}.{part}" in state for part in parts):
-        raw = {part: state.pop(f"{mixture}.{part}") for part in parts}
-        state |= {f"{mixture}.{name}": tensor for name, tensor in packed_experts(raw).items()}
-    if all(f"{mixture}.{bias}" in state for bias in biases):
-        state[f"{mixture}.gate_up_bias"] = interleaved(*(state.pop(f"{mixture}.{bias}") for bias in biases))
+def _interleaved_biases(biases: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {"gate_up_bias": interleaved(biases["gate_bias"], biases["up_bias"])}
 
 
 def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
@@ -124,38 +127,20 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
             name = cut(repr(file.metadata.get("general.architecture")))
             raise CheckpointError(f"{file.path} of the architecture {name}", f"one of {known}", _FIX)
         shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
-        with file.reading() as read:
-            factors = {name: read(name).tolist() for name in FACTORS if name in file.tensors}
+        factors = {name: file.tensors[name].read().tolist() for name in FACTORS if name in file.tensors}
         config = read_gguf_config(family, file.metadata, shapes, factors)
         require(
             config.num_layers <= len(shapes), f"{config.num_layers} layers with {len(shapes)} tensors", "fewer", _FIX
         )
-        entries = gguf_entries(family, config, shapes)
-        wanted = {name: Wanted(shape, (*FLOATS, *KINDS)) for entry in entries for name, shape in entry.shapes().items()}
-    weights = {name: each for name, each in file.tensors.items() if name not in FACTORS}
-    check_tensors(weights, wanted, file.path, f"a {family.name} with its keys", _FIX)
+        expected: dict[str, list[int]] = {}
+        for entry in gguf_entries(family, config, shapes):
+            expected |= entry.shapes()
+    check_tensors(
+        {name: tensor for name, tensor in file.tensors.items() if name not in FACTORS},
+        expected,
+        file.path,
+        kinds=(*FLOATS, *BLOCKS),
+        described_by=f"a {family.name} with its keys",
+        fix=_FIX,
+    )
     return family, config
-
-
-def _hold_blocks(decoder: Decoder, kinds: Mapping[str, str]) -> set[str]:
-    """Put layers that hold blocks in place of those whose weights are stored so; their weights' names."""
-    packed = set()
-    for name, kind in kinds.items():
-        module, _, part = name.rpartition(".")
-        if kind not in KINDS or part != "weight":
-            continue
-        found = decoder.get_submodule(module)
-        with torch.device("meta"):
-            if isinstance(found, nn.Embedding):
-                layer: nn.Module = BlockEmbedding(found.num_embeddings, found.embedding_dim, kind)
-            elif isinstance(found, nn.Linear):
-                layer = BlockLinear(found.in_features, found.out_features, kind, bias=found.bias is not None)
-            else:
-                continue
-        decoder.set_submodule(module, layer)
-        packed.add(name)
-        if module == "embedding" and decoder.config.tied_output:
-            with torch.device("meta"):
-                output = BlockLinear(decoder.config.hidden_dim, decoder.config.vocab_size, kind)
-            decoder.set_submodule("output", output)
-    return packed

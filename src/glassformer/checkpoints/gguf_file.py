@@ -6,26 +6,20 @@ of 192 bytes, and accepts offsets that wrap and tensors that overlap.
 Source: the specification in ggml's ``docs/gguf.md``; ``ggml/src/gguf.cpp`` for the order and padding of tensors.
 """
 
-import io
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from glassformer.checkpoints.tensor_files import FLOATS, StoredTensor, cut, read_into, require_finite
+from glassformer.checkpoints.tensor_files import FileTensor, Pieces, WeightFile, cut
 from glassformer.errors import CheckpointError, InputError
 from glassformer.files import local_path
-from glassformer.kernels.blocks import KINDS, finite
-from glassformer.kernels.huge_pages import SharedPages
+from glassformer.kernels.blocks import KINDS
 from glassformer.untrusted import require_regular
 
 # By their number in a file: the kinds that are read, and names of others for messages.
@@ -54,11 +48,9 @@ class GgufFile:
     """The first file."""
     metadata: Mapping[str, Any]
     """Texts, numbers and booleans; arrays are lists of texts or arrays of NumPy."""
-    tensors: Mapping[str, StoredTensor]
-    """By name; their kinds are keys of :data:`FLOATS` or of :data:`~glassformer.kernels.blocks.KINDS`. The file of a
-    tensor is the first of its pieces."""
-    pieces: tuple[tuple[Path, ...], ...]
-    """The files, each in one piece or in consecutive ones."""
+    tensors: Mapping[str, FileTensor]
+    """By name; their kinds are keys of :data:`FLOATS` or of :data:`~glassformer.kernels.blocks.KINDS`."""
+    files: tuple[WeightFile, ...]
 
     def __repr__(self) -> str:
         return f"GgufFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
@@ -66,20 +58,7 @@ class GgufFile:
     @property
     def nbytes(self) -> int:
         """The size of all files."""
-        return sum(piece.stat().st_size for part in self.pieces for piece in part)
-
-    @contextmanager
-    def reading(self) -> Iterator[Callable[[str], Tensor]]:
-        """``read(name)``: a tensor in memory of its own; packed rows as uint8 ``[..., rows, bytes of a row]``."""
-        with ExitStack() as stack:
-            files, pages = {part[0]: stack.enter_context(_Pieces(part)) for part in self.pieces}, SharedPages()
-
-            def read(name: str) -> Tensor:
-                tensor = self.tensors[name]
-                packed = partial(finite, tensor.kind) if tensor.kind in KINDS else None
-                return require_finite(_read(files[tensor.file], tensor, pages), name, self.path, packed)
-
-            yield read
+        return sum(size for file in self.files for _, size, _ in file.stamps)
 
 
 def read_gguf(path: str | Path) -> GgufFile:
@@ -118,15 +97,17 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
     """As :func:`read_gguf`, of files each of which may be in consecutive pieces."""
     first = parts[0][0]
     metadata: dict[str, Any] = {}
-    tensors: dict[str, StoredTensor] = {}
+    tensors: dict[str, FileTensor] = {}
+    files: list[WeightFile] = []
     for number, pieces in enumerate(parts):
         for piece in pieces:
             if not piece.is_file():
                 raise CheckpointError(f"no file {piece}", f"all parts of {first.name}", "Download it too.")
             require_regular(piece)
         try:
-            with _Pieces(pieces) as file:
-                found, own = _header(file, pieces[0])
+            source = WeightFile.of(*pieces)
+            with source.open() as file:
+                found, own = _header(file, source)
             place = found.get("split.no", 0), found.get("split.count", 1) or 1
             if place != (number, len(parts)):
                 got = f"part {cut(str(place[0]))} of {cut(str(place[1]))}, where {number} of {len(parts)} is expected"
@@ -138,59 +119,18 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
             raise CheckpointError(f"{pieces[0]}, which cannot be read ({fault})", "a GGUF file", fix) from error
         metadata = metadata or found
         tensors |= own
+        files.append(source)
     total = metadata.get("split.tensors.count", len(tensors))
     if not isinstance(total, int) or total != len(tensors):
         got = f"{first} and its other parts with {len(tensors)} tensors"
         raise CheckpointError(got, f"the {cut(str(total))} of the model", "Take all parts from one model.")
-    return GgufFile(first, metadata, tensors, tuple(map(tuple, parts)))
-
-
-class _Pieces(io.RawIOBase):
-    """Consecutive pieces of a file, as one."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._files = [path.open("rb", buffering=0) for path in paths]
-        self._ends, self.size, self._at = [], 0, 0
-        for path in paths:
-            self.size += path.stat().st_size
-            self._ends.append(self.size)
-
-    def seek(self, at: int, whence: int = 0) -> int:
-        self._at = at
-        return at
-
-    def readinto(self, buffer: Any) -> int:
-        room, got = memoryview(buffer).cast("B"), 0
-        for file, end, begin in zip(self._files, self._ends, [0, *self._ends], strict=False):
-            if begin <= self._at < end and got < len(room):
-                file.seek(self._at - begin)
-                read = file.readinto(room[got : got + end - self._at]) or 0
-                got, self._at = got + read, self._at + read
-        return got
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
-        super().close()
-
-
-def _read(file: _Pieces, tensor: StoredTensor, pages: SharedPages) -> Tensor:
-    if tensor.kind in KINDS:
-        row = KINDS[tensor.kind].row_bytes(tensor.shape[-1])
-        out = pages.empty([*tensor.shape[:-1], row], torch.uint8)
-    else:
-        out = pages.empty(tensor.shape, FLOATS[tensor.kind])
-    try:
-        read_into(out, file, tensor.start)
-    except OSError as error:
-        raise CheckpointError(f"{tensor.file}, which ends within {cut(tensor.name)}", "the whole file", _FIX) from error
-    return out
+    return GgufFile(first, metadata, tensors, tuple(files))
 
 
 class _Header:
     """The bytes of a header, read as they are needed."""
 
-    def __init__(self, file: _Pieces) -> None:
+    def __init__(self, file: Pieces) -> None:
         self._file, self.data, self.at, self._items = file, bytearray(), 0, 0
 
     def need(self, end: int) -> None:
@@ -253,7 +193,7 @@ class _Header:
         return found.astype(bool) if name == "bool" else found
 
 
-def _header(file: _Pieces, path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+def _header(file: Pieces, source: WeightFile) -> tuple[dict[str, Any], dict[str, FileTensor]]:
     head = _Header(file)
     head.need(4)
     if bytes(head.data[:4]) != b"GGUF":
@@ -277,7 +217,7 @@ def _header(file: _Pieces, path: Path) -> tuple[dict[str, Any], dict[str, Stored
         raise ValueError(f"general.alignment = {cut(repr(alignment))}")
     described = [_described(head) for _ in range(tensors)]
     first = -(-head.at // alignment) * alignment
-    found: dict[str, StoredTensor] = {}
+    found: dict[str, FileTensor] = {}
     reached = 0
     for name, shape, kind, offset in described:
         if name in found:
@@ -287,7 +227,7 @@ def _header(file: _Pieces, path: Path) -> tuple[dict[str, Any], dict[str, Stored
         block = KINDS[kind].block if kind in KINDS else 1
         if shape[-1] % block:
             raise ValueError(f"{cut(repr(name))} with rows of {shape[-1]}, which blocks of {block} do not fill")
-        found[name] = StoredTensor(path, name, shape, kind, first + offset)
+        found[name] = FileTensor(source, name, shape, kind, first + offset)
         end = offset + found[name].nbytes
         if first + end > file.size:
             raise ValueError(f"{file.size} bytes, where {cut(repr(name))} ends at {first + end}")

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.families import FAMILIES, Family
-from glassformer.checkpoints.families.files import decoder_in_memory
+from glassformer.checkpoints.families.files import decoder_in_memory, with_experts
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries, llama3_factors, read_gguf_config
 from glassformer.checkpoints.families.table import CAPS, canonical, differences
 from glassformer.checkpoints.families.tensor_names import Entry
+from glassformer.checkpoints.lazy import LazyDecoder, in_numbers
 from glassformer.errors import InputError, require
 from glassformer.files import any_file, holds, local_path, new_file, require_replaceable
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
@@ -42,7 +43,7 @@ _CAPPED, _MIXTURES = ("gemma2", "gemma3"), ("llama", "qwen3moe")
 
 @torch.no_grad()
 def write_gguf(
-    decoder: Decoder,
+    decoder: Decoder | LazyDecoder,
     path: str | Path,
     *,
     kind: str = "F16",
@@ -58,7 +59,7 @@ def write_gguf(
     factors by the length of its context, not of the text.
 
     Args:
-        decoder: On any device; packed weights are expanded first.
+        decoder: On any device, or in files; packed weights are expanded. Memory holds one tensor of it at a time.
         path: Where to: complete or, whatever happens, as it was before.
         kind: ``"Q8_0"`` rounds to 8 bits and a scale for 32 weights; rows that are no multiple of 32 become float16.
         tokenizer: Values of keys ``tokenizer.*`` and ``general.name``, by which llama.cpp knows that Phi-3's special
@@ -75,7 +76,10 @@ def write_gguf(
     path = local_path(path)
     replaces = any_file if overwrite else _is_written
     require_replaceable(path, replaces)
-    family, config, metadata, factors = _described(decoder.family, decoder.config)
+    stored = decoder_in_memory(decoder) if isinstance(decoder, Decoder) else in_numbers(decoder)
+    if stored.config.expert_format == "mxfp4":
+        stored = with_experts(stored, "dense")
+    family, config, metadata, factors = _described(stored.family, stored.config)
     metadata |= {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
     metadata |= _vocabulary(tokenizer, chat_template, config.vocab_size)
     metadata |= dict(sampling or {})
@@ -86,7 +90,7 @@ def write_gguf(
     metadata = {_WRITER: "glassformer", **metadata}
     with new_file(path, replaces=replaces) as draft, draft.open("wb") as file:
         file.write(_header(metadata, described, kinds))
-        for name, tensor in _tensors(decoder, entries, factors):
+        for name, tensor in _tensors(stored, entries, factors):
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             file.write(_encoded(tensor, kinds[name], name))
         file.write(b"\0" * (-file.tell() % _ALIGNMENT))
@@ -236,13 +240,13 @@ def _kind(name: str, shape: list[int], kind: str) -> str:
 
 
 def _tensors(
-    decoder: Decoder, entries: list[Entry], factors: Mapping[str, list[float]]
+    stored: LazyDecoder, entries: list[Entry], factors: Mapping[str, list[float]]
 ) -> Iterator[tuple[str, Tensor]]:
     for name, each in factors.items():
         yield name, torch.tensor(each)
-    state = decoder_in_memory(decoder).state
     for entry in entries:
-        yield from zip(entry.theirs, entry.write({name: state[name].make() for name in entry.ours}), strict=True)
+        ours = {name: stored.tensors[name].read() for name in entry.ours}
+        yield from zip(entry.theirs, entry.write(ours), strict=True)
 
 
 def _encoded(tensor: Tensor, kind: str, name: str) -> memoryview:

@@ -10,7 +10,8 @@ from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     INDEX_FILE,
     WEIGHTS_FILE,
-    StoredTensor,
+    FileTensor,
+    WeightFile,
     header_tensors,
     joined,
     stored_tensors,
@@ -104,7 +105,7 @@ def gguf_in(name: str, kind: str) -> str:
     return found
 
 
-def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] | None:
+def hub_tensors(source: str | Path, directory: Path) -> dict[str, FileTensor] | None:
     """The tensors of a model's files by name, from headers on the hub if the files are not downloaded.
 
     ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two are the same.
@@ -117,7 +118,7 @@ def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] 
     return joined(directory, ((file, _header_on_hub(str(source), file)) for file in files), places)
 
 
-def _header_on_hub(source: str, file: str) -> list[StoredTensor]:
+def _header_on_hub(source: str, file: str) -> list[FileTensor]:
     from huggingface_hub import parse_safetensors_file_metadata
 
     try:
@@ -127,7 +128,7 @@ def _header_on_hub(source: str, file: str) -> list[StoredTensor]:
             for name, tensor in metadata.tensors.items()
         }
         size = max((tensor.data_offsets[1] for tensor in metadata.tensors.values()), default=0)
-        return header_tensors(Path(file), header, 0, size)
+        return header_tensors(WeightFile((Path(file),)), header, 0, size)
     except Exception as error:  # the hub's and its connection's have no common base class
         raise InputError(
             f"{source!r}, of which the hub gave no headers of weights ({file}: {first_line(error)})",

@@ -1,18 +1,18 @@
 """Safetensors files: all tensors are checked before the first is read, and then read one at a time.
 
-Not by safetensors' ``safe_open``, which is weaker (0.8.0): it accepts a repeated name, takes 1.4 GB and a minute for a
-header of 83 MB, ends the process if a file is truncated while it is open, and its mapped file counts as memory (787 MiB
-instead of 10 to read 759 MiB of experts one by one).
+Files are not read by safetensors' ``safe_open``, which is weaker (0.8.0). It accepts a repeated name, takes 1.4 GB and
+a minute for a header of 83 MB, and ends the process if a file is truncated while it is open. Its mapped file counts as
+memory: 787 MiB instead of 10 to read 759 MiB of experts one by one.
 """
 
+import io
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO, RawIOBase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import local_path, standing
 from glassformer.kernels.blocks import KINDS as BLOCKS
+from glassformer.kernels.blocks import finite
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.untrusted import json_value, read_text, require_regular
 
@@ -53,11 +54,97 @@ _LONGEST_JSON = 2**22
 _MOST_FAULTS, _LONGEST_NAME = 20, 200
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of a file, not read yet."""
+def stored_bytes(shape: Sequence[int], kind: str) -> int:
+    """Return the size in bytes of a tensor of this shape and kind."""
+    numbers = math.prod(shape)
+    block = BLOCKS.get(kind)
+    if block is None:
+        return numbers * _BITS[kind] // 8
+    return numbers // block.block * block.nbytes
 
-    file: Path
+
+@dataclass(frozen=True)
+class WeightFile:
+    """A file of weights, in one piece or in consecutive ones, as it was when its header was read."""
+
+    pieces: tuple[Path, ...]
+    stamps: tuple[tuple[int, int, int], ...] = ()
+    """Inode, size and time of the last change of each piece. Empty for a file that is not here."""
+
+    @staticmethod
+    def of(*pieces: Path) -> "WeightFile":
+        """Return the file of these pieces as it is now."""
+        return WeightFile(pieces, tuple(_stamp(piece.stat()) for piece in pieces))
+
+    @property
+    def path(self) -> Path:
+        """Path of the file, or of its first piece."""
+        return self.pieces[0]
+
+    @contextmanager
+    def open(self) -> Iterator["Pieces"]:
+        """Open the file for reading; an ``OSError`` if it is another one than when its header was read."""
+        with Pieces(self.pieces) as pieces:
+            if pieces.stamps != self.stamps:
+                raise OSError("it changed after its header was read: load it again")
+            yield pieces
+
+
+class Pieces(io.RawIOBase):
+    """Consecutive pieces of a file, opened for reading as one."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files: list[io.FileIO] = []
+        self._ends: list[int] = []
+        self._position = 0
+        self.size = 0
+        try:
+            for path in paths:
+                self._files.append(io.FileIO(path))
+        except OSError:
+            self.close()
+            raise
+        statuses = [os.fstat(file.fileno()) for file in self._files]
+        self.stamps = tuple(_stamp(status) for status in statuses)
+        for status in statuses:
+            self.size += status.st_size
+            self._ends.append(self.size)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """Go to a position from the start of the first piece."""
+        self._position = position
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes from the current position on into ``buffer``; return how many."""
+        room = memoryview(buffer).cast("B")
+        done = 0
+        begin = 0
+        for file, end in zip(self._files, self._ends, strict=True):
+            if begin <= self._position < end and done < len(room):
+                file.seek(self._position - begin)
+                count = file.readinto(room[done : done + end - self._position]) or 0
+                done += count
+                self._position += count
+            begin = end
+        return done
+
+    def close(self) -> None:
+        """Close all pieces."""
+        for file in self._files:
+            file.close()
+        super().close()
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class FileTensor:
+    """A tensor of a file, which is not read yet."""
+
+    source: WeightFile
     name: str
     """As in the file."""
     shape: list[int]
@@ -67,21 +154,44 @@ class StoredTensor:
     """Position of its first byte in the file."""
 
     @property
+    def file(self) -> Path:
+        """Path of its file, for messages."""
+        return self.source.path
+
+    @property
     def nbytes(self) -> int:
-        """Its size in the file, in bytes."""
-        count, block = math.prod(self.shape), BLOCKS.get(self.kind)
-        return count * _BITS[self.kind] // 8 if block is None else count // block.block * block.nbytes
+        """Size in the file, in bytes."""
+        return stored_bytes(self.shape, self.kind)
+
+    def read(
+        self,
+        *,
+        allow_nonfinite: bool = False,
+        empty: Callable[[Sequence[int], torch.dtype], Tensor] = empty_in_huge_pages,
+    ) -> Tensor:
+        """Read it into memory that ``empty`` takes; blocks as uint8 ``[..., rows, bytes of a row]``.
+
+        Raises:
+            CheckpointError: The file ends within it or has changed, or some weights are infinite or NaN, unless
+                ``allow_nonfinite``.
+        """
+        block = BLOCKS.get(self.kind)
+        if block is None:
+            tensor = empty(self.shape, DTYPES[self.kind])
+        else:
+            tensor = empty(block.packed_shape(self.shape), torch.uint8)
+        try:
+            with self.source.open() as opened:
+                read_into(tensor, opened, self.start)
+        except OSError as error:
+            raise _damaged(self.file, f"at {cut(self.name)}: {error}") from error
+        if not allow_nonfinite:
+            check = None if block is None else partial(finite, self.kind)
+            require_finite(tensor, self.name, self.file, check)
+        return tensor
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The shape that a tensor must have, and the kinds of numbers that it may hold."""
-
-    shape: list[int]
-    kinds: tuple[str, ...] = tuple(FLOATS)
-
-
-def stored_tensors(directory: Path | str, clean: Callable[[str], str] = str) -> dict[str, StoredTensor]:
+def stored_tensors(directory: Path | str, clean: Callable[[str], str] = str) -> dict[str, FileTensor]:
     """Every tensor of a directory: of ``model.safetensors``, of the files in ``model.safetensors.index.json``, or else
     of all ``.safetensors`` files.
 
@@ -120,16 +230,16 @@ def run_weights(run: Path) -> Path:
 
 def joined(
     directory: Path,
-    pieces: Iterable[tuple[str, Iterable[StoredTensor]]],
+    pieces: Iterable[tuple[str, Iterable[FileTensor]]],
     places: Mapping[str, str],
     clean: Callable[[str], str] = str,
-) -> dict[str, StoredTensor]:
+) -> dict[str, FileTensor]:
     """The tensors of several files by their cleaned names, checked against an index.
 
     The index may name tensors that no file has: an output projection that is the embedding, for example. Whether the
     model needs them is for :func:`check_tensors`.
     """
-    tensors: dict[str, StoredTensor] = {}
+    tensors: dict[str, FileTensor] = {}
     for file, stored in pieces:
         for tensor in stored:
             name = clean(tensor.name)
@@ -149,24 +259,34 @@ def joined(
 
 
 def check_tensors(
-    stored: Mapping[str, StoredTensor],
-    wanted: Mapping[str, Wanted],
+    stored: Mapping[str, FileTensor],
+    shapes: Mapping[str, list[int]],
     place: Path,
+    *,
+    kinds: Collection[str] = tuple(FLOATS),
+    in_bytes: Collection[str] = (),
     described_by: str = CONFIG_FILE,
     fix: str = f"Take {CONFIG_FILE} and the weights from the same place.",
 ) -> None:
-    """Check the tensors of a directory or file against the expected ones."""
-    missing = [f"missing {name}" for name in wanted if name not in stored]
-    others = [tensor for name, tensor in stored.items() if name not in wanted]
+    """Check the tensors of a directory or file against the expected ``shapes``.
+
+    Their numbers are of one of ``kinds``, but for tensors of bytes, which ``in_bytes`` names.
+    """
+    missing = [f"missing {name}" for name in shapes if name not in stored]
+    others = [tensor for name, tensor in stored.items() if name not in shapes]
     unknown = [f"unknown {cut(tensor.name)} in {tensor.file.name}" for tensor in others]
     faults = []
-    for name, want in wanted.items():
+    for name, shape in shapes.items():
         tensor = stored.get(name)
-        if tensor is not None and tensor.shape != want.shape:
-            faults.append(f"{cut(tensor.name)} of shape {tensor.shape} instead of {want.shape} in {tensor.file.name}")
-        elif tensor is not None and tensor.kind not in want.kinds:
-            kinds = " or ".join(want.kinds)
-            faults.append(f"{cut(tensor.name)} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
+        if tensor is None:
+            continue
+        known = ("U8",) if name in in_bytes else kinds
+        if tensor.shape != shape:
+            faults.append(f"{cut(tensor.name)} of shape {tensor.shape} instead of {shape} in {tensor.file.name}")
+        elif tensor.kind not in known:
+            faults.append(
+                f"{cut(tensor.name)} of kind {tensor.kind} instead of {' or '.join(known)} in {tensor.file.name}"
+            )
     if missing or unknown or faults:
         raise CheckpointError(
             f"{place} with {', '.join(_listed(each) for each in (missing, unknown, faults) if each)}",
@@ -175,12 +295,12 @@ def check_tensors(
         )
 
 
-def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int) -> list[StoredTensor]:
+def header_tensors(source: WeightFile, header: Mapping[str, Any], first: int, size: int) -> list[FileTensor]:
     """The tensors of a header, a JSON object, of a file of ``size`` bytes whose first number is at ``first``.
 
     Faults are a ``ValueError``.
     """
-    spans: list[tuple[int, int, StoredTensor]] = []
+    spans: list[tuple[int, int, FileTensor]] = []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -193,7 +313,7 @@ def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int)
         begin, end = offsets
         if math.prod(shape) * _BITS[kind] != (end - begin) * 8:
             raise ValueError(f"{cut(repr(name))} with {end - begin} bytes for the shape {shape} of {kind}")
-        spans.append((begin, end, StoredTensor(file, name, shape, kind, first + begin)))
+        spans.append((begin, end, FileTensor(source, name, shape, kind, first + begin)))
     reached = 0
     for begin, end, tensor in sorted(spans, key=lambda span: span[:2]):
         if begin != reached:
@@ -204,67 +324,42 @@ def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int)
     return [tensor for _, _, tensor in spans]
 
 
-_NONFINITE_ALLOWED = ContextVar("nonfinite_allowed", default=False)
-
-
-@contextmanager
-def nonfinite_weights(allowed: bool) -> Iterator[None]:
-    """Whether weights that are read in the ``with`` block may be infinite or NaN."""
-    token = _NONFINITE_ALLOWED.set(allowed)
-    try:
-        yield
-    finally:
-        _NONFINITE_ALLOWED.reset(token)
-
-
 def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tensor], bool] | None = None) -> Tensor:
-    """The tensor, unless some of its weights are infinite or NaN and may not be.
+    """Return a tensor; raise :class:`CheckpointError` if some of its weights are infinite or NaN.
 
     ``finite`` looks at packed weights. Other numbers are looked at in one pass, faster than they are read.
     """
-    looks = tensor.is_floating_point() and tensor.numel() > 0 and not tensor.is_meta
-    if not _NONFINITE_ALLOWED.get() and (looks if finite is None else not tensor.is_meta):
-        sound = finite(tensor) if finite else all(math.isfinite(end) for end in tensor.detach().aminmax())
-        if not sound:
-            raise CheckpointError(
-                f"{cut(name)} with weights that are infinite or NaN in {file}",
-                "finite weights",
-                "Download or train it again. To look at such a model, pass allow_nonfinite=True in Python.",
-            )
+    if tensor.is_meta or tensor.numel() == 0:
+        return tensor
+    if finite is not None:
+        is_sound = finite(tensor)
+    elif tensor.is_floating_point():
+        is_sound = all(math.isfinite(end) for end in tensor.detach().aminmax())
+    else:
+        is_sound = True
+    if not is_sound:
+        raise CheckpointError(
+            f"{cut(name)} with weights that are infinite or NaN in {file}",
+            "finite weights",
+            "Download or train it again. To look at such a model, pass allow_nonfinite=True in Python.",
+        )
     return tensor
 
 
-@contextmanager
-def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[[str], Tensor]]:
-    """``read(name)``: a tensor in memory of its own; its kind was checked by :func:`check_tensors`."""
-    with ExitStack() as stack:
-        opened: dict[Path, FileIO] = {}
-
-        def read(name: str) -> Tensor:
-            tensor = stored[name]
-            try:
-                if tensor.file not in opened:
-                    opened[tensor.file] = stack.enter_context(FileIO(tensor.file))
-                out = empty_in_huge_pages(tensor.shape, DTYPES[tensor.kind])
-                read_into(out, opened[tensor.file], tensor.start)
-            except OSError as error:
-                raise _damaged(tensor.file, f"at {cut(tensor.name)}: {error}") from error
-            return require_finite(out, tensor.name, tensor.file)
-
-        yield read
-
-
 def read_tensors(
-    stored: Mapping[str, StoredTensor], wanted: Mapping[str, tuple[str, list[int]]], dtype: torch.dtype
+    stored: Mapping[str, FileTensor],
+    wanted: Mapping[str, tuple[str, list[int]]],
+    dtype: torch.dtype,
+    *,
+    allow_nonfinite: bool = False,
 ) -> dict[str, Tensor]:
-    """The tensors of ``stored`` by our names, in ``dtype`` and in memory of their own.
+    """Read the tensors of ``stored`` by our names, in ``dtype`` and in memory of their own.
 
     ``wanted`` is ``{our name: (name in stored, shape)}`` for all of them.
     """
     directories = {str(tensor.file.parent) for tensor in stored.values()}
-    check_tensors(stored, {name: Wanted(shape) for name, shape in wanted.values()}, Path(*directories))
-    with open_tensors(stored) as read:
-        return {ours: read(name).to(dtype) for ours, (name, _) in wanted.items()}
+    check_tensors(stored, dict(wanted.values()), Path(*directories))
+    return {ours: stored[name].read(allow_nonfinite=allow_nonfinite).to(dtype) for ours, (name, _) in wanted.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -312,7 +407,7 @@ def _places(index: Path) -> dict[str, str]:
     return pieces
 
 
-def _stored_in(file: Path) -> list[StoredTensor]:
+def _stored_in(file: Path) -> list[FileTensor]:
     if not file.is_file():
         raise CheckpointError(
             f"no file {file}",
@@ -322,7 +417,8 @@ def _stored_in(file: Path) -> list[StoredTensor]:
     try:
         require_regular(file)
         with file.open("rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
+            status = os.fstat(opened.fileno())
+            size = status.st_size
             length = int.from_bytes(opened.read(8), "little")
             if size < 8 or length > size - 8:
                 raise ValueError(f"{size} bytes, which end within the header")
@@ -331,12 +427,12 @@ def _stored_in(file: Path) -> list[StoredTensor]:
             header = json_value(opened.read(length).decode())
             if not isinstance(header, dict):
                 raise ValueError("no JSON object in the header")
-            return header_tensors(file, header, 8 + length, size)
+            return header_tensors(WeightFile((file,), (_stamp(status),)), header, 8 + length, size)
     except (OSError, ValueError) as error:
         raise _damaged(file, error.got if isinstance(error, InputError) else str(error)) from error
 
 
-def read_into(out: Tensor, file: RawIOBase, start: int) -> None:
+def read_into(out: Tensor, file: io.RawIOBase, start: int) -> None:
     """Fill a tensor with the bytes of a file from ``start`` on."""
     rest = memoryview(out.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
     file.seek(start)
@@ -353,7 +449,7 @@ def _listed(faults: list[str]) -> str:
 
 
 def _damaged(file: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file}, which cannot be read ({reason})", "a complete safetensors file", _DAMAGED)
+    return CheckpointError(f"{file}, which cannot be read ({reason})", "a complete file of weights", _DAMAGED)
 
 
 def _whole_numbers(values: Any) -> bool:

@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Generator
 
+from glassformer.checkpoints.store import Stored
 from glassformer.cli.terminal import Stopwatch
 from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.harmony import (
@@ -21,7 +22,6 @@ from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
 from glassformer.generation.decoding import Continuation
-from glassformer.generation.language_model import FoundModel, require_tokenizer
 from glassformer.generation.loops import LoopDetector
 
 CONTEXT = 8192
@@ -151,9 +151,9 @@ class _TextReader:
         return Piece(Message("assistant", self._content), text, ended)
 
 
-def require_chat(released: FoundModel) -> ReleasedTokenizer:
+def require_chat(released: Stored) -> ReleasedTokenizer:
     """The model's tokenizer, if it can chat in harmony's format."""
-    tokenizer = require_tokenizer(released)
+    tokenizer = released.require_tokenizer()
     got, fix = f"{released.name}, which has no chat template", "'glassformer generate' continues a plain text."
     require("<|channel|>" in tokenizer.specials, got, "a model that was trained to chat", fix)
     require_harmony(tokenizer)

@@ -478,8 +478,7 @@ class ConvertFlags:
       glassformer convert runs/mine mine.gguf --kind Q8_0
 
     A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor by tensor, so that
-    memory holds the largest one. A GGUF file is loaded, and so is what is written as one. A model with parts that the new
-    layout lacks is refused.
+    memory holds the largest one; so does a GGUF file. A model with parts that the new layout lacks is refused.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]

@@ -3,14 +3,14 @@
 import sys
 from dataclasses import replace
 
+from glassformer.checkpoints.store import Stored
 from glassformer.cli.flags import ChatFlags, GenerateFlags
-from glassformer.generation.language_model import FoundModel
-from glassformer.generation.model_rule import ModelRule, overridden
+from glassformer.generation.model_rule import ModelRule, overridden, rule_of
 
 
-def chosen_rule(flags: GenerateFlags | ChatFlags, found: FoundModel) -> ModelRule:
+def chosen_rule(flags: GenerateFlags | ChatFlags, stored: Stored) -> ModelRule:
     """The rule in force. Says on standard error why a rule in the model's files cannot be used."""
-    brought = found.sampling
+    brought = rule_of(stored)
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     given = {name: value for name in names if (value := getattr(flags, name)) is not None}
     rule = overridden(brought.rule, given | {"seed": flags.seed})

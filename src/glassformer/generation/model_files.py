@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from glassformer.checkpoints.store import GENERATION_CONFIG
 from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer
 from glassformer.files import write_text
-
-GENERATION_CONFIG = "generation_config.json"
 
 
 def write_model_files(

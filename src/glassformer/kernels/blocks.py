@@ -11,7 +11,7 @@ Scales and offsets are products of numbers in the block, exact in float32, so th
 Source: llama.cpp, ``ggml-common.h`` and ``ggml-quants.c``; OCP Microscaling Formats 1.0 (MXFP4).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,10 @@ class BlockKind:
     def row_bytes(self, width: int) -> int:
         """Bytes of a row of ``width`` weights, a multiple of ``block``."""
         return width // self.block * self.nbytes
+
+    def packed_shape(self, shape: Sequence[int]) -> list[int]:
+        """The shape of the bytes that hold numbers of ``shape``."""
+        return [*shape[:-1], self.row_bytes(shape[-1])]
 
     def width(self, row_bytes: int) -> int:
         """Weights of a row of so many bytes."""

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from glassformer.checkpoints.tensor_files import nonfinite_weights, require_finite
+from glassformer.checkpoints.tensor_files import require_finite
 from glassformer.errors import InputError, require
 from glassformer.files import local_path
 from glassformer.training.optim import Muon
@@ -60,9 +60,8 @@ def load_weights(model: nn.Module, directory: Path | str, *, allow_nonfinite: bo
         raise InputError(got, "exactly the model's tensors", "Build the model with the configuration of that run.")
     for name, tensor in wanted.items():
         _require_same(path, name, stored[name], tensor)
-        if isinstance(tensor, nn.Parameter):
-            with nonfinite_weights(allow_nonfinite):
-                require_finite(stored[name], name, path)
+        if isinstance(tensor, nn.Parameter) and not allow_nonfinite:
+            require_finite(stored[name], name, path)
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(stored[name])

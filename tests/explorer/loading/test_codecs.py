@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from glassformer.checkpoints.store import named_tokenizer
 from glassformer.data.released_tokenizer import from_json
 from glassformer.explorer.loading.codecs import (
     byte_word,
@@ -24,7 +25,6 @@ from glassformer.explorer.loading.codecs import (
     units_of,
 )
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.generation.language_model import named_tokenizer
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 from transformers_models import transformers

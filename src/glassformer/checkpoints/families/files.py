@@ -1,9 +1,8 @@
 """A family's directories: all tensors are checked, each is read when it is asked for, and written in its names."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -11,21 +10,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.assembly import StoredDecoder, check_sizes, config_errors, require_no_nan
+from glassformer.checkpoints.assembly import check_sizes, config_errors, require_no_nan
 from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.families.tensor_names import SHIFTED, Entry, tensors_of_layer
-from glassformer.checkpoints.shards import Planned, plan
+from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor, Together, converted, expanded, in_memory
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     FLOATS,
-    StoredTensor,
-    Wanted,
+    KINDS,
+    FileTensor,
     check_tensors,
-    open_tensors,
-    stored_tensors,
 )
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.errors import CheckpointError, InputError
 from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.layers.quantized.packed_experts import packed, unpacked
 from glassformer.models import Decoder, DecoderConfig
@@ -36,114 +33,110 @@ _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention
 _TEXT = re.compile(r"(model\.)?language_model\.")
 
 
-def decoder_in_memory(decoder: Decoder) -> StoredDecoder:
-    """The same, of a decoder."""
+def decoder_in_memory(decoder: Decoder) -> LazyDecoder:
+    """Return the lazy tensors of a decoder that is in memory, with weights that are packed in blocks expanded."""
     config = decoder.config
-    said = [(config.layer_window(n), n not in config.unrotated_layers) for n in range(config.num_layers)]
-    there = [(decoder.layer_window(n), getattr(each, "rotated", True)) for n, each in enumerate(decoder.layers)]
-    got, fix = "a decoder whose layers were moved or deleted", "Load them into a Decoder whose configuration has them."
-    require(there == said, got, "the layers of its configuration", fix)
-    state = {name: plan(tensor) for name, tensor in decoder.state_dict().items()}
+    expected = [
+        (config.layer_window(layer), layer not in config.unrotated_layers) for layer in range(config.num_layers)
+    ]
+    actual = [(decoder.layer_window(n), getattr(layer, "rotated", True)) for n, layer in enumerate(decoder.layers)]
+    if actual != expected:
+        raise InputError(
+            got="a decoder whose layers were moved or deleted",
+            expected="the layers of its configuration",
+            fix="Load them into a Decoder whose configuration has them.",
+        )
+    tensors = {name: in_memory(tensor) for name, tensor in decoder.state_dict().items()}
     for name, module in decoder.named_modules():
         if isinstance(module, BlockLinear):
-            size = [module.out_features, module.in_features]
+            shape = [module.out_features, module.in_features]
         elif isinstance(module, BlockEmbedding):
-            size = [module.num_embeddings, module.embedding_dim]
+            shape = [module.num_embeddings, module.embedding_dim]
         else:
             continue
-        del state[f"{name}.blocks"]
-        state[f"{name}.weight"] = Planned(size, torch.float32, partial(getattr, module, "weight"))
-    return StoredDecoder(config, state, decoder.dtype, decoder.dtype, decoder.family)
+        del tensors[f"{name}.blocks"]
+        tensors[f"{name}.weight"] = LazyTensor(shape, "F32", torch.float32, partial(getattr, module, "weight"))
+    return LazyDecoder(config, tensors, decoder.dtype, decoder.family)
 
 
-@contextmanager
 def open_family(
     family: Family,
     directory: Path,
     content: Mapping[str, Any],
-    dtype: torch.dtype | None,
-    device: torch.device,
-) -> Iterator[StoredDecoder]:
-    """The decoder of a directory with this content of ``config.json``; its tensors are read within the context.
+    stored: Mapping[str, FileTensor],
+    *,
+    allow_nonfinite: bool = False,
+) -> LazyDecoder:
+    """Return the decoder of a directory with this content of ``config.json`` and these tensors; none is read.
 
-    ``dtype`` None is the embedding's. When read, a tensor raises :class:`CheckpointError` for weights that are not
-    finite, or for an output projection that should be the embedding and differs from it.
+    Numbers are in the embedding's dtype. When read, a tensor raises :class:`CheckpointError` for weights that are not
+    finite, unless ``allow_nonfinite``, or for an output projection that should be the embedding and differs from it.
     """
-    stored = named(family, stored_tensors(directory))
-    config = checked_config(family, directory, content, stored)
-    embedding, output = (f"{family.names[name]}.weight" for name in ("embedding", "output"))
-    file_dtype = FLOATS[stored[embedding].kind]
-    kind = dtype or file_dtype
-    with open_tensors(stored) as read:
+    files = named(family, stored)
+    config = checked_config(family, directory, content, files)
+    embedding = f"{family.names['embedding']}.weight"
+    output = f"{family.names['output']}.weight"
+    dtype = FLOATS[files[embedding].kind]
 
-        def get(name: str) -> Tensor:
-            tensor = read(name)
-            if name == embedding and config.tied_output and output in stored and not torch.equal(read(output), tensor):
-                raise CheckpointError(
-                    f"{stored[output].file} with an {output} that differs from {embedding}, and tie_word_embeddings = "
-                    f"True in {CONFIG_FILE}",
-                    "one tensor for both",
-                    "Set tie_word_embeddings to False to keep both.",
-                )
-            if tensor.is_floating_point():
-                return tensor.to(device, kind)
-            if name.endswith("scales"):
-                require_no_nan(tensor, stored[name])
-            return tensor.to(device)
+    def read(name: str) -> Tensor:
+        tensor = files[name].read(allow_nonfinite=allow_nonfinite)
+        if name == embedding and config.tied_output and output in files:
+            _require_same_output(tensor, files[output], embedding)
+        if name.endswith("scales") and not tensor.is_floating_point() and not allow_nonfinite:
+            require_no_nan(tensor, files[name])
+        return tensor
 
-        state: dict[str, Planned] = {}
-        for entry in family.entries(config):
-            pieces = _Pieces(partial(_read, entry, get, kind, device))
-            for name, size, form in zip(entry.ours, entry.sizes, entry.parts, strict=True):
-                made = torch.promote_types(kind, torch.float32) if form is SHIFTED else kind
-                made = torch.uint8 if name.endswith(("_blocks", "_scales")) else made
-                state[name] = Planned(list(size), made, partial(pieces.take, name))
-        yield StoredDecoder(config, state, kind, file_dtype, family.model_type)
-
-
-def _read(entry: Entry, get: Callable[[str], Tensor], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-    read = entry.read(get)
-    return read if entry.theirs else {name: tensor.to(device, dtype) for name, tensor in read.items()}
+    tensors: dict[str, LazyTensor] = {}
+    wide: set[str] = set()
+    our_names = {files[output].name: "output.weight"} if output in files else {}
+    for entry in family.entries(config):
+        our_names |= {files[name].name: entry.ours[0] for name in entry.theirs}
+        kind = files[entry.theirs[0]].kind if entry.theirs else "F32"  # constants, which are in no file
+        outputs = Together(partial(entry.read, read))
+        for name, shape, form in zip(entry.ours, entry.sizes, entry.parts, strict=True):
+            loaded = torch.uint8 if kind == "U8" else dtype
+            if form is SHIFTED:
+                wide.add(name)
+                loaded = torch.promote_types(dtype, torch.float32)
+            tensors[name] = LazyTensor(list(shape), kind, loaded, partial(outputs.take, name))
+    in_files = [(our_names.get(tensor.name, ""), tensor) for tensor in stored.values()]
+    return LazyDecoder(config, tensors, dtype, family.model_type, frozenset(wide), in_files)
 
 
-@dataclass
-class _Pieces:
-    """Tensors that are made together; each is kept until it is taken."""
-
-    make: Callable[[], dict[Any, Tensor]]
-    found: dict[Any, Tensor] = field(default_factory=dict)
-
-    def take(self, name: Any) -> Tensor:
-        if name not in self.found:
-            self.found = dict(self.make())
-        return self.found.pop(name)
+def _require_same_output(embedding: Tensor, output: FileTensor, name: str) -> None:
+    if not torch.equal(output.read(allow_nonfinite=True).to(embedding.dtype), embedding):
+        raise CheckpointError(
+            f"{output.file} with an {output.name} that differs from {name}, and tie_word_embeddings = True in "
+            f"{CONFIG_FILE}",
+            "one tensor for both",
+            "Set tie_word_embeddings to False to keep both.",
+        )
 
 
 def checked_config(
-    family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
+    family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, FileTensor]
 ) -> DecoderConfig:
-    """The decoder's configuration, checked against the tensors of the directory. None of them is read."""
-    stored = named(family, stored)
+    """The decoder's configuration, checked against tensors by the names of :func:`named`. None of them is read."""
     with config_errors(directory / CONFIG_FILE):
         config = family.read_config(content)
     check_sizes(config, stored, directory, tensors_of_layer(family.names, config))
     with config_errors(directory / CONFIG_FILE):
         if family.packs and any(name.endswith("blocks") for name in stored):
             config = replace(config, expert_format="mxfp4")
-        entries = family.entries(config)
-        wanted = {
-            name: Wanted(shape, ("U8",) if entry.ours[0].endswith(("_blocks", "_scales")) else tuple(FLOATS))
-            for entry in entries
-            for name, shape in entry.shapes().items()
-        }
+        shapes: dict[str, list[int]] = {}
+        in_bytes: set[str] = set()
+        for entry in family.entries(config):
+            shapes |= entry.shapes()
+            if entry.ours[0].endswith(("_blocks", "_scales")):
+                in_bytes |= entry.shapes().keys()
     output = f"{family.names['output']}.weight"
     if config.tied_output and output in stored:
-        wanted[output] = Wanted([config.vocab_size, config.hidden_dim])
-    check_tensors(stored, wanted, directory)
+        shapes[output] = [config.vocab_size, config.hidden_dim]
+    check_tensors(stored, shapes, directory, in_bytes=in_bytes)
     return config
 
 
-def named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def named(family: Family, stored: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
     """Tensors by the names of the table, which some files cut, without masks and frequencies, and those of images."""
     if family.multimodal and any(map(_TEXT.match, stored)):
         stored = {_TEXT.sub("", name): each for name, each in stored.items() if _TEXT.match(name)}
@@ -155,28 +148,21 @@ def named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, Store
     return {name: tensor for name, tensor in found.items() if not _BUFFERS.fullmatch(name)}
 
 
-def with_experts(stored: StoredDecoder, experts: Literal["dense", "mxfp4"]) -> StoredDecoder:
-    """The same decoder with its experts packed, which rounds, or as numbers in the embedding's dtype."""
+def with_experts(stored: LazyDecoder, experts: Literal["dense", "mxfp4"]) -> LazyDecoder:
+    """Return the same decoder with its experts packed, which rounds, or as numbers in the decoder's dtype."""
     if experts == stored.config.expert_format:
         return stored
-    config, state = replace(stored.config, expert_format=experts), dict(stored.state)
+    config = replace(stored.config, expert_format=experts)
     convert = packed if experts == "mxfp4" else partial(unpacked, dtype=stored.dtype)
+    tensors = dict(stored.tensors)
     for layer in range(config.num_layers):
         start = f"layers.{layer}.ffn."
         for parts in (("gate", "up"), ("down",)):  # one after the other, for less memory
-            named = tuple(f"{start}{part}" for part in parts)
-            ours = {name.removeprefix(start): state.pop(name) for name in list(state) if name.startswith(named)}
-            state |= {f"{start}{name}": each for name, each in _converted(ours, convert).items()}
-    return stored._replace(config=config, state=state)
-
-
-def _converted(
-    given: Mapping[str, Planned], convert: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-) -> dict[str, Planned]:
-    """What ``convert`` makes of some tensors together; its sizes are those that it makes on the device meta."""
-    like = convert({name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in given.items()})
-    pieces = _Pieces(lambda: convert({name: each.make() for name, each in given.items()}))
-    return {name: Planned(list(each.shape), each.dtype, partial(pieces.take, name)) for name, each in like.items()}
+            prefixes = tuple(f"{start}{part}" for part in parts)
+            names = [name for name in tensors if name.startswith(prefixes)]
+            experts_of_layer = {name.removeprefix(start): expanded(tensors.pop(name)) for name in names}
+            tensors |= {f"{start}{name}": tensor for name, tensor in converted(experts_of_layer, convert).items()}
+    return replace(stored, config=config, tensors=tensors)
 
 
 def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
@@ -195,35 +181,35 @@ def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | Non
     return None
 
 
-def in_family(family: Family, stored: StoredDecoder) -> tuple[dict[str, Any], dict[str, Planned]]:
-    """Return the content of ``config.json`` and the tensors of a family's files, which are made when they are written.
+def in_family(family: Family, stored: LazyDecoder) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
+    """Return the content of ``config.json`` and the tensors of a family's files, which are computed when written.
 
     Raises:
         InputError: Names every part of the decoder that the family lacks.
     """
     content = family.write_config(stored.config, stored.dtype)
-    planned: dict[str, Planned] = {}
+    tensors: dict[str, LazyTensor] = {}
     for entry in family.entries(stored.config):
-        planned |= _planned_entry(entry, stored)
-    return content, planned
+        tensors |= _written_entry(entry, stored)
+    return content, tensors
 
 
-def _planned_entry(entry: Entry, stored: StoredDecoder) -> dict[str, Planned]:
+def _written_entry(entry: Entry, stored: LazyDecoder) -> dict[str, LazyTensor]:
     """Return the tensors of a file that hold what an entry names."""
+    is_bytes = stored.tensors[entry.ours[0]].kind == "U8"
+    dtype = torch.uint8 if is_bytes else stored.dtype
 
     def write() -> dict[int, Tensor]:
-        return dict(enumerate(entry.write({name: stored.state[name].make() for name in entry.ours})))
+        return dict(enumerate(entry.write({name: stored.tensors[name].read() for name in entry.ours})))
 
     if not entry.theirs:
         write()  # refuses values that the file cannot hold
-    dtype = stored.dtype
-    if stored.state[entry.ours[0]].dtype == torch.uint8:
-        dtype = torch.uint8
-    pieces = _Pieces(write)
+    outputs = Together(write)
 
     def take(index: int) -> Tensor:
-        return pieces.take(index).to(dtype)
+        return outputs.take(index).to(dtype)
 
     return {
-        name: Planned(shape, dtype, partial(take, index)) for index, (name, shape) in enumerate(entry.shapes().items())
+        name: LazyTensor(shape, KINDS[dtype], dtype, partial(take, index))
+        for index, (name, shape) in enumerate(entry.shapes().items())
     }

@@ -180,19 +180,26 @@ OPENAI = replace(
 )
 
 
-def packed_experts(raw: Mapping[str, UInt8[Tensor, "expert row bytes"]]) -> dict[str, UInt8[Tensor, "..."]]:
-    """What a mixture packed in MXFP4 holds, from GGUF's blocks of its ``gate``, ``up`` and ``down``.
+def packed_experts(blocks: Mapping[str, UInt8[Tensor, "expert row bytes"]]) -> dict[str, UInt8[Tensor, "..."]]:
+    """Return what a mixture packed in MXFP4 holds, from GGUF's blocks of ``gate`` and ``up``, or of ``down``.
 
-    A block is its exponent, and 16 bytes of a weight of the first half and one of the second; here a byte has two
-    neighbours, and rows of gate and up are in turns.
+    A block is its exponent, and 16 bytes of a weight of the first half and one of the second. In a packed mixture a
+    byte has two neighbours, and rows of gate and up are in turns.
     """
-    turned = {}
-    for name, blocks in raw.items():
-        cut = blocks.unflatten(-1, (-1, 17))
-        codes = torch.cat([cut[..., 1:] & 15, cut[..., 1:] >> 4], dim=-1)
-        turned[name] = codes[..., 0::2] | codes[..., 1::2] << 4, cut[..., 0].contiguous()
-    found = {}
-    for index, part in enumerate(("blocks", "scales")):
-        found[f"gate_up_{part}"] = interleaved(turned["gate"][index], turned["up"][index])
-        found[f"down_{part}"] = turned["down"][index]
-    return found
+    codes = {name: _neighbours(part) for name, part in blocks.items()}
+    scales = {name: part.unflatten(-1, (-1, 17))[..., 0].contiguous() for name, part in blocks.items()}
+    packed = {}
+    if "gate" in blocks:
+        packed["gate_up_blocks"] = interleaved(codes["gate"], codes["up"])
+        packed["gate_up_scales"] = interleaved(scales["gate"], scales["up"])
+    if "down" in blocks:
+        packed["down_blocks"] = codes["down"]
+        packed["down_scales"] = scales["down"]
+    return packed
+
+
+def _neighbours(blocks: Tensor) -> Tensor:
+    """Return the codes of GGUF's blocks, two neighbours in a byte."""
+    halves = blocks.unflatten(-1, (-1, 17))[..., 1:]
+    codes = torch.cat([halves & 15, halves >> 4], dim=-1)
+    return codes[..., 0::2] | codes[..., 1::2] << 4

@@ -106,10 +106,10 @@ def _by_rows(tensor: Tensor) -> Tensor:
 
 TRANSPOSED = Form(_transposed, _transposed)
 """``[in, out]`` in the file, as in GPT-2's Conv1D; vectors stay."""
-SHIFTED = Form(lambda w, _: w.to(torch.promote_types(w.dtype, torch.float32)) + 1, lambda w, _: w - 1)
-"""The file holds w of a norm that multiplies by 1 + w, as Gemma's do. The sum is kept in float32, where 16-bit weights
-come back bit for bit: |w| of at least 2**-15 exactly, smaller ones within 2**-24, like all of float32's: no program
-computes with more of them, since the sum is taken in float32."""
+SHIFTED = Form(lambda w, _: w.double() + 1, lambda w, _: w - 1)
+"""The file holds w of a norm that multiplies by 1 + w, as Gemma's do. The sum is taken in float64 and kept in float32
+at least, where 16-bit weights come back bit for bit: |w| of at least 2**-15 exactly, smaller ones within 2**-24, like
+all of float32's: no program computes with more of them, since the sum is taken in float32."""
 SWAPPED_HALVES = Form(_swapped, _swapped)
 """The halves of every head are exchanged, which turns the direction of the rotation around (nanochat)."""
 NEIGHBOURS = Form(lambda w, c: _turned(w, c.head_dim, c.head_dim // 2), lambda w, c: _turned(w, c.head_dim, 2))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from glassformer.checkpoints.store import build, open_model
 from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.flags import ChatFlags
 from glassformer.cli.sampling import chosen_rule
@@ -16,7 +17,6 @@ from glassformer.cli.terminal import text_or_input, write
 from glassformer.data.harmony import Effort, Piece, Setting
 from glassformer.errors import InputError, require
 from glassformer.generation.decoding import Continuation
-from glassformer.generation.language_model import find_model, require_tokenizer
 
 HELP = """\
 /new            begin a new conversation
@@ -150,23 +150,23 @@ def talk(conversation: Conversation, screen: Screen) -> None:
 def main(flags: ChatFlags) -> int:
     """Load the model and talk; return the exit status."""
     message = None if flags.message is None else text_or_input(flags.message)
-    found = find_model(flags.model, flags.tokenizer)
-    sampling = chosen_rule(flags, found)
-    in_harmony = found.chat_template is None or "<|channel|>" in require_tokenizer(found).specials
-    tokenizer = require_chat(found) if in_harmony else require_tokenizer(found)
-    got, fix = f"--effort {flags.effort} for {found.name}", "Leave it out."
+    stored = open_model(flags.model, tokenizer=flags.tokenizer)
+    sampling = chosen_rule(flags, stored)
+    in_harmony = stored.chat_template is None or "<|channel|>" in stored.require_tokenizer().specials
+    tokenizer = require_chat(stored) if in_harmony else stored.require_tokenizer()
+    got, fix = f"--effort {flags.effort} for {stored.name}", "Leave it out."
     require(in_harmony or flags.effort == "medium", got, "a model whose prompts say it: gpt-oss", fix)
-    longest = found.config.max_seq_len
+    longest = stored.config.max_seq_len
     context = min(CONTEXT, longest) if flags.context is None else flags.context
-    expected = f"at most the {longest} tokens that {found.path} can read"
+    expected = f"at most the {longest} tokens that {stored.path} can read"
     require(context <= longest, f"--context {context}", expected, "Pass less, or leave it out.")
-    model = found.load(flags.device, flags.dense)
+    model = build(stored, device=flags.device, dense=flags.dense)
     conversation = Conversation(
         Continuation(model, context, rule=sampling.rule),
         tokenizer,
         Setting(flags.effort, datetime.date.today().isoformat(), flags.instructions),
-        template=None if in_harmony else found.chat_template,
-        stop_tokens=found.stop_tokens,
+        template=None if in_harmony else stored.chat_template,
+        stop_tokens=stored.stop_tokens,
         max_new_tokens=flags.max_new_tokens or (REASONING_LIMIT if in_harmony else REPLY_LIMIT),
         end_loops=flags.end_loops,
     )

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 
+from glassformer.checkpoints.store import build, open_model
 from glassformer.cli.flags import GenerateFlags
 from glassformer.cli.sampling import chosen_rule
 from glassformer.cli.terminal import Stopwatch, text_or_input, write
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.errors import require
 from glassformer.generation import stream
-from glassformer.generation.language_model import find_model, require_tokenizer
 from glassformer.generation.loops import LoopDetector
 from glassformer.kernels import native
 
@@ -18,13 +18,13 @@ from glassformer.kernels import native
 def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[str]:
     """The prompt and its continuation, in pieces, as they are generated; ``stopwatch`` measures it."""
     text = text_or_input(flags.prompt)
-    found = find_model(flags.model, flags.tokenizer)
-    rule = chosen_rule(flags, found).rule
-    tokenizer = require_tokenizer(found)
+    stored = open_model(flags.model, tokenizer=flags.tokenizer)
+    rule = chosen_rule(flags, stored).rule
+    tokenizer = stored.require_tokenizer()
     prompt = [*tokenizer.begin, *tokenizer.encode(text)]
     require(len(prompt) > 0, "an empty prompt", "at least one character", "Begin the text.")
-    stop = {*found.stop_tokens, *(_token(each, tokenizer, found.config.vocab_size) for each in flags.stop)}
-    decoder = found.load(flags.device, flags.dense)
+    stop = {*stored.stop_tokens, *(_token(name, tokenizer, stored.config.vocab_size) for name in flags.stop)}
+    decoder = build(stored, device=flags.device, dense=flags.dense)
     if decoder.device.type == "cpu":
         native.library()  # what it says of compiling is printed before the prompt, not within
     steps = stream(decoder, [prompt], flags.max_new_tokens, rule=rule, stop_tokens=tuple(stop))

@@ -3,16 +3,11 @@
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
-from glassformer.checkpoints.description import Description, describe, describe_gguf
-from glassformer.checkpoints.gguf_file import GgufFile
-from glassformer.checkpoints.hub import find_directory, hub_tensors
+from glassformer.checkpoints.description import Description, describe
 from glassformer.cli.flags import InfoFlags
 from glassformer.cli.terminal import count, say
-from glassformer.files import local_path
-from glassformer.generation.language_model import KNOWN, find_place
 from glassformer.kernels import native
 from glassformer.layers.options import Yarn
 from glassformer.layers.quantized import DenseFormat
@@ -45,10 +40,10 @@ def this_machine(kernel: bool = True) -> Machine:
     return Machine(memory.total, memory.free, level, problem if found is None else None)
 
 
-def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, Any]:
+def as_json(found: Description, machine: Machine) -> dict[str, Any]:
     """Everything, as numbers."""
     return {
-        "directory": str(directory),
+        "directory": str(found.path),
         "family": found.family,
         "layout": found.layout,
         "experts": found.experts,
@@ -64,9 +59,9 @@ def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, 
     }
 
 
-def as_text(found: Description, machine: Machine, directory: Path) -> str:
+def as_text(found: Description, machine: Machine) -> str:
     """The same as text."""
-    lines = [f"{directory}: {found.family} in {found.layout}'s layout", ""]
+    lines = [f"{found.path}: {found.family} in {found.layout}'s layout", ""]
     lines += [f"  {name:<14}{value}" for name, value in _form(found) if value]
     lines += [
         "",
@@ -94,27 +89,14 @@ def as_text(found: Description, machine: Machine, directory: Path) -> str:
 
 def main(flags: InfoFlags) -> int:
     """Print what the directory contains."""
-    place, found = _described(flags.directory)
+    # Of a directory on the hub no weights are downloaded.
+    found = describe(flags.directory, download=False)
     machine = this_machine(kernel=found.experts is not None)
     if flags.json:
-        print(json.dumps(as_json(found, machine, place), indent=2))
+        print(json.dumps(as_json(found, machine), indent=2))
     else:
-        say(as_text(found, machine, place))
+        say(as_text(found, machine))
     return 0
-
-
-def _described(source: str) -> tuple[Path, Description]:
-    """Where a model is, and what it contains; of a directory on the hub no weights are downloaded."""
-    known = KNOWN.get(source)
-    if known is not None and known.file is None:
-        source = known.hub or source
-    # Only for a directory on the hub the place is asked for without weights.
-    if local_path(source).is_file() or ":" in source or "/" not in source:
-        place = find_place(source)
-        if isinstance(place, GgufFile):
-            return place.path, describe_gguf(place)
-    directory = find_directory(source, weights=False)
-    return directory, describe(directory, hub_tensors(source, directory))
 
 
 def _form(found: Description) -> list[tuple[str, str]]:

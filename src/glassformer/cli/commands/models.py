@@ -6,11 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from glassformer.checkpoints.store import KNOWN, Known
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, weight_files
 from glassformer.cli.flags import ModelsFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, naming_extras
-from glassformer.generation.language_model import KNOWN, Known
 from glassformer.text import byte_size, one_line
 
 _WIDTH = 100

