@@ -25,20 +25,22 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 HERE = Path(__file__).resolve().parent
-sys.path.extend(str(HERE.parent / each) for each in ("tests", "tests/checkpoints", "tests/layers", "tools"))
+sys.path.extend(str(HERE.parent / each) for each in ("tests", "tests/checkpoints", "tools"))
 
 import jinja2
 import torch
 import torch.nn.functional as F
 from family_models import FAMILIES, as_float64, no_rounding, random_model
 from random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
-from test_blocks import copy_block, cross_block, encoder_block, not_neutral
 from timing import keep
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.generation import generate
+from glassformer.layers.blocks import CrossBlock, EncoderBlock
+from glassformer.layers.feedforward import MLP
+from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.lens import direct_logits, logit_lens
@@ -220,6 +222,48 @@ def compared(measure: Callable[[torch.dtype], Measured], dtype: torch.dtype, ref
 # Other references
 
 
+def encoder_block(*, norm_first: bool) -> EncoderBlock:
+    attention = GroupedQueryAttention(24, 4, 6, causal=False, bias=True)
+    return EncoderBlock(attention, MLP(24, 40, "relu"), 24, 1e-5, norm_first=norm_first)
+
+
+def cross_block() -> CrossBlock:
+    attentions = [GroupedQueryAttention(24, 4, 6, causal=causal, bias=True) for causal in (True, False)]
+    return CrossBlock(*attentions, MLP(24, 40, "relu"), 24, 1e-5)
+
+
+@torch.no_grad()
+def copy_attention(ours: GroupedQueryAttention, theirs: nn.MultiheadAttention) -> None:
+    weights, biases = theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3)
+    for projection, weight, bias in zip((ours.query, ours.key, ours.value), weights, biases, strict=True):
+        projection.weight.copy_(weight)
+        projection.bias.copy_(bias)
+    ours.output.load_state_dict(theirs.out_proj.state_dict())
+
+
+def copy_block(ours: EncoderBlock | CrossBlock, theirs: Any) -> None:
+    """Copy the weights of a layer of torch.nn."""
+    pairs = [(ours.ffn.up, theirs.linear1), (ours.ffn.down, theirs.linear2)]
+    if isinstance(ours, EncoderBlock):
+        copy_attention(ours.attention, theirs.self_attn)
+        pairs += [(ours.attention_norm, theirs.norm1), (ours.ffn_norm, theirs.norm2)]
+    else:
+        copy_attention(ours.self_attention, theirs.self_attn)
+        copy_attention(ours.cross_attention, theirs.multihead_attn)
+        pairs += [(ours.self_attention_norm, theirs.norm1), (ours.cross_attention_norm, theirs.norm2)]
+        pairs += [(ours.ffn_norm, theirs.norm3)]
+    for our_module, their_module in pairs:
+        our_module.load_state_dict(their_module.state_dict())
+
+
+@torch.no_grad()
+def randomize_vectors(module: nn.Module) -> None:
+    """Give norms and biases other values than those with which they begin."""
+    for weight in module.parameters():
+        if weight.dim() == 1:
+            weight.add_(torch.randn_like(weight) / 4)
+
+
 def torch_rows() -> Iterator[dict[str, Any]]:
     """Layers of torch.nn with the same weights: outputs and the gradient of the input."""
     for kind, norm_first in (("encoder", False), ("encoder", True), ("decoder", False)):
@@ -231,10 +275,10 @@ def torch_rows() -> Iterator[dict[str, Any]]:
             theirs: Any
             if kind == "encoder":
                 theirs = nn.TransformerEncoderLayer(24, 4, 40, norm_first=norm_first, **options)
-                ours = encoder_block(24, 4, 40, norm_first=norm_first)
+                ours = encoder_block(norm_first=norm_first)
             else:
                 theirs, ours = nn.TransformerDecoderLayer(24, 4, 40, **options), cross_block()
-            not_neutral(theirs)
+            randomize_vectors(theirs)
             theirs.to(torch.bfloat16).float()
             copy_block(ours, theirs)
             results = []

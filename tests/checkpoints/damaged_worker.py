@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from glassformer.checkpoints.decoders import family_to_write, load_decoder, open_decoder
+from glassformer.checkpoints.decoders import family_to_write, load_decoder
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.files import in_family
+from glassformer.checkpoints.store import open_model
 from glassformer.errors import CheckpointError, InputError
 from glassformer.processor_time import ProcessorLimit
 
@@ -71,7 +72,7 @@ def attempt(directory: str) -> dict[str, Any]:
 
 def look_at_each(directory: Path) -> None:
     """As a conversion does."""
-    stored = open_decoder(directory)
+    stored = open_model(directory).decoder
     family = family_to_write(stored, None)
     tensors = stored.tensors if family is None else in_family(family, stored)[1]
     for tensor in tensors.values():

@@ -20,7 +20,6 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 from glassformer.checkpoints import families
 from glassformer.checkpoints.decoders import (
     load_decoder,
-    open_decoder,
     read_decoder_config,
     save_decoder,
     write_decoder,
@@ -29,6 +28,7 @@ from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.table import Family, canonical
 from glassformer.checkpoints.families.tensor_names import HEAD_BY_HEAD, NEIGHBOURS, SHIFTED, SWAPPED_HALVES, TRANSPOSED
+from glassformer.checkpoints.store import open_model
 from glassformer.errors import CheckpointError
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models import Decoder, DecoderConfig
@@ -162,7 +162,7 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
             assert torch.equal(got[name], tensor), name
     assert read_decoder_config(tmp_path / "ours") == decoder.config
     save_decoder(decoder, tmp_path / "own", layout="glassformer")
-    write_decoder(open_decoder(tmp_path / "theirs"), tmp_path / "converted", "glassformer")
+    write_decoder(open_model(tmp_path / "theirs").decoder, tmp_path / "converted", "glassformer")
     for place in ("own", "converted"):
         for name, tensor in load_decoder(tmp_path / place).state_dict().items():
             assert tensor.dtype == decoder.state_dict()[name].dtype

@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GptOssForCausalLM
 
-from glassformer.checkpoints.decoders import open_decoder, write_decoder
+from glassformer.checkpoints.decoders import write_decoder
 from glassformer.checkpoints.families.files import decoder_in_memory, in_family, with_experts
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS as ROW
 from glassformer.checkpoints.families.gpt_oss import OPENAI, packed_experts
+from glassformer.checkpoints.store import open_model
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import values
 from glassformer.kernels.options import Clamp
@@ -199,7 +200,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path
 
 
 def convert(source: Path, out: Path, layout: str, experts: Any = None) -> None:
-    stored = open_decoder(source)
+    stored = open_model(source).decoder
     write_decoder(stored if experts is None else with_experts(stored, experts), out, layout, {})
 
 

@@ -86,7 +86,6 @@ def load_decoder(
     dense: DenseFormat | None = None,
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
-    content: Mapping[str, Any] | None = None,
 ) -> Decoder:
     """The decoder of a directory, or of a model on the Hugging Face hub, in evaluation mode as transformers gives it.
 
@@ -108,7 +107,6 @@ def load_decoder(
             None: as they are stored.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
-        content: That of ``config.json``, where it was read before.
     """
     for name, value, known in (("experts", experts, get_args(Experts)), ("dense", dense, get_args(DenseFormat))):
         require(value in (None, *known), f"{name} = {value!r}", f"one of {known} or None", "Use one of these.")
@@ -117,7 +115,8 @@ def load_decoder(
     require(dtype is None or dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {dtypes}", fix)
     place = require_device(device)
     directory = find_directory(source)
-    stored = open_decoder(directory, content, allow_nonfinite=allow_nonfinite)
+    directory, content = within_run(directory, read_json(directory / CONFIG_FILE))
+    stored = open_decoder(directory, content, stored_tensors(directory), allow_nonfinite=allow_nonfinite)
     if experts is not None:
         with config_errors(directory / CONFIG_FILE):
             stored = with_experts(stored, experts)
@@ -126,35 +125,29 @@ def load_decoder(
 
 def open_decoder(
     directory: Path,
-    content: Mapping[str, Any] | None = None,
+    content: Mapping[str, Any],
+    files: Mapping[str, FileTensor],
     *,
-    files: Mapping[str, FileTensor] | None = None,
     allow_nonfinite: bool = False,
 ) -> LazyDecoder:
     """Return the decoder of a directory, checked against the headers of its files; no tensor is read.
 
-    ``content`` is that of its ``config.json``, ``files`` are the tensors of its files; None: they are read.
+    ``content`` is that of its ``config.json``, ``files`` are the tensors of its files.
     """
-    if content is None:
-        content = read_json(directory / CONFIG_FILE)
-    directory, content = within_run(directory, content)
     family = require_kind(content, directory)
-    if files is None:
-        files = stored_tensors(directory)
     if family is None:
         return _open_own(directory, content, files, allow_nonfinite=allow_nonfinite)
     return open_family(family, directory, content, files, allow_nonfinite=allow_nonfinite)
 
 
-def read_decoder_config(directory: Path | str, content: Mapping[str, Any] | None = None) -> DecoderConfig:
-    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read,
-    or ``content`` is that.
+def read_decoder_config(directory: Path | str) -> DecoderConfig:
+    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read.
 
     Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it depends on the files
     of weights.
     """
     directory = local_path(directory)
-    directory, content = within_run(directory, read_json(directory / CONFIG_FILE) if content is None else content)
+    directory, content = within_run(directory, read_json(directory / CONFIG_FILE))
     kind = require_kind(content, directory)
     with config_errors(directory / CONFIG_FILE):
         return _own_config(content) if kind is None else kind.read_config(content)

@@ -27,7 +27,7 @@ from glassformer.checkpoints.gguf import open_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_gguf
 from glassformer.checkpoints.hub import find_directory, find_file, gguf_in, hub_tensors
 from glassformer.checkpoints.lazy import LazyDecoder
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, has_tokenizer, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import (
@@ -391,8 +391,8 @@ def _open_directory(
     directory, config = within_run(place, content)
     name = place.resolve().name if local_path(source).is_dir() else str(source).rpartition("/")[2]
     repository = source if short_name is None else str(KNOWN[short_name].hub)
-    files = hub_tensors(repository, directory)
-    decoder = open_decoder(directory, config, files=files, allow_nonfinite=allow_nonfinite)
+    files = hub_tensors(repository, directory) or stored_tensors(directory)
+    decoder = open_decoder(directory, config, files, allow_nonfinite=allow_nonfinite)
     family = family_in(config)
     settings = _settings(directory)
     if tokenizer is None and is_run(content):
