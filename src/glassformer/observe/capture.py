@@ -25,7 +25,7 @@ from glassformer.observe.hook_points import (
     place_of,
     whole_numbers,
 )
-from glassformer.observe.module_hooks import Change, Scope, scope
+from glassformer.observe.module_hooks import Change, Phase, Scope, scope
 from glassformer.observe.recorder import OF_CALLS, Frame, Recorder
 
 
@@ -159,8 +159,8 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` and ``here`` end."""
     frames = recorder.frames
 
-    def listen(module: nn.Module, where: str, note: Change, order: int = 5) -> None:
-        here.insert(module, where, note, order)
+    listen = partial(here.insert, phase=Phase.READ)
+    leaving: list[tuple[nn.Module, Change]] = []
 
     def enclose(module: nn.Module, layer: int, point: HookPoint | None) -> None:
         def enter(values: Tensor, given: tuple[Any, ...]) -> None:
@@ -181,8 +181,8 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
                     "Capture other modules, or choose another attention implementation.",
                 )
 
-        listen(module, "input", enter, 4)
-        listen(module, "output", leave, 6)
+        listen(module, "input", enter)
+        leaving.append((module, leave))
 
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
     if "logits" in recorder.kinds:  # whose positions are those of the last block
@@ -195,10 +195,10 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
         enclose(point.module, point.layer, point)
         if recorder.retain_grad and point.out_proj is not None and not recorder.foreign:
             # Before heads are edited, which comes after the weights.
-            listen(point.out_proj, "input", lambda values, _: recorder.output(values), 0)
+            here.insert(point.out_proj, "input", lambda values, _: recorder.output(values), Phase.BEFORE)
     for point in recorder.chosen:
         if point.role == "experts":
-            listen(point.module, "first output", partial(recorder.mixture, point), 2)
+            listen(point.module, "first output", partial(recorder.mixture, point))
         elif point.role == "logits":
             listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:
@@ -208,6 +208,8 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
                 module, where = place_of(point, kind)
                 if module is not None:
                     listen(module, where, partial(recorder.note, kind, point))
+    for module, leave in leaving:  # after what is recorded of the module's output
+        listen(module, "output", leave)
     if not attentions:
         return
 

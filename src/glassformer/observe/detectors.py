@@ -17,7 +17,7 @@ from glassformer.observe.captured import Record
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.module_hooks import Enough, scope
+from glassformer.observe.module_hooks import Enough, Phase, scope
 from glassformer.observe.partial_runs import (
     require_every_layer,
     require_gradients,
@@ -134,7 +134,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
                     if not missing:  # what follows the last attention is not needed
                         raise Enough
 
-                here.insert(point.module, "output", reduce, 9)
+                here.insert(point.module, "output", reduce, Phase.READ)
             device = next(model.parameters(), tokens).device
             named = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()}
             with suppress(Enough):

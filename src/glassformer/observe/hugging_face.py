@@ -21,7 +21,7 @@ from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
-from glassformer.observe.module_hooks import scope, without_other_hooks
+from glassformer.observe.module_hooks import Phase, scope, without_other_hooks
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -234,31 +234,31 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
     with watching(note), scope() as own:
 
         def listen(
-            owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
+            owner: nn.Module, module: nn.Module | None, where: str, phase: Phase, do: Callable[[Tensor], None]
         ) -> None:
             def here(values: Tensor, _: tuple[Any, ...]) -> None:
                 if owner not in proved:
                     do(values)
 
             if module is not None:
-                own.insert(module, where, here, order)
+                own.insert(module, where, here, phase)
 
         for block in (point for point in given if point.role == "block"):
             mine = [point for point in given if point.block is block.module]
             on = partial(listen, block.module)
-            on(block.module, "input", 4, partial(seen.start, block.module))
+            on(block.module, "input", Phase.READ, partial(seen.start, block.module))
             for point in mine:
                 if point.role == "attention":
-                    on(point.residual_writer, "output", 4, partial(seen.add, block.module, "attention"))
-                    on(point.out_proj, "first input", 0, partial(seen.merged, point, outputs))
+                    on(point.residual_writer, "output", Phase.READ, partial(seen.add, block.module, "attention"))
+                    on(point.out_proj, "first input", Phase.BEFORE, partial(seen.merged, point, outputs))
                 elif point.role == "ffn":
-                    on(point.module, "output", 4, partial(seen.add, block.module, "ffn"))
+                    on(point.module, "output", Phase.READ, partial(seen.add, block.module, "ffn"))
             for norm in block.norms or ([block.between] if block.between is not None else []):
-                on(norm, "first input", 0, partial(seen.compare, block, f"the input of {type(norm).__name__}"))
+                on(norm, "first input", Phase.BEFORE, partial(seen.compare, block, f"the input of {type(norm).__name__}"))
             for norm in block.norms:
-                on(norm, "output", 4, partial(seen.start, block.module))
+                on(norm, "output", Phase.READ, partial(seen.start, block.module))
             complete = any(point.role == "ffn" for point in mine)
-            on(block.module, "first output", 0, partial(seen.end, block, kinds, complete))
+            on(block.module, "first output", Phase.BEFORE, partial(seen.end, block, kinds, complete))
         yield
 
 

@@ -17,7 +17,7 @@ from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels, infinite
 from glassformer.observe.hook_points import HookPoint, choose_points, place_of, select, whole_numbers
-from glassformer.observe.module_hooks import Change, Given, Scope, scope
+from glassformer.observe.module_hooks import Change, Given, Phase, Scope, scope
 from glassformer.observe.positions import (
     by_text,
     cache_of,
@@ -240,11 +240,12 @@ class _Attachment:
         self._attention: HookPoint | None = None
         blocks = {point.block: point for point in self._points if point.block is not None}
         for block, point in blocks.items():
-            self.scope.insert(block, "input", partial(self._enter_block, point), 0)
+            self.scope.insert(block, "input", partial(self._enter_block, point), Phase.BEFORE)
         attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
         for point in {point: None for plan in attend for point in plan.points}:
-            self.scope.insert(point.module, "input", partial(self._enter_attention, point), 0)
-            self.scope.insert(point.module, "output", lambda *_: setattr(self, "_attention", None), 4)
+            enter = partial(self._enter_attention, point)
+            self.scope.insert(point.module, "input", enter, Phase.BEFORE)
+            self.scope.insert(point.module, "output", self._leave_attention, Phase.READ)
         # Also without edits of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attend)
         self._attached.enter_context(hugging_face.editing(edit) if foreign and attend else editing(edit))
@@ -263,10 +264,9 @@ class _Attachment:
         if site == "residual_between" and point.pre_norm:
             self._attach_between(point, module, change)
             return
-        # Experts come before hooks and edits of the mixture's output, in whichever block those are.
-        self.scope.insert(module, where, change, 1 if site == "experts" else 3)
+        self.scope.insert(module, where, change, Phase.EDIT)
         if point.owner is not None:
-            self.scope.insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
+            self.scope.insert(point.owner, "input", self._note_arguments, Phase.BEFORE)
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
         self._attention = None  # one that has raised has not left
@@ -286,6 +286,12 @@ class _Attachment:
         if point.block is None:
             self._enter_block(point, values, given)
         self._attention = point
+
+    def _leave_attention(self, values: Tensor, given: Given) -> None:
+        self._attention = None
+
+    def _note_arguments(self, values: Tensor, given: Given) -> None:
+        self._asked = given
 
     def _rows(
         self, plan: _Plan, length: int, kept: Sequence[int] | None = None
@@ -336,9 +342,9 @@ class _Attachment:
             # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
             return (kept.pop("new") + kept.pop("ffn")).view(values.shape) if kept else None
 
-        self.scope.insert(between, "first input", before)
-        self.scope.insert(ffn, "output", after, 4)
-        self.scope.insert(block, "first output", again, 0)
+        self.scope.insert(between, "first input", before, Phase.EDIT)
+        self.scope.insert(ffn, "output", after, Phase.READ)
+        self.scope.insert(block, "first output", again, Phase.EDIT)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         split = self._by_text(plan, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,18 @@ class Given(tuple[Any, ...]):
 
 Change = Callable[[Tensor, Given], Tensor | None]
 """From the first tensor of a module's input or output, and all its arguments, to what replaces it; None: nothing."""
+
+
+class Phase(IntEnum):
+    """When a change is made at its place; those of one phase are made in the order in which they were inserted."""
+
+    BEFORE = 0
+    """Ahead of all edits, on what the model itself computed: it notes or checks, and returns None."""
+    EDIT = 1
+    """The edits, those of outer blocks first."""
+    READ = 2
+    """After all edits: it notes what the model goes on with."""
+
 
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("scopes", default=())
 
@@ -45,12 +58,11 @@ class Scope:
             return False
         return self.open and self in _scopes.get()
 
-    def insert(self, module: nn.Module, where: str, change: Change, order: int = 3) -> None:
-        """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
+    def insert(self, module: nn.Module, where: str, change: Change, phase: Phase) -> None:
+        """Add a change to those at a place of a module, as the last one of its phase there.
 
         One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
-        which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1
-        edits of experts, 2 captures of them, 3 other edits, 4 bookkeeping, 5 captures.
+        which are part of the model; of ``first input`` and ``first output`` before them.
         """
         key = id(module), where
         with _lock:
@@ -61,8 +73,8 @@ class Scope:
             changes = _inserted[key][1]
             self._places.append(key)
             # Of a scope whose end was interrupted, changes are there still.
-            live = [each for each in changes if each[2].open]
-            changes[:] = sorted([*live, (order, change, self)], key=lambda each: each[0])
+            live = [entry for entry in changes if entry.scope.open]
+            changes[:] = sorted([*live, _Entry(phase, change, self)], key=lambda entry: entry.phase)
 
     def end(self) -> None:
         """Take the hooks off that make no other scope's changes."""
@@ -70,7 +82,7 @@ class Scope:
         with _lock:
             for key in {*self._places} & _inserted.keys():
                 handle, changes = _inserted[key]
-                changes[:] = [each for each in changes if each[2] is not self]
+                changes[:] = [entry for entry in changes if entry.scope is not self]
                 if not changes:
                     del _inserted[key]
                     handle.remove()
@@ -103,15 +115,23 @@ def suspended() -> Iterator[None]:
 
 
 _lock = threading.Lock()
-_Entry = tuple[int, Change, Scope]
-"""The order of a change, the change, and whose it is."""
+
+
+class _Entry(NamedTuple):
+    phase: Phase
+    change: Change
+    scope: Scope
+
+
 _inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 
 
 def is_changed(module: nn.Module | None, where: str) -> bool:
-    """Whether an edit of this scope, not its bookkeeping, changes a module's input or output."""
-    found = _inserted.get((id(module), where))
-    return found is not None and any(order in (1, 3) and scope.here() for order, _, scope in found[1])
+    """Whether an edit of this scope changes a module's input or output."""
+    hook_and_changes = _inserted.get((id(module), where))
+    if hook_and_changes is None:
+        return False
+    return any(entry.phase is Phase.EDIT and entry.scope.here() for entry in hook_and_changes[1])
 
 
 def other_hooks(model: nn.Module) -> tuple[int, ...]:
@@ -135,8 +155,8 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
         return values
     given = Given((*args, *kwargs.values()))
     given.named = kwargs
-    for _, change, scope in list(found[1]):
-        if not scope.here():
+    for entry in list(found[1]):
+        if not entry.scope.here():
             continue
         got = "a model that is exported or traced within a capture or an intervention"
         require(not torch.compiler.is_compiling(), got, "a run of it", "Trace it before or after.")
@@ -144,7 +164,7 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
         require(
             not batched, "a capture or an intervention under vmap", "a run of a batch", "Pass the texts as a batch."
         )
-        new = change(values, given)
+        new = entry.change(values, given)
         values = values if new is None else new
     return values
 

@@ -22,7 +22,7 @@ from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.module_hooks import Enough, is_changed, other_hooks, scope, standing_in
+from glassformer.observe.module_hooks import Enough, Phase, is_changed, other_hooks, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -252,7 +252,8 @@ class Runner:
                     attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
             if mixture is not None:
                 module, output = mixture
-                attached.enter_context(scope()).insert(module, "first output", lambda values, _: output(values), 1)
+                here = attached.enter_context(scope())
+                here.insert(module, "first output", lambda values, _: output(values), Phase.EDIT)
             if changes:
                 attached.enter_context(intervene(self.model, *changes))
             options: dict[str, Any] = {}
@@ -365,8 +366,8 @@ def logits_at(
 
     with scope() as here, suppress(Enough):
         if not whole:
-            here.insert(head, "input", shorten, 9)
-        here.insert(head, "output", note, 9)
+            here.insert(head, "input", shorten, Phase.READ)
+        here.insert(head, "output", note, Phase.READ)
         output = run()
         found.append(output if isinstance(output, Tensor) else output.logits)  # with factors and caps
     return shorten(found[-1]) if whole else found[-1]

@@ -17,7 +17,7 @@ from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import Selection, select
 from glassformer.observe.linear_maps import require_linear
-from glassformer.observe.module_hooks import scope
+from glassformer.observe.module_hooks import Phase, scope
 from glassformer.observe.partial_runs import Metric, Runner
 from glassformer.observe.sweep import Sweep, attention_outputs, prepared
 
@@ -271,7 +271,7 @@ class _Paths:
 
         options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
         with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
-            here.insert(point.module, "output", done, 9)
+            here.insert(point.module, "output", done, Phase.READ)
             runner.resumed(self._texts, layer, "residual_before", stream, **options)
         return seen.last(reads)[point.name][:, list(heads)]
 

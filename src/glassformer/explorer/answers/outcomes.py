@@ -29,7 +29,7 @@ from glassformer.observe.edits import Edit
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import Readout, readout_of
-from glassformer.observe.module_hooks import scope
+from glassformer.observe.module_hooks import Phase, scope
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Outcomes:
         with lock.at_leisure(), evaluating(self.model), scope() as here:
             for point in self.points:
                 if point.role == "block":
-                    here.insert(point.module, "output", after, 0)
+                    here.insert(point.module, "output", after, Phase.BEFORE)
             pause()
             yield
 
