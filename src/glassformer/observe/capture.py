@@ -15,14 +15,17 @@ from glassformer.layers.attention import Attended, watching
 from glassformer.observe import hugging_face
 from glassformer.observe.captured import Captured
 from glassformer.observe.hook_points import (
-    ROLES,
+    AttentionPoint,
+    BlockPoint,
     Heads,
     HookPoint,
+    LogitsPoint,
+    MixturePoint,
     Modules,
     Selection,
     choose_points,
+    of_kind,
     own_points,
-    place_of,
     whole_numbers,
 )
 from glassformer.observe.module_hooks import Change, Phase, Scope, scope
@@ -117,7 +120,7 @@ def capture(
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model)
     require(
-        any(point.role == "attention" for point in points),
+        bool(of_kind(points, AttentionPoint)),
         f"{type(model).__name__}, none of whose modules calls an attention that can be captured",
         "a model of glassformer's attention, or one of transformers that calls ALL_ATTENTION_FUNCTIONS",
         "Pass such a model.",
@@ -162,7 +165,7 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
     listen = partial(here.insert, phase=Phase.READ)
     leaving: list[tuple[nn.Module, Change]] = []
 
-    def enclose(module: nn.Module, layer: int, point: HookPoint | None) -> None:
+    def enclose(module: nn.Module, layer: int, point: AttentionPoint | None) -> None:
         def enter(values: Tensor, given: tuple[Any, ...]) -> None:
             if point is None or point.block is None:
                 frames.clear()  # what has raised has not left
@@ -186,26 +189,26 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
 
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
     if "logits" in recorder.kinds:  # whose positions are those of the last block
-        last = [point for point in points if point.role == "block"][-1]
+        last = of_kind(points, BlockPoint)[-1]
         blocks[last.module] = last.layer
     for block, layer in blocks.items():
         enclose(block, layer, None)
-    attentions = [point for point in recorder.chosen if point.role == "attention"]
-    for point in attentions:
-        enclose(point.module, point.layer, point)
-        if recorder.retain_grad and point.out_proj is not None and not recorder.foreign:
+    attentions = of_kind(recorder.chosen, AttentionPoint)
+    for attention in attentions:
+        enclose(attention.module, attention.layer, attention)
+        if recorder.retain_grad and attention.out_proj is not None and not recorder.foreign:
             # Before heads are edited, which comes after the weights.
-            here.insert(point.out_proj, "input", lambda values, _: recorder.output(values), Phase.BEFORE)
+            here.insert(attention.out_proj, "input", lambda values, _: recorder.output(values), Phase.BEFORE)
     for point in recorder.chosen:
-        if point.role == "experts":
+        if isinstance(point, MixturePoint):
             listen(point.module, "first output", partial(recorder.mixture, point))
-        elif point.role == "logits":
+        elif isinstance(point, LogitsPoint):
             listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:
                 listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
         else:
-            for kind in (kind for kind in recorder.kinds if ROLES[kind] == point.role and kind not in OF_CALLS):
-                module, where = place_of(point, kind)
+            for kind in (kind for kind in recorder.kinds if kind in point.sites and kind not in OF_CALLS):
+                module, where = point.place(kind)
                 if module is not None:
                     listen(module, where, partial(recorder.note, kind, point))
     for module, leave in leaving:  # after what is recorded of the module's output

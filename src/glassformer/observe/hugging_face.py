@@ -20,7 +20,19 @@ from glassformer.layers import attention
 from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
-from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    BlockPoint,
+    EmbeddingPoint,
+    FeedForwardPoint,
+    HookPoint,
+    LogitsPoint,
+    MixturePoint,
+    Routed,
+    layer_of,
+    of_kind,
+    one_by_one,
+)
 from glassformer.observe.module_hooks import Phase, scope, without_other_hooks
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
@@ -73,7 +85,19 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
     for name, attentions in blocks.items():
         block, at = modules[name], f"{name}.".removeprefix(".")
         if name == attentions[0]:  # in no block
-            yield HookPoint("attention", name, block, layer_of(name, loose), None, **_sizes(block))
+            yield AttentionPoint(
+                name=name,
+                module=block,
+                layer=layer_of(name, loose),
+                block=None,
+                source=False,
+                kind="self",
+                **_sizes(block),
+                sinks=False,
+                out_proj=None,
+                residual_writer=None,
+                post_norm=False,
+            )
             loose += 1
             continue
         stack = name.rpartition(".")[0]
@@ -86,17 +110,16 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             return None if inside is None else modules[at + inside]
 
         if place["layer"] == 0:
-            yield HookPoint("embedding", name, block, **place)
+            yield EmbeddingPoint(name=name, module=block, **place)
         for each in attentions:
             out_proj, writer, post_norm = parts.attentions.get(each.removeprefix(at), (None, None, False))
             module, sizes = modules[each], _sizes(modules[each])
-            yield HookPoint(
-                "attention",
-                each,
-                module,
+            yield AttentionPoint(
+                name=each,
+                module=module,
                 **place,
                 **sizes,
-                cross=_is_cross(each),
+                kind="cross" if _is_cross(each) else "self",
                 sinks=isinstance(getattr(module, "sinks", None), Tensor),
                 out_proj=part(out_proj),
                 residual_writer=part(writer),
@@ -109,19 +132,24 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             mixture: Any = part(parts.network)
             last = [getattr(mixture, each, None) for each in _LAST] if parts.network == parts.reads else [mixture]
             down = next((each for each in last if isinstance(each, nn.Module)), None)
-            yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), down_proj=down)
+            reads = part(parts.reads)
+            yield FeedForwardPoint(name=at + parts.ffn, module=ffn, **place, reads=reads, down_proj=down)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
             # Before 5.6 a router may give probabilities as its scores.
             recent = tuple(map(int, sys.modules["transformers"].__version__.split(".")[:2])) >= (5, 6)
             if recent and type(block).__name__ in _ROUTED and getattr(gate, "norm_topk_prob", gate is not None):
-                routes: dict[str, Any] = {
-                    "route": partial(_route, gate),
-                    "expert_outputs": partial(_expert_outputs, mixture),
-                }
-                yield HookPoint(
-                    "experts", at + parts.ffn, mixture, **place, experts=gate.num_experts, **routes, gate=gate
+                yield MixturePoint(
+                    name=at + parts.ffn,
+                    module=mixture,
+                    **place,
+                    experts=gate.num_experts,
+                    gate=gate,
+                    route=partial(_route, gate),
+                    expert_outputs=partial(_expert_outputs, mixture),
+                    post_norm=False,
                 )
-        yield HookPoint("block", name, block, **place, between=part(parts.between), pre_norm=not norms, norms=norms)
+        between = part(parts.between)
+        yield BlockPoint(name=name, module=block, **place, between=between, pre_norm=not norms, norms=norms)
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
     output = None
     if not any(name in modules for name in heads_of):  # by other names, as of Electra and DistilBERT
@@ -132,7 +160,8 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         wrapped = "head" in name or "embed" in name or "decoder" in name
         named = name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear))
         if blocks and (named or (output is not None and module is output)):
-            yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
+            owner = modules[name.rpartition(".")[0]]
+            yield LogitsPoint(name=name, module=module, layer=0, block=None, source=False, owner=owner)
 
 
 _LAST = ("down_proj", "c_proj", "dense_4h_to_h", "fc2")
@@ -218,7 +247,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
     seen, outputs = _Sums(prove), dict[nn.Module, Tensor]()
 
     def note(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
-        point = next((each for each in given if each.module is module and each.role == "attention"), None)
+        point = next((each for each in of_kind(given, AttentionPoint) if each.module is module), None)
         if point is None or (point.block or module) in proved:
             return
         outputs[module] = output
@@ -243,21 +272,22 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
             if module is not None:
                 own.insert(module, where, here, phase)
 
-        for block in (point for point in given if point.role == "block"):
+        for block in of_kind(given, BlockPoint):
             mine = [point for point in given if point.block is block.module]
             on = partial(listen, block.module)
             on(block.module, "input", Phase.READ, partial(seen.start, block.module))
             for point in mine:
-                if point.role == "attention":
+                if isinstance(point, AttentionPoint):
                     on(point.residual_writer, "output", Phase.READ, partial(seen.add, block.module, "attention"))
                     on(point.out_proj, "first input", Phase.BEFORE, partial(seen.merged, point, outputs))
-                elif point.role == "ffn":
+                elif isinstance(point, FeedForwardPoint):
                     on(point.module, "output", Phase.READ, partial(seen.add, block.module, "ffn"))
             for norm in block.norms or ([block.between] if block.between is not None else []):
-                on(norm, "first input", Phase.BEFORE, partial(seen.compare, block, f"the input of {type(norm).__name__}"))
+                compare = partial(seen.compare, block, f"the input of {type(norm).__name__}")
+                on(norm, "first input", Phase.BEFORE, compare)
             for norm in block.norms:
                 on(norm, "output", Phase.READ, partial(seen.start, block.module))
-            complete = any(point.role == "ffn" for point in mine)
+            complete = bool(of_kind(mine, FeedForwardPoint))
             on(block.module, "first output", Phase.BEFORE, partial(seen.end, block, kinds, complete))
         yield
 
@@ -287,7 +317,7 @@ class _Sums:
             sites = f"{_SUMMED}, neurons, ffn_input" if part == "ffn" else _SUMMED  # computed in chunks of positions
             self._wrong.setdefault(block, (f"{part} has the shape {list(values.shape)}", sites))
 
-    def merged(self, point: HookPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
+    def merged(self, point: AttentionPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
         made = outputs.get(point.module)
         if made is None or made.numel() != values.numel() or not torch.equal(made.flatten(), values.flatten()):
             assert point.block is not None

@@ -16,7 +16,18 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels, infinite
-from glassformer.observe.hook_points import HookPoint, choose_points, place_of, select, whole_numbers
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    BlockPoint,
+    FeedForwardPoint,
+    HookPoint,
+    LogitsPoint,
+    MixturePoint,
+    choose_points,
+    of_kind,
+    select,
+    whole_numbers,
+)
 from glassformer.observe.module_hooks import Change, Given, Phase, Scope, scope
 from glassformer.observe.positions import (
     by_text,
@@ -218,7 +229,9 @@ def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple
     if edit.site not in ("k", "v"):
         return choose_points(points, asked, edit.modules, edit.layers, edit.heads)
     # Heads are key-value heads here.
-    twins = {replace(point, heads=point.heads // point.group): point for point in points}
+    twins: dict[HookPoint, HookPoint] = {}
+    for point in of_kind(points, AttentionPoint):
+        twins[replace(point, heads=point.heads // point.group)] = point
     chosen = choose_points(list(twins), asked, edit.modules, edit.layers, edit.heads)
     return {twins[twin]: heads for twin, heads in chosen.items()}
 
@@ -237,12 +250,12 @@ class _Attachment:
         self._cache: Any = None
         self._asked: Any = None
         """The arguments of a model of transformers, where logits are edited."""
-        self._attention: HookPoint | None = None
+        self._attention: AttentionPoint | None = None
         blocks = {point.block: point for point in self._points if point.block is not None}
         for block, point in blocks.items():
             self.scope.insert(block, "input", partial(self._enter_block, point), Phase.BEFORE)
         attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
-        for point in {point: None for plan in attend for point in plan.points}:
+        for point in {point: None for plan in attend for point in of_kind(plan.points, AttentionPoint)}:
             enter = partial(self._enter_attention, point)
             self.scope.insert(point.module, "input", enter, Phase.BEFORE)
             self.scope.insert(point.module, "output", self._leave_attention, Phase.READ)
@@ -255,17 +268,17 @@ class _Attachment:
 
     def _attach_point(self, plan: _Plan, point: HookPoint) -> None:
         site = plan.edit.site
-        module, where = place_of(point, site)
+        module, where = point.place(site)
         if module is None:
             got = f"{site} of {point.name}, which has no module for it"
             raise InputError(got, "a part that has one", "Edit another site.")
-        makes = {"heads": self._heads, "router": self._router, "experts": self._experts}.get(site, self._stream)
+        makes: Any = {"heads": self._heads, "router": self._router, "experts": self._experts}.get(site, self._stream)
         change = partial(makes, plan, point)
-        if site == "residual_between" and point.pre_norm:
+        if site == "residual_between" and isinstance(point, BlockPoint) and point.pre_norm:
             self._attach_between(point, module, change)
             return
         self.scope.insert(module, where, change, Phase.EDIT)
-        if point.owner is not None:
+        if isinstance(point, LogitsPoint) and point.owner is not None:
             self.scope.insert(point.owner, "input", self._note_arguments, Phase.BEFORE)
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
@@ -282,7 +295,7 @@ class _Attachment:
         self._cache = cache_of(given)
         self._start, self._shape = start_of(self._cache, point.layer), values.shape
 
-    def _enter_attention(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
+    def _enter_attention(self, point: AttentionPoint, values: Tensor, given: tuple[Any, ...]) -> None:
         if point.block is None:
             self._enter_block(point, values, given)
         self._attention = point
@@ -323,9 +336,9 @@ class _Attachment:
     def _by_text(self, plan: _Plan, point: HookPoint, values: Tensor) -> Tensor:
         return by_text(values, self._shape, f"{plan.edit.site} of {point.name}")
 
-    def _attach_between(self, point: HookPoint, between: nn.Module, change: Change) -> None:
+    def _attach_between(self, point: BlockPoint, between: nn.Module, change: Change) -> None:
         block: Any = point.module
-        ffn = next(each.module for each in self._points if each.role == "ffn" and each.block is point.module)
+        ffn = next(each.module for each in of_kind(self._points, FeedForwardPoint) if each.block is block)
         kept: dict[str, Tensor] = {}
 
         def before(values: Tensor, given: Given) -> Tensor:
@@ -346,13 +359,13 @@ class _Attachment:
         self.scope.insert(ffn, "output", after, Phase.READ)
         self.scope.insert(block, "first output", again, Phase.EDIT)
 
-    def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+    def _heads(self, plan: _Plan, point: AttentionPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         split = self._by_text(plan, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)
         heads, (rows, names) = plan.points[point], self._rows(plan, split.shape[2])
         new = plan.apply(split, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
         return new.transpose(1, 2).reshape(values.shape)
 
-    def _router(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+    def _router(self, plan: _Plan, point: MixturePoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """Scores that have the edited probabilities as their softmax, up to a factor."""
         wide = torch.promote_types(values.dtype, torch.float32)
         probabilities = values.softmax(-1, dtype=wide).view(*self._shape[:2], -1)
@@ -368,10 +381,8 @@ class _Attachment:
         scores = torch.where(changed, new.log(), values.view(new.shape))  # unchanged rows stay as they are
         return scores.view(values.shape).to(values.dtype)
 
-    def _experts(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+    def _experts(self, plan: _Plan, point: MixturePoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """An edit of what chosen experts give: of tokens that chose them, the mixture is computed once more."""
-        assert point.route is not None
-        assert point.expert_outputs is not None
         x, copies = self._by_text(plan, point, given[0]), _copies.get() // plan.copies
         _, choices, shares = point.route(x)
         rows, names = self._rows(plan, x.shape[1])
@@ -407,7 +418,7 @@ class _Attachment:
                 call = self._edited(plan, point, plan.points[point], call)
         return call
 
-    def _edited(self, plan: _Plan, point: HookPoint, heads: tuple[int, ...], call: Attended) -> Attended:
+    def _edited(self, plan: _Plan, point: AttentionPoint, heads: tuple[int, ...], call: Attended) -> Attended:
         edit, site = plan.edit, plan.edit.site
         length, keys = call.q.shape[2], call.k.shape[2]
         rows, names = self._rows(plan, length)

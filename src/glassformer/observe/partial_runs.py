@@ -20,7 +20,18 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, put
-from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
+from glassformer.observe.hook_points import (
+    ROLES,
+    AttentionPoint,
+    BlockPoint,
+    FeedForwardPoint,
+    HookPoint,
+    LogitsPoint,
+    MixturePoint,
+    Selection,
+    of_kind,
+    select,
+)
 from glassformer.observe.intervene import intervene, repeating
 from glassformer.observe.module_hooks import Enough, Phase, is_changed, other_hooks, scope, standing_in
 
@@ -59,14 +70,14 @@ class Runner:
         self.model, self._metric, self._logits, self._part = model, metric, logits, part
         got, expected = f"{type(model).__name__}, whose attention is not captured", "a model that capture() takes"
         require(len(self.points) > 0, got, expected, "Take another model, or load it as a Decoder.")
-        heads = [point for point in self.points if point.role == "logits"]
+        heads = of_kind(self.points, LogitsPoint)
         got, expected = f"{type(model).__name__}, which has no logits", "a decoder, or an encoder with a classifier"
         require(len(heads) == 1, got, expected, "Load the model with its head.")
         self._head, self._pools = heads[0].module, heads[0].name == "score"  # of a decoder, at each text's last token
         there = {"encoder": any(point.source for point in self.points), "cross": any(p.cross for p in self.points)}
         parts = [None, "decoder", *(name for name, exists in there.items() if exists)]
         require(part in parts, f"part = {part!r} of {type(model).__name__}", f"one of {parts}", "Omit part.")
-        blocks = [point for point in self.points if point.role == "block"]
+        blocks = of_kind(self.points, BlockPoint)
         self.known = hugging_face.unknown_block(model, blocks) is None
         """Whether the blocks are of a kind whose parts may be skipped; of others :meth:`skips` finds out."""
         self.alone = bool(other_hooks(model))
@@ -95,6 +106,11 @@ class Runner:
             require_one_place(self.model, [point for point in self.points if point.role not in ("embedding", "logits")])
             self._fits = True
         return found
+
+    def attentions(self) -> dict[int, AttentionPoint]:
+        """Return the attentions in this part, by layer."""
+        points = self.places("heads")
+        return {point.layer: point for point in of_kind(points.values(), AttentionPoint)}
 
     def first_needed(self, texts: Mapping[str, Tensor]) -> int:
         """The first position that must be computed for these texts, if the earlier keys and values are known."""
@@ -239,16 +255,18 @@ class Runner:
             for point in skipped:
                 attached.enter_context(standing_in(point.module, _unchanged))
             if stage == "residual_between" and skipped and block.pre_norm:
-                point = next(p for p in self.points if p.role == "attention" and p.block is block.module)
-                foreign = type(point.module).__module__.startswith("transformers.")
-                adding = point.module if foreign or point.residual_writer is None else point.residual_writer
+                attention = next(p for p in of_kind(self.points, AttentionPoint) if p.block is block.module)
+                foreign = type(attention.module).__module__.startswith("transformers.")
+                adding = attention.module
+                if not foreign and attention.residual_writer is not None:
+                    adding = attention.residual_writer
                 attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
             if brief:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]
                 inside = any(edit.site == "neurons" for edit in edits)  # which names positions of the network
-                if not inside and not any(point.role == "experts" for point in last):
-                    ffn = next(point.module for point in last if point.role == "ffn")
+                if not inside and not of_kind(last, MixturePoint):
+                    ffn = of_kind(last, FeedForwardPoint)[0].module
                     attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
             if mixture is not None:
                 module, output = mixture

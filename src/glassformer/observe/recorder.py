@@ -14,7 +14,7 @@ from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
 from glassformer.observe.exact_attention import exact_rows
-from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.hook_points import AttentionPoint, HookPoint, LogitsPoint, MixturePoint
 from glassformer.observe.positions import (
     by_text,
     cache_of,
@@ -34,7 +34,7 @@ OF_CALLS = ("weights", "scores", "sinks", "q", "k", "v")
 class Frame:
     """A block or an attention that is running."""
 
-    point: HookPoint | None
+    point: AttentionPoint | None
     """The attention; None for a block."""
     start: int
     """The position of the first query in its text."""
@@ -79,7 +79,7 @@ class Recorder:
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def frame(
-        self, module: nn.Module, point: HookPoint | None, layer: int, values: Tensor, given: Iterable[Any]
+        self, module: nn.Module, point: AttentionPoint | None, layer: int, values: Tensor, given: Iterable[Any]
     ) -> Frame:
         """The frame of an attention, or of the block of a layer, that is about to run with these arguments, of which
         ``values`` is the first tensor."""
@@ -172,7 +172,7 @@ class Recorder:
         values = by_text(tensor, self.frames[-1].shape, f"{kind} of {point.name}")
         self.calls += 1
         rows, positions = self._rows(self.frames[-1], values.shape[1])
-        if len(rows) > 0 and kind == "heads":
+        if len(rows) > 0 and isinstance(point, AttentionPoint) and kind == "heads":
             heads = self.chosen[point]
             picks = ((1, heads), (2, rows))
             self._keep(kind, point, values, picks, self.retain_grad, point.heads, heads=heads, queries=positions)
@@ -180,7 +180,7 @@ class Recorder:
             self._keep(kind, point, values, ((1, rows),), self.retain_grad, queries=positions)
         return tensor if own else None
 
-    def logits(self, point: HookPoint, values: Tensor, _: Any = None) -> None:
+    def logits(self, point: LogitsPoint, values: Tensor, _: Any = None) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             values = values[:, None]
@@ -196,7 +196,7 @@ class Recorder:
                 self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
     @torch.no_grad()
-    def mixture(self, point: HookPoint, values: Tensor, given: Sequence[Any]) -> None:
+    def mixture(self, point: MixturePoint, values: Tensor, given: Sequence[Any]) -> None:
         """Record one call of a mixture of experts."""
         if not self.frames:
             return
@@ -205,8 +205,6 @@ class Recorder:
         rows, positions = self._rows(self.frames[-1], x.shape[1])
         if len(rows) == 0:
             return
-        assert point.route is not None
-        assert point.expert_outputs is not None
         picks = ((1, rows),)
         probabilities, choices, shares = point.route(x)
         for kind, found in (("router", probabilities), ("shares", shares), ("choices", choices)):

@@ -19,7 +19,14 @@ from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, network_of
 from glassformer.observe.captured import AXES, Captured
 from glassformer.observe.edits import Over, change
-from glassformer.observe.hook_points import HookPoint, Selection, select
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    HookPoint,
+    MixturePoint,
+    Selection,
+    of_kind,
+    select,
+)
 from glassformer.observe.intervene import intervene
 from glassformer.observe.module_hooks import is_changed, suspended
 from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients, require_one_call
@@ -429,13 +436,13 @@ def _replacement(
         target = base.last("residual_before")[block] + target
     elif site == "ffn" and stage is not None:
         target = base.last("residual_between")[block] + target
-    elif site == "heads" and stage is not None:
+    elif isinstance(point, AttentionPoint) and site == "heads" and stage is not None:
         heads = base.last(site)[point.name]
         alternatives = [[head] for head in range(heads.shape[1])] if "head" in axes else [list(range(heads.shape[1]))]
         outputs = attention_outputs(runner, point, heads, target, alternatives)
         differs = torch.stack([differs[:, some].any(1) for some in alternatives])
         return _Replacement(stage, base.last("residual_before")[block] + outputs, ("batch", "position"), differs)
-    elif site == "experts":
+    elif isinstance(point, MixturePoint):
         mixtures, differs = _mixtures(point, base, target), differs.transpose(0, 1)
         if "expert" not in axes:
             mixtures, differs = target.sum(1)[None], differs.any(0, keepdim=True)
@@ -445,7 +452,7 @@ def _replacement(
 
 
 def attention_outputs(
-    runner: Runner, point: HookPoint, heads: Tensor, target: Tensor, alternatives: Sequence[list[int]]
+    runner: Runner, point: AttentionPoint, heads: Tensor, target: Tensor, alternatives: Sequence[list[int]]
 ) -> Float[Tensor, "alternative batch position dim"]:
     """The output of an attention with some heads as in ``target``, for each alternative."""
     outputs = []
@@ -458,7 +465,7 @@ def attention_outputs(
     return torch.stack(outputs)
 
 
-def _mixtures(point: HookPoint, base: Captured, target: Tensor) -> Float[Tensor, "expert batch position dim"]:
+def _mixtures(point: MixturePoint, base: Captured, target: Tensor) -> Float[Tensor, "expert batch position dim"]:
     """The output of a mixture with the weighted output of each expert as in ``target``."""
     choices, shares, outputs = (base.last(kind)[point.name] for kind in _kinds("experts"))
     weighted = shares[..., None] * outputs
@@ -479,10 +486,13 @@ def _stage(runner: Runner, point: HookPoint, site: Site | Inner) -> Stage | None
         return site
     if is_changed(block.module, "output"):
         return None
-    if site in ("ffn", "experts"):
-        changed = site == "experts" and (point.post_norm or is_changed(point.module, "output"))
+    if isinstance(point, MixturePoint):
+        changed = point.post_norm or is_changed(point.module, "output")
         return None if changed else "residual"
-    several = sum(each.role == "attention" and each.block is block.module for each in runner.points) > 1
+    if not isinstance(point, AttentionPoint):
+        return "residual"
+    attentions = of_kind(runner.points, AttentionPoint)
+    several = sum(attention.block is block.module for attention in attentions) > 1
     if several or is_changed(block.between, "first input"):
         return None
     if site == "attention":
@@ -570,7 +580,7 @@ def _target(
 def _values(site: Site | Inner, point: HookPoint, seen: Captured) -> Tensor:
     if site == "neurons":
         return seen.last(site)[point.name].transpose(1, 2)[..., None]
-    if site != "experts":
+    if not isinstance(point, MixturePoint):
         return seen.last(site)[point.name]
     choices, shares, made = (seen.last(kind)[point.name] for kind in _kinds(site))
     each = [((choices == expert) * shares)[..., None] * made for expert in range(point.experts)]
@@ -642,9 +652,9 @@ def attribution_sweep(
     runner = Runner(model, metric, logits, part)
     points = runner.places(site)
     target = "ffn" if site == "experts" else site
-    for point in points.values() if site == "experts" else ():
-        changed = point.post_norm or is_changed(point.module, "output")
-        got = f"an estimate for the experts of {point.name}, whose sum is normalised or changed before it is added"
+    for mixture in of_kind(points.values(), MixturePoint):
+        changed = mixture.post_norm or is_changed(mixture.module, "output")
+        got = f"an estimate for the experts of {mixture.name}, whose sum is normalised or changed before it is added"
         require(not changed, got, "experts that are added as they are", "Use patch_sweep(), or the site ffn.")
     ours: Captured | None = None
     ends: dict[Any, Any] = {None: None}
