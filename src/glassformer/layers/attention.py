@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -22,8 +22,10 @@ class Rewrite(NamedTuple):
 
     kind: Literal["scores", "weights"]
     heads: tuple[int, ...]
-    function: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Tensor | None]
     """Of [batch, head, query, key], with these heads, in float32 or wider; it must not change its argument."""
+    may_keep: bool = False
+    """Whether the function may return None, which keeps the matrix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +155,50 @@ def is_observed() -> bool:
 
 def edited(call: Attended) -> Attended:
     """What the editors of this thread make of a call; the same object if there are none, or they change nothing."""
+    original = call
     for edit in _editors.get():
         call = edit(call)
+    if any(rewrite.may_keep for rewrite in call.rewrites):
+        call = _rewritten_once(call)
+        if all(getattr(call, part.name) is getattr(original, part.name) for part in fields(call)):
+            return original
     return call
+
+
+def _rewritten_once(call: Attended) -> Attended:
+    """Return a call in which each rewrite gives what it gives now, if one that may keep the matrix changes it; else
+    the call without those."""
+    masked = boolean_mask(call)
+    rewrites: list[Rewrite] = []
+    changes: list[Rewrite] = []
+
+    def note(rewrite: Rewrite, values: Tensor) -> Tensor | None:
+        new = rewrite.function(values)
+        if new is not None:
+            rewrites.append(rewrite._replace(function=lambda _: new, may_keep=False))
+            if rewrite.may_keep:
+                changes.append(rewrite)
+        return new
+
+    noted = tuple(rewrite._replace(function=partial(note, rewrite)) for rewrite in masked.rewrites)
+    matrices(replace(masked, rewrites=noted), ())
+    if changes:
+        return replace(masked, rewrites=tuple(rewrites))
+    return replace(call, rewrites=tuple(rewrite for rewrite in call.rewrites if not rewrite.may_keep))
+
+
+def boolean_mask(call: Attended) -> Attended:
+    """Return a call with a mask of booleans for one of numbers, which forbids with the lowest or -inf; what else it
+    adds is a rewrite of the scores."""
+    if call.mask is None or call.mask.dtype == torch.bool:
+        return call
+    allowed = call.mask > torch.finfo(call.mask.dtype).min / 2
+    bias = call.mask.masked_fill(~allowed, 0)
+    call = replace(call, mask=allowed)
+    if not bool(bias.any()):
+        return call
+    first = Rewrite("scores", tuple(range(call.q.shape[1])), lambda scores: scores + bias)
+    return replace(call, rewrites=(first, *call.rewrites))
 
 
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
@@ -204,7 +247,9 @@ def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Se
     for rewrite in rewrites:
         if rewrite.kind == kind:
             index = torch.tensor([heads.index(head) for head in rewrite.heads], device=values.device)
-            values = values.index_copy(1, index, rewrite.function(values[:, index]))
+            new = rewrite.function(values[:, index])
+            if new is not None:
+                values = values.index_copy(1, index, new)
     return values
 
 

@@ -14,7 +14,7 @@ from glassformer.errors import require, require_positive
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.captured import Record
-from glassformer.observe.edits import Edit, change, put
+from glassformer.observe.edits import Edit, MaskEdit, change, put
 from glassformer.observe.hook_points import AttentionPoint, HookPoint, Selection, of_kind, select
 from glassformer.observe.intervene import intervene, repeating
 from glassformer.observe.module_hooks import Enough, Phase, scope
@@ -289,7 +289,7 @@ def _without(keys: Tensor, removal: Removal, **where: Any) -> Edit:
 
     if removal == "values":  # a weight of 0, while the others stay as they are
         return change("weights", lambda values: gone(values, 0.0), **where)
-    return Edit("scores", lambda values, point, labels: gone(values, -torch.inf), **where, kernel="forbid")
+    return MaskEdit("scores", lambda values, point, labels: gone(values, -torch.inf), **where)
 
 
 def _gradient_times_input(

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.layers import attention
-from glassformer.layers.attention import Attended, Editor, Rewrite
+from glassformer.layers.attention import Attended, Editor
 from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import (
@@ -466,10 +465,10 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
         if edited is call or edited is None:
             result = compute(module, query, key, value, attention_mask, *args, **kwargs)
         else:
-            edited = boolean_mask(edited)
+            edited = attention.boolean_mask(edited)
             weights = attention.matrices(edited, range(query.shape[1]))[1].to(query.dtype) if name == "eager" else None
             result = attention.compute(edited, dropout).transpose(1, 2), weights
-            inputs = partial(boolean_mask, edited)
+            inputs = partial(attention.boolean_mask, edited)
         if not torch.compiler.is_compiling():
             for watcher in _watchers.get():
                 watcher(module, inputs, result[0], dropout)
@@ -506,20 +505,6 @@ def _inputs(
         mask = bias
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     return Attended(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"), cap=cap)
-
-
-def boolean_mask(call: Attended) -> Attended:
-    """With a mask of booleans for one of numbers, which forbids with the lowest or -inf; what else it adds is a rewrite
-    of the scores."""
-    if call.mask is None or call.mask.dtype == torch.bool:
-        return call
-    allowed = call.mask > torch.finfo(call.mask.dtype).min / 2
-    bias = call.mask.masked_fill(~allowed, 0)
-    call = replace(call, mask=allowed)
-    if not bool(bias.any()):
-        return call
-    first = Rewrite("scores", tuple(range(call.q.shape[1])), lambda scores: scores + bias)
-    return replace(call, rewrites=(first, *call.rewrites))
 
 
 def _route(gate: Any, x: Tensor) -> Routed:

@@ -16,7 +16,7 @@ from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture
-from glassformer.observe.edits import Edit, Labels, change, patch, zero
+from glassformer.observe.edits import Edit, Labels, MaskEdit, change, patch, zero
 from glassformer.observe.hook_points import BlockPoint, HookPoint, MixturePoint, of_kind
 from glassformer.observe.lens import Readout
 
@@ -113,8 +113,8 @@ def _forbidden(outcomes: Outcomes, asked: list[m.ForbiddenEdge]) -> tuple[list[E
             edges.setdefault(point.name, []).append(edge)
     words = [_edge_in_words(outcomes, edge) for edge in asked]
     # One mask for all edges of an attention.
-    edits = [Edit("scores", partial(_masked, some), modules=[name], kernel="forbid") for name, some in edges.items()]
-    return edits, words
+    edits = [MaskEdit("scores", partial(_masked, some), modules=[name]) for name, some in edges.items()]
+    return list[Edit](edits), words
 
 
 def _masked(edges: Sequence[m.ForbiddenEdge], scores: Tensor, point: HookPoint, labels: Labels) -> Tensor:
