@@ -46,20 +46,32 @@ Stage = Literal["residual_before", "residual_between", "residual"]
 _NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
 
 
-class _Kept(Tensor):
-    """Logits of the positions that are kept: one position is not spread over those of another tensor."""
+class _KeptLogits(Tensor):
+    """Logits at the positions that a metric reads; one position is not broadcast against several.
+
+    The shape of a metric's result would not show it: the mean over positions of a difference has the right one.
+    """
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            given = [each for each in (*args, *(kwargs or {}).values()) if isinstance(each, Tensor) and each.dim() == 3]
-            for kept in (each for each in given if isinstance(each, _Kept) and each.shape[1] == 1):
-                other = next((each for each in given if each.shape[2] == kept.shape[2] and each.shape[1] > 1), None)
-                many = None if other is None else other.shape[1]
-                got = f"a metric that compares the logits of one position with those of {many}"
-                fix = "Pass the positions that it reads as logits=, or compare with the same ones."
-                require(other is None, got, "as many positions", fix)
-        return super().__torch_function__(function, types, args, kwargs or {})
+            arguments = (*args, *kwargs.values())
+            tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+            _require_as_many_positions([tensor for tensor in tensors if tensor.dim() == 3])
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+def _require_as_many_positions(tensors: Sequence[Tensor]) -> None:
+    kept = [logits for logits in tensors if isinstance(logits, _KeptLogits) and logits.shape[1] == 1]
+    for logits in kept:
+        for tensor in tensors:
+            if tensor.shape[2] == logits.shape[2] and tensor.shape[1] > 1:
+                raise InputError(
+                    got=f"a metric that compares the logits of one position with those of {tensor.shape[1]}",
+                    expected="as many positions",
+                    fix="Pass the positions that it reads as logits=, or compare with the same ones.",
+                )
 
 
 class Runner:
@@ -168,12 +180,12 @@ class Runner:
 
     def _measured_alone(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " value"]:
         try:
-            value = self._metric(logits.as_subclass(_Kept))
+            value = self._metric(logits.as_subclass(_KeptLogits))
         except (IndexError, RuntimeError) as error:
             got = f"a metric that fails on logits {list(logits.shape)}: {first_line(error)}"
             kept = f"one that reads what is kept, the positions logits = {self._logits!r}"
             raise InputError(got, kept, "Pass the positions that it reads as logits=.") from error
-        value = value.as_subclass(Tensor) if isinstance(value, _Kept) else value
+        value = value.as_subclass(Tensor) if isinstance(value, _KeptLogits) else value
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape not in ((), logits.shape[:1]):
             got = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             fits = f"a floating number for each text, [{len(logits)}], or their mean, []"
