@@ -1,9 +1,8 @@
 """Capture exact attention and other activations of a running model without changing its forward pass."""
 
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from glassformer.observe.hook_points import (
     whole_numbers,
 )
 from glassformer.observe.module_hooks import Change, Phase, Scope, scope
+from glassformer.observe.patches import patched
 from glassformer.observe.recorder import OF_CALLS, Frame, Recorder
 
 
@@ -233,21 +233,11 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
     attached.enter_context(hugging_face.watching(note_foreign) if recorder.foreign else watching(note))
 
 
-_stance_lock = threading.Lock()
-_stances: list[Any] = []
+def uncompiled() -> AbstractContextManager[None]:
+    """Within the block compiled modules run uncompiled. torch's stance is that of the whole process."""
+    return patched("compiler stance", _force_eager)
 
 
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Run compiled modules uncompiled. torch's stance is process-wide: the first of nested blocks sets it, the last
-    one resets it."""
-    with _stance_lock:
-        _stances.append(None if _stances else torch.compiler.set_stance("force_eager"))
-    try:
-        yield
-    finally:
-        with _stance_lock:
-            first = _stances[0]
-            _stances.pop()
-            if not _stances:
-                first.__exit__(None, None, None)
+def _force_eager() -> Callable[[], object]:
+    stance = torch.compiler.set_stance("force_eager")
+    return partial(stance.__exit__, None, None, None)

@@ -2,10 +2,9 @@
 
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,6 +16,7 @@ from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.layers import attention
 from glassformer.layers.attention import Attended, Editor
+from glassformer.layers.opened import entries, opened
 from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import (
@@ -33,6 +33,7 @@ from glassformer.observe.hook_points import (
     one_by_one,
 )
 from glassformer.observe.module_hooks import Phase, scope, without_other_hooks
+from glassformer.observe.patches import patched
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -390,12 +391,11 @@ def _check_output(point: HookPoint, call: Attended, output: Tensor) -> None:
     require(bool((error <= near)[seen].all()), got, "an attention that can be captured", "Capture other modules.")
 
 
-_lock = threading.Lock()
-_replaced: dict[str, Any] = {}
-_open = 0
-"""The ``with`` blocks of :func:`watching` in all threads. transformers' table is process-wide: the first block replaces
-its entries, the last one restores them."""
-_watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("_watchers", default=())
+@dataclass(frozen=True, eq=False)
+class _Watching:
+    """An open block of :func:`watching`."""
+
+    watcher: Watcher
 
 
 @contextmanager
@@ -405,7 +405,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
     transformers looks its attention functions up in a table. Within the block, each entry of the table calls the
     watchers after the original function; the outputs are the same.
     """
-    with attention.added(_watchers, watcher), _table_replaced():
+    with opened(_Watching(watcher)), _table_replaced():
         yield
 
 
@@ -416,30 +416,28 @@ def editing(editor: Editor) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _table_replaced() -> Iterator[None]:
-    global _open
+def _table_replaced() -> AbstractContextManager[None]:
+    """Within the block the entries of transformers' table, which is that of the whole process, call our function."""
+    return patched("attention functions of transformers", _replace_table)
+
+
+def _replace_table() -> Callable[[], None]:
     table = _table()
-    with _lock:
-        if not _open:
-            mapping = table._local_mapping
-            for name in ("eager", *table.valid_keys()):
-                _replaced[name] = mapping.get(name)
-                original = table._global_mapping.get(name) if name not in mapping else mapping[name]
-                mapping[name] = _watched(name, original)
-        _open += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _open -= 1
-            if not _open:
-                for name, before in _replaced.items():
-                    if before is None:
-                        table._local_mapping.pop(name, None)
-                    else:
-                        table._local_mapping[name] = before
-                _replaced.clear()
+    mapping = table._local_mapping
+    replaced: dict[str, Any] = {}
+    for name in ("eager", *table.valid_keys()):
+        replaced[name] = mapping.get(name)
+        original = table._global_mapping.get(name) if name not in mapping else mapping[name]
+        mapping[name] = _watched(name, original)
+
+    def undo() -> None:
+        for name, before in replaced.items():
+            if before is None:
+                mapping.pop(name, None)
+            else:
+                mapping[name] = before
+
+    return undo
 
 
 def _table() -> Any:
@@ -470,8 +468,8 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
             result = attention.compute(edited, dropout).transpose(1, 2), weights
             inputs = partial(attention.boolean_mask, edited)
         if not torch.compiler.is_compiling():
-            for watcher in _watchers.get():
-                watcher(module, inputs, result[0], dropout)
+            for entry in entries(_Watching):
+                entry.watcher(module, inputs, result[0], dropout)
         return result
 
     return attend

@@ -1,8 +1,7 @@
 """Change what a running model computes, at the sites that :func:`~glassformer.observe.capture.capture` reads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, Rewrite, boolean_mask
+from glassformer.layers.opened import entries, opened
 from glassformer.observe import hugging_face
 from glassformer.observe.attachment import Attachment, Visit
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
@@ -94,17 +94,22 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     require(not missed, got, "positions that the model computes", fix)
 
 
-_copies: ContextVar[int] = ContextVar("copies", default=1)
+@dataclass(frozen=True, eq=False)
+class _Copies:
+    """An open block of :func:`repeating`."""
+
+    number: int
 
 
-@contextmanager
-def repeating(copies: int) -> Iterator[None]:
+def repeating(copies: int) -> AbstractContextManager[None]:
     """Within the block a batch holds so many copies of the texts: edits of outer blocks change each as if alone."""
-    token = _copies.set(copies)
-    try:
-        yield
-    finally:
-        _copies.reset(token)
+    return opened(_Copies(copies))
+
+
+def _copies() -> int:
+    """Return how many copies of the texts a batch holds."""
+    blocks = entries(_Copies)
+    return blocks[-1].number if blocks else 1
 
 
 @dataclass(eq=False)
@@ -177,7 +182,7 @@ class _Plan:
                 if not self.edit.elementwise:
                     require_zero(new, allowed, point.name)
                 new = new.masked_fill(~allowed, 0.0)
-            texts = list(select("examples", self.edit.examples, len(values) * self.copies // _copies.get()))
+            texts = list(select("examples", self.edit.examples, len(values) * self.copies // _copies()))
             alive = seen[texts].any(1).any(0)[list(places["query"])][:, list(places["key"])].any(0)
             self.reached = reached or bool(alive.any())
             there = [place for place, seen in zip(labels["key"], alive.tolist(), strict=True) if seen]
@@ -192,7 +197,7 @@ class _Plan:
         point = visit.point
         assert isinstance(point, MixturePoint)
         rows, positions = self._rows(visit)
-        copies = _copies.get() // self.copies
+        copies = _copies() // self.copies
         examples = select("examples", self.edit.examples, len(choices) // copies)
         experts = torch.tensor(select("experts", self.edit.experts, point.experts), device=choices.device)
         index = torch.meshgrid(torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij")
@@ -259,7 +264,7 @@ class _Plan:
 
         ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed as if alone.
         """
-        copies = _copies.get() // self.copies
+        copies = _copies() // self.copies
         if copies > 1:
             return torch.cat([self._applied(each, point, places, labels) for each in values.chunk(copies)])
         return self._applied(values, point, places, labels)
@@ -319,7 +324,7 @@ class _SinkPlan(_Plan):
 
 def _plan(edit: Edit, points: Sequence[HookPoint]) -> _Plan:
     kind = _SinkPlan if isinstance(edit, SinkEdit) else _MaskPlan if isinstance(edit, MaskEdit) else _Plan
-    return kind(edit, _points_of(edit, points), copies=_copies.get())
+    return kind(edit, _points_of(edit, points), copies=_copies())
 
 
 def allowed_keys(call: Attended) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from glassformer.errors import require
+from glassformer.layers.opened import close_entry, entries, is_open, open_entry, opened, without
+from glassformer.observe.patches import patched
 
 
 class Given(tuple[Any, ...]):
@@ -38,9 +40,6 @@ class Phase(IntEnum):
     """After all edits: it notes what the model goes on with."""
 
 
-_scopes: ContextVar[tuple[Scope, ...]] = ContextVar("scopes", default=())
-
-
 class Scope:
     """A ``with`` block: its changes are made in its thread, by the code of the block and by tasks begun in it."""
 
@@ -56,7 +55,7 @@ class Scope:
         if threading.get_ident() != self.thread:
             self.elsewhere = True
             return False
-        return self.open and self in _scopes.get()
+        return self.open and is_open(self)
 
     def insert(self, module: nn.Module, where: str, change: Change, phase: Phase) -> None:
         """Add a change to those at a place of a module, as the last one of its phase there.
@@ -78,7 +77,7 @@ class Scope:
 
     def end(self) -> None:
         """Take the hooks off that make no other scope's changes."""
-        _scopes.set(tuple(each for each in _scopes.get() if each is not self))
+        close_entry(self)
         with _lock:
             for key in {*self._places} & _inserted.keys():
                 handle, changes = _inserted[key]
@@ -91,27 +90,22 @@ class Scope:
 @contextmanager
 def scope() -> Iterator[Scope]:
     """A new scope, until the block ends."""
-    made = Scope()
-    _scopes.set((*_scopes.get(), made))
+    own = Scope()
+    open_entry(own)
     try:
-        yield made
+        yield own
     finally:
-        made.open = False  # here already, as a Ctrl-C may come before a call does anything
-        made.end()
+        own.open = False  # here already, as a Ctrl-C may come before a call does anything
+        own.end()
 
 
 class Enough(Exception):
     """Ends a forward pass that has given what is wanted of it."""
 
 
-@contextmanager
-def suspended() -> Iterator[None]:
+def suspended() -> AbstractContextManager[None]:
     """Within the block no scope's changes are made: a module that is run does what it does by itself."""
-    token = _scopes.set(())
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return without(Scope)
 
 
 _lock = threading.Lock()
@@ -231,40 +225,46 @@ _HOOKS: Mapping[str, Callable[..., Any]] = {
 
 
 Forward = Callable[..., Any]
-_stand_ins: dict[int, tuple[Any, dict[int, Forward]]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class _StandIns:
+    """An open block of :func:`standing_in`."""
+
+    forwards: Mapping[nn.Module, Forward]
 
 
 @contextmanager
-def standing_in(module: nn.Module, forward: Forward) -> Iterator[None]:
-    """Let ``forward``, which is also given the module's own one, compute ``module`` in this thread."""
-    thread, key = threading.get_ident(), id(module)
-    with _lock:
-        if key not in _stand_ins:
-            _stand_ins[key] = vars(module).get("forward"), {}
-            module.forward = partial(_stood_in, module.forward, key)
-        before, each = _stand_ins[key]
-        outer = each.get(thread)
-        each[thread] = forward
-    try:
+def standing_in(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """Let another function, which is also given the module's own forward, compute each of some modules.
+
+    Within the block and its thread; elsewhere the modules do what they do by themselves.
+    """
+    with ExitStack() as attached, opened(_StandIns(forwards)):
+        for module in forwards:
+            attached.enter_context(patched((id(module), "forward"), partial(_replace_forward, module)))
         yield
-    finally:
-        with _lock:
-            if outer is not None:
-                each[thread] = outer
-            else:
-                del each[thread]
-            if not each:
-                del _stand_ins[key]
-                if before is None:
-                    del module.forward
-                else:
-                    module.forward = before
+
+
+def _replace_forward(module: nn.Module) -> Callable[[], None]:
+    before = vars(module).get("forward")
+    module.forward = partial(_stood_in, module.forward, id(module))
+
+    def undo() -> None:
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before
+
+    return undo
 
 
 def _stood_in(own: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
-    found = _stand_ins.get(key)
-    forward = None if found is None else found[1].get(threading.get_ident())
-    return own(*args, **kwargs) if forward is None else forward(own, *args, **kwargs)
+    for entry in reversed(entries(_StandIns)):
+        for module, forward in entry.forwards.items():
+            if id(module) == key:
+                return forward(own, *args, **kwargs)
+    return own(*args, **kwargs)
 
 
 def without_other_hooks(module: Any, x: Tensor) -> Any:

@@ -264,22 +264,22 @@ class Runner:
             changes.insert(0, put("residual", memory.repeat(copies, 1, 1), modules=[self.memory[-1].name]))
         with ExitStack() as attached:
             attached.enter_context(repeating(copies))
-            for point in skipped:
-                attached.enter_context(standing_in(point.module, _unchanged))
+            stand_ins: dict[nn.Module, Callable[..., Any]] = {point.module: _unchanged for point in skipped}
             if stage == "residual_between" and skipped and block.pre_norm:
                 attention = next(p for p in of_kind(self.points, AttentionPoint) if p.block is block.module)
                 foreign = type(attention.module).__module__.startswith("transformers.")
                 adding = attention.module
                 if not foreign and attention.residual_writer is not None:
                     adding = attention.residual_writer
-                attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
+                stand_ins[adding] = partial(_nothing, foreign)
             if brief:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]
                 inside = any(edit.site == "neurons" for edit in edits)  # which names positions of the network
                 if not inside and not of_kind(last, MixturePoint):
                     ffn = of_kind(last, FeedForwardPoint)[0].module
-                    attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
+                    stand_ins[ffn] = partial(_at_positions, read)
+            attached.enter_context(standing_in(stand_ins))
             if mixture is not None:
                 module, output = mixture
                 here = attached.enter_context(scope())
