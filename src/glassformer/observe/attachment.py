@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,66 +18,14 @@ from glassformer.observe.hook_points import (
     HookPoint,
     LogitsPoint,
     MixturePoint,
-    Selection,
     of_kind,
 )
 from glassformer.observe.module_hooks import Change, Given, Phase, Scope
-from glassformer.observe.positions import (
-    by_text,
-    cache_of,
-    is_cross,
-    kept_logits,
-    key_order,
-    require_rows,
-    rows_of,
-    start_of,
-)
+from glassformer.observe.positions import by_text
+from glassformer.observe.running import Running, Visit
 
 IN_ATTENTION = ("q", "k", "v", "scores", "weights")
 """Sites that are changed where an attention is computed, not at a module."""
-
-
-@dataclass(frozen=True, eq=False)
-class Visit:
-    """One call of a hook point: which positions of their texts its tensors hold.
-
-    Args:
-        point: The hook point.
-        start: The position of the first query.
-        length: Queries of the call.
-        cache: Earlier keys and values, if there are any.
-        kept: The queries that the tensor has, counted from the call's first one; all when None.
-    """
-
-    point: HookPoint
-    start: int
-    length: int
-    cache: Any
-    kept: Sequence[int] | None = None
-
-    @property
-    def total(self) -> int:
-        """Positions of the text by now."""
-        return self.start + self.length
-
-    def rows(self, queries: Selection | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the chosen queries, as indices in the tensor and as positions of the text."""
-        cached = self.cache is not None
-        return rows_of(queries, self.start, self.length, cached, kept=self.kept)
-
-    def is_cross(self, call: Attended) -> bool:
-        """Return whether an attention reads another text than that of its queries."""
-        assert isinstance(self.point, AttentionPoint)
-        return is_cross(self.point, call, self.cache)
-
-    def key_places(self, call: Attended) -> dict[int, int]:
-        """Return the index of the key of each position; a cache may hold them in another order."""
-        count = call.k.shape[2]
-        if self.is_cross(call):
-            return dict(zip(range(count), range(count), strict=True))
-        order, first = key_order(self.cache, self.start, self.length, count)
-        indices = range(count) if order is None else order.tolist()
-        return dict(zip(range(first, first + count), indices, strict=True))
 
 
 class SiteTap(Protocol):
@@ -121,18 +68,13 @@ class Attachment:
     ) -> None:
         self._points = points
         self.scope = scope
-        self._start = 0
-        """The position of the first query of this call."""
-        self._shape = torch.Size()
-        self._cache: Any = None
-        self._arguments: Any = None
-        """The arguments of a model of transformers, where logits are tapped."""
-        self._attention: AttentionPoint | None = None
+        self._running = Running()
         blocks = {point.block: point for point in points if point.block is not None}
-        for block, point in blocks.items():
-            scope.insert(block, "input", partial(self._enter_block, point), Phase.BEFORE)
         attention_taps = [tap for tap in taps if tap.site in IN_ATTENTION]
-        self._attach_attentions(attention_taps)
+        attentions = dict.fromkeys(point for tap in attention_taps for point in of_kind(tap.points, AttentionPoint))
+        self._running.enter(scope, {block: point.layer for block, point in blocks.items()}, attentions)
+        for module, point in (blocks | {point.module: point for point in attentions if point.block is None}).items():
+            scope.insert(module, "input", partial(self._check_recomputation, point), Phase.BEFORE)
         # Also without taps of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attention_taps)
         edited_everywhere = foreign and attention_taps
@@ -141,13 +83,7 @@ class Attachment:
             if tap.site not in IN_ATTENTION:
                 for point in tap.points:
                     self._attach_point(tap, point)
-
-    def _attach_attentions(self, taps: Sequence[SiteTap]) -> None:
-        attentions = {point: None for tap in taps for point in of_kind(tap.points, AttentionPoint)}
-        for point in attentions:
-            enter = partial(self._enter_attention, point)
-            self.scope.insert(point.module, "input", enter, Phase.BEFORE)
-            self.scope.insert(point.module, "output", self._leave_attention, Phase.READ)
+        self._running.leave(scope)
 
     def _attach_point(self, tap: SiteTap, point: HookPoint) -> None:
         module, where = point.place(tap.site)
@@ -165,11 +101,11 @@ class Attachment:
             self._attach_between(point, module, change)
             return
         self.scope.insert(module, where, change, Phase.EDIT)
-        if isinstance(point, LogitsPoint) and point.owner is not None:
-            self.scope.insert(point.owner, "input", self._note_arguments, Phase.BEFORE)
+        if isinstance(point, LogitsPoint):
+            self._running.follow_arguments(self.scope, point)
 
-    def _enter_block(self, point: HookPoint, values: Tensor, given: Given) -> None:
-        self._attention = None  # one that has raised has not left
+    def _check_recomputation(self, point: HookPoint, values: Tensor, given: Given) -> None:
+        """Refuse gradient checkpointing that computes the block again after the end of the edits."""
         block: Any = point.module
         checkpoint = getattr(block, "_gradient_checkpointing_func", None)
         again = block.training and getattr(block, "gradient_checkpointing", False)
@@ -179,26 +115,12 @@ class Attachment:
         if again and values.requires_grad:
             asked = "backward() within the block", "Call it there."
             values.register_hook(lambda _: require(self.scope.open, got, *asked))
-        self._cache = cache_of(given)
-        self._start = start_of(self._cache, point.layer)
-        self._shape = values.shape
 
-    def _enter_attention(self, point: AttentionPoint, values: Tensor, given: Given) -> None:
-        if point.block is None:
-            self._enter_block(point, values, given)
-        self._attention = point
-
-    def _leave_attention(self, values: Tensor, given: Given) -> None:
-        self._attention = None
-
-    def _note_arguments(self, values: Tensor, given: Given) -> None:
-        self._arguments = given
-
-    def _visit(self, point: HookPoint, length: int, kept: Sequence[int] | None = None) -> Visit:
-        return Visit(point, self._start, length, self._cache, kept)
+    def _visit(self, point: HookPoint, length: int) -> Visit:
+        return self._running.latest.visit(point, length)
 
     def _by_text(self, site: str, point: HookPoint, values: Tensor) -> Tensor:
-        return by_text(values, self._shape, f"{site} of {point.name}")
+        return by_text(values, self._running.latest.shape, f"{site} of {point.name}")
 
     def _stream(self, tap: SiteTap, point: HookPoint, values: Tensor, given: Given) -> Tensor | None:
         """Tap a tensor [batch, position, ...]."""
@@ -206,18 +128,12 @@ class Attachment:
         new = tap.change(self._visit(point, texts.shape[1]), texts)
         return None if new is None else new.view(values.shape)
 
-    def _logits(self, tap: SiteTap, point: HookPoint, values: Tensor, given: Given) -> Tensor | None:
-        """Tap logits: of a classifier one position, of others perhaps the last positions or some."""
-        if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
-            new = self._logits(tap, point, values[:, None], given)
-            return None if new is None else new[:, 0]
-        if values.dim() == 2:
-            require_rows(values, self._shape or None, point.name)
-            new = tap.change(Visit(point, 0, 1, None), values[:, None])
-            return None if new is None else new[:, 0]
-        length = self._shape[1]
-        kept = kept_logits(self._arguments, length, values.shape[1])
-        return tap.change(self._visit(point, length, kept), values)
+    def _logits(self, tap: SiteTap, point: LogitsPoint, values: Tensor, given: Given) -> Tensor | None:
+        visit, by_position = self._running.logits_visit(point, values, self._running.latest)
+        new = tap.change(visit, by_position)
+        if new is None or values.dim() == 3:
+            return new
+        return new[:, 0]
 
     def _heads(self, tap: SiteTap, point: AttentionPoint, values: Tensor, given: Given) -> Tensor | None:
         split = self._by_text(tap.site, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)
@@ -227,8 +143,9 @@ class Attachment:
     def _router(self, tap: SiteTap, point: MixturePoint, values: Tensor, given: Given) -> Tensor | None:
         """Return scores that have the edited probabilities as their softmax, up to a factor."""
         wide = torch.promote_types(values.dtype, torch.float32)
-        probabilities = values.softmax(-1, dtype=wide).view(*self._shape[:2], -1)
-        new = tap.change(self._visit(point, self._shape[1]), probabilities)
+        texts, length = self._running.latest.shape[:2]
+        probabilities = values.softmax(-1, dtype=wide).view(texts, length, -1)
+        new = tap.change(self._visit(point, length), probabilities)
         if new is None:
             return None
         if not bool((new >= 0).all() & (new.sum(-1) > 0).all()):
@@ -288,9 +205,10 @@ class Attachment:
         self.scope.insert(block, "first output", again, Phase.EDIT)
 
     def _edit_attention(self, taps: Sequence[SiteTap], call: Attended) -> Attended:
-        point = self._attention
-        if point is None or not self.scope.here():
+        running = self._running.attention
+        if running is None or not self.scope.here():
             return call
+        point = running.point
         for tap in taps:
             if point in tap.points:
                 call = tap.attended(self._visit(point, call.q.shape[2]), call)

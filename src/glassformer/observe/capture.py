@@ -27,9 +27,9 @@ from glassformer.observe.hook_points import (
     own_points,
     whole_numbers,
 )
-from glassformer.observe.module_hooks import Change, Phase, Scope, scope
+from glassformer.observe.module_hooks import Given, Phase, Scope, scope
 from glassformer.observe.patches import patched
-from glassformer.observe.recorder import OF_CALLS, Frame, Recorder
+from glassformer.observe.recorder import OF_CALLS, Recorder
 
 
 @contextmanager
@@ -160,77 +160,65 @@ def network_of(model: Any) -> nn.Module:
 
 def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequence[HookPoint]) -> None:
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` and ``here`` end."""
-    frames = recorder.frames
-
+    running = recorder.running
     listen = partial(here.insert, phase=Phase.READ)
-    leaving: list[tuple[nn.Module, Change]] = []
-
-    def enclose(module: nn.Module, layer: int, point: AttentionPoint | None) -> None:
-        def enter(values: Tensor, given: tuple[Any, ...]) -> None:
-            if point is None or point.block is None:
-                frames.clear()  # what has raised has not left
-            frames.append(recorder.frame(module, point, layer, values, given))
-
-        def leave(values: Tensor, _: tuple[Any, ...]) -> None:
-            if not frames or frames[-1].module is not module:
-                return
-            frame = frames.pop()
-            if point is None:
-                recorder.last = frame, values.shape[1]
-            elif not frame.recorded:
-                raise InputError(
-                    f"{point.name}, which ran without passing the point where attention is captured",
-                    "an attention implementation that calls the captured function",
-                    "Capture other modules, or choose another attention implementation.",
-                )
-
-        listen(module, "input", enter)
-        leaving.append((module, leave))
-
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
     if "logits" in recorder.kinds:  # whose positions are those of the last block
         last = of_kind(points, BlockPoint)[-1]
         blocks[last.module] = last.layer
-    for block, layer in blocks.items():
-        enclose(block, layer, None)
     attentions = of_kind(recorder.chosen, AttentionPoint)
+    running.enter(here, blocks, attentions)
+    for owner in (*blocks, *(point.module for point in attentions if point.block is None)):
+        here.insert(owner, "input", recorder.note_padding, Phase.BEFORE)
     for attention in attentions:
-        enclose(attention.module, attention.layer, attention)
         if recorder.retain_grad and attention.out_proj is not None and not recorder.foreign:
-            # Before heads are edited, which comes after the weights.
-            here.insert(attention.out_proj, "input", lambda values, _: recorder.output(values), Phase.BEFORE)
+            # Ahead of hooks and edits of the heads, which come after the weights.
+            here.insert(attention.out_proj, "first input", recorder.note_output, Phase.BEFORE)
     for point in recorder.chosen:
         if isinstance(point, MixturePoint):
             listen(point.module, "first output", partial(recorder.mixture, point))
         elif isinstance(point, LogitsPoint):
             listen(point.module, "output", partial(recorder.logits, point))
-            if point.owner is not None:
-                listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
+            running.follow_arguments(here, point)
         else:
             for kind in (kind for kind in recorder.kinds if kind in point.sites and kind not in OF_CALLS):
                 module, where = point.place(kind)
                 if module is not None:
                     listen(module, where, partial(recorder.note, kind, point))
-    for module, leave in leaving:  # after what is recorded of the module's output
-        listen(module, "output", leave)
+    for attention in attentions:
+        listen(attention.module, "output", partial(_require_captured, recorder, attention))
+    running.leave(here)
     if not attentions:
         return
 
-    def current() -> Frame | None:
-        return frames[-1] if here.here() and frames and frames[-1].point is not None else None
-
     def note(attended: Attended) -> None:
-        if (frame := current()) is not None:
-            recorder.attention(attended, frame)
+        run = running.attention
+        if run is not None and here.here():
+            recorder.attention(attended, run, _dropout(run.point.module))
 
     def note_foreign(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
-        frame = current()
-        if frame is not None and frame.module is module:
-            frame.dropout = dropout
-            recorder.attention(inputs(), frame)
+        run = running.attention
+        if run is not None and here.here() and run.point.module is module:
+            recorder.attention(inputs(), run, dropout)
             recorder.output(output)
 
     attached.enter_context(hugging_face.watching(note_foreign) if recorder.foreign else watching(note))
+
+
+def _require_captured(recorder: Recorder, point: AttentionPoint, values: Tensor, given: Given) -> None:
+    run = recorder.running.attention
+    if run is not None and run.point is point and not run.captured:
+        raise InputError(
+            got=f"{point.name}, which ran without passing the point where attention is captured",
+            expected="an attention implementation that calls the captured function",
+            fix="Capture other modules, or choose another attention implementation.",
+        )
+
+
+def _dropout(module: nn.Module) -> float:
+    """Return the probability with which an attention drops a weight now."""
+    dropout = getattr(module, "dropout", 0.0) if module.training else 0.0
+    return dropout if isinstance(dropout, float) else 0.0
 
 
 def uncompiled() -> AbstractContextManager[None]:

@@ -60,6 +60,11 @@ class HookPoint:
         """Whether it is an attention whose keys are another text's."""
         return False
 
+    @property
+    def sinks(self) -> bool:
+        """Whether it is an attention whose softmax has sinks."""
+        return False
+
     def place(self, site: str) -> tuple[nn.Module | None, Where]:
         """The module at which a site is read or changed, if there is one, and where."""
         field, where = self.sites[site]
@@ -78,7 +83,7 @@ class AttentionPoint(HookPoint):
         kind: Whether its keys are the text of its queries, or another one.
         heads: Query heads.
         group: Query heads for each key-value head.
-        sinks: Whether its softmax has sinks.
+        has_sinks: Whether its softmax has sinks.
         out_proj: The module whose input is the output of all heads, [batch, query, head * value_dim].
         residual_writer: The module whose output, or the first part of it, is added to the residual stream.
         post_norm: Whether a norm stands between the sum over heads and the stream.
@@ -87,7 +92,7 @@ class AttentionPoint(HookPoint):
     kind: Literal["self", "cross"]
     heads: int
     group: int
-    sinks: bool
+    has_sinks: bool
     out_proj: nn.Module | None
     residual_writer: nn.Module | None
     post_norm: bool
@@ -111,6 +116,11 @@ class AttentionPoint(HookPoint):
     def cross(self) -> bool:
         """Whether its keys are another text's."""
         return self.kind == "cross"
+
+    @property
+    def sinks(self) -> bool:
+        """Whether its softmax has sinks."""
+        return self.has_sinks
 
     def has(self, site: str) -> bool:
         """Whether a site can be captured here; sinks are none that every attention has."""
@@ -336,7 +346,7 @@ def _own_attention(
             kind="self",
             heads=1,
             group=1,
-            sinks=False,
+            has_sinks=False,
             out_proj=None,
             residual_writer=module,
             post_norm=False,
@@ -352,7 +362,7 @@ def _own_attention(
         kind="cross" if crosses else "self",
         heads=module.num_heads,
         group=module.num_heads // module.num_kv_heads,
-        sinks=module.sinks is not None,
+        has_sinks=module.sinks is not None,
         out_proj=module.output,
         residual_writer=module if post_norm is None else post_norm,
         post_norm=post_norm is not None,

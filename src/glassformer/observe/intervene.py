@@ -12,7 +12,7 @@ from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, Rewrite, boolean_mask
 from glassformer.layers.opened import entries, opened
 from glassformer.observe import hugging_face
-from glassformer.observe.attachment import Attachment, Visit
+from glassformer.observe.attachment import Attachment
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels, MaskEdit, SinkEdit, infinite
@@ -27,6 +27,7 @@ from glassformer.observe.hook_points import (
 )
 from glassformer.observe.module_hooks import scope
 from glassformer.observe.positions import rows_of
+from glassformer.observe.running import Visit
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch import Tensor
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
-from glassformer.observe.hook_points import AttentionPoint, Selection, whole_numbers
+from glassformer.observe.hook_points import HookPoint, Selection, whole_numbers
 
 
 def kept_logits(arguments: Any, length: int, count: int) -> Sequence[int]:
@@ -57,7 +57,7 @@ def require_rows(logits: Tensor, shape: Sequence[int] | None, name: str) -> None
     require(len(logits) == texts, got, "[text, class] or [text, position, class]", "Capture or edit another site.")
 
 
-def is_cross(point: AttentionPoint, call: Attended, cache: Any) -> bool:
+def is_cross(point: HookPoint, call: Attended, cache: Any) -> bool:
     """Whether an attention reads another text than that of its queries."""
     return point.cross or (not call.pattern.causal and call.q.shape[2] != call.k.shape[2] and cache is None)
 

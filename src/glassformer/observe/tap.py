@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, Rewrite, boolean_mask
 from glassformer.observe import hugging_face
-from glassformer.observe.attachment import Attachment, Visit
+from glassformer.observe.attachment import Attachment
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import SITES
@@ -26,6 +26,7 @@ from glassformer.observe.hook_points import (
 )
 from glassformer.observe.intervene import allowed_keys, fitting, require_zero
 from glassformer.observe.module_hooks import scope
+from glassformer.observe.running import Visit
 
 
 @dataclass(frozen=True)
