@@ -26,9 +26,8 @@ def any_open(*kinds: type[Any]) -> bool:
     return False
 
 
-def is_open(entry: Any) -> bool:
-    """Return whether an entry is open for the code that runs."""
-    return entry in _opened.get()
+all_entries = _opened.get
+"""Return all open entries, those of outer blocks first."""
 
 
 def open_entry(entry: Any) -> None:

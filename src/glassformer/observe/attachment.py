@@ -68,13 +68,11 @@ class Attachment:
     ) -> None:
         self._points = points
         self.scope = scope
-        self._running = Running()
+        self._running = Running(self._check_recomputation)
         blocks = {point.block: point for point in points if point.block is not None}
         attention_taps = [tap for tap in taps if tap.site in IN_ATTENTION]
         attentions = dict.fromkeys(point for tap in attention_taps for point in of_kind(tap.points, AttentionPoint))
         self._running.enter(scope, {block: point.layer for block, point in blocks.items()}, attentions)
-        for module, point in (blocks | {point.module: point for point in attentions if point.block is None}).items():
-            scope.insert(module, "input", partial(self._check_recomputation, point), Phase.BEFORE)
         # Also without taps of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attention_taps)
         edited_everywhere = foreign and attention_taps
@@ -104,15 +102,16 @@ class Attachment:
         if isinstance(point, LogitsPoint):
             self._running.follow_arguments(self.scope, point)
 
-    def _check_recomputation(self, point: HookPoint, values: Tensor, given: Given) -> None:
-        """Refuse gradient checkpointing that computes the block again after the end of the edits."""
-        block: Any = point.module
+    def _check_recomputation(self, block: Any, values: Tensor, given: Given) -> None:
+        """Refuse gradient checkpointing that computes a block again after the end of the edits."""
+        if not (block.training and getattr(block, "gradient_checkpointing", False)):
+            return
+        name = next(point.name for point in self._points if point.module is block)
         checkpoint = getattr(block, "_gradient_checkpointing_func", None)
-        again = block.training and getattr(block, "gradient_checkpointing", False)
-        late = again and getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
-        got = f"{point.name} under {'reentrant ' if late else ''}checkpointing, which computes again after the block"
+        late = getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
+        got = f"{name} under {'reentrant ' if late else ''}checkpointing, which computes again after the block"
         require(not late, got, "use_reentrant=False", "Use that, and call backward() within the block.")
-        if again and values.requires_grad:
+        if values.requires_grad:
             asked = "backward() within the block", "Call it there."
             values.register_hook(lambda _: require(self.scope.open, got, *asked))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.layers.attention import Attended, watching
 from glassformer.observe import hugging_face
 from glassformer.observe.captured import Captured
@@ -27,7 +27,7 @@ from glassformer.observe.hook_points import (
     own_points,
     whole_numbers,
 )
-from glassformer.observe.module_hooks import Given, Phase, Scope, scope
+from glassformer.observe.module_hooks import Phase, Scope, scope
 from glassformer.observe.patches import patched
 from glassformer.observe.recorder import OF_CALLS, Recorder
 
@@ -168,8 +168,6 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
         blocks[last.module] = last.layer
     attentions = of_kind(recorder.chosen, AttentionPoint)
     running.enter(here, blocks, attentions)
-    for owner in (*blocks, *(point.module for point in attentions if point.block is None)):
-        here.insert(owner, "input", recorder.note_padding, Phase.BEFORE)
     for attention in attentions:
         if recorder.retain_grad and attention.out_proj is not None and not recorder.foreign:
             # Ahead of hooks and edits of the heads, which come after the weights.
@@ -185,9 +183,7 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
                 module, where = point.place(kind)
                 if module is not None:
                     listen(module, where, partial(recorder.note, kind, point))
-    for attention in attentions:
-        listen(attention.module, "output", partial(_require_captured, recorder, attention))
-    running.leave(here)
+    running.leave(here)  # after what is recorded of a module's output
     if not attentions:
         return
 
@@ -203,16 +199,6 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
             recorder.output(output)
 
     attached.enter_context(hugging_face.watching(note_foreign) if recorder.foreign else watching(note))
-
-
-def _require_captured(recorder: Recorder, point: AttentionPoint, values: Tensor, given: Given) -> None:
-    run = recorder.running.attention
-    if run is not None and run.point is point and not run.captured:
-        raise InputError(
-            got=f"{point.name}, which ran without passing the point where attention is captured",
-            expected="an attention implementation that calls the captured function",
-            fix="Capture other modules, or choose another attention implementation.",
-        )
 
 
 def _dropout(module: nn.Module) -> float:

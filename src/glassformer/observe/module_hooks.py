@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from glassformer.errors import require
-from glassformer.layers.opened import close_entry, entries, is_open, open_entry, opened, without
+from glassformer.layers.opened import all_entries, close_entry, entries, open_entry, opened, without
 from glassformer.observe.patches import patched
 
 
@@ -55,7 +55,7 @@ class Scope:
         if threading.get_ident() != self.thread:
             self.elsewhere = True
             return False
-        return self.open and is_open(self)
+        return self.open and self in all_entries()
 
     def insert(self, module: nn.Module, where: str, change: Change, phase: Phase) -> None:
         """Add a change to those at a place of a module, as the last one of its phase there.
@@ -149,8 +149,8 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
         return values
     given = Given((*args, *kwargs.values()))
     given.named = kwargs
-    for entry in list(found[1]):
-        if not entry.scope.here():
+    for _, change, scope in list(found[1]):
+        if not scope.here():
             continue
         got = "a model that is exported or traced within a capture or an intervention"
         require(not torch.compiler.is_compiling(), got, "a run of it", "Trace it before or after.")
@@ -158,7 +158,7 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
         require(
             not batched, "a capture or an intervention under vmap", "a run of a batch", "Pass the texts as a batch."
         )
-        new = entry.change(values, given)
+        new = change(values, given)
         values = values if new is None else new
     return values
 
@@ -231,7 +231,8 @@ Forward = Callable[..., Any]
 class _StandIns:
     """An open block of :func:`standing_in`."""
 
-    forwards: Mapping[nn.Module, Forward]
+    forwards: Mapping[int, Forward]
+    """By the identity of the module."""
 
 
 @contextmanager
@@ -240,7 +241,8 @@ def standing_in(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
 
     Within the block and its thread; elsewhere the modules do what they do by themselves.
     """
-    with ExitStack() as attached, opened(_StandIns(forwards)):
+    by_identity = {id(module): forward for module, forward in forwards.items()}
+    with ExitStack() as attached, opened(_StandIns(by_identity)):
         for module in forwards:
             attached.enter_context(patched((id(module), "forward"), partial(_replace_forward, module)))
         yield
@@ -261,9 +263,8 @@ def _replace_forward(module: nn.Module) -> Callable[[], None]:
 
 def _stood_in(own: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
     for entry in reversed(entries(_StandIns)):
-        for module, forward in entry.forwards.items():
-            if id(module) == key:
-                return forward(own, *args, **kwargs)
+        if key in entry.forwards:
+            return entry.forwards[key](own, *args, **kwargs)
     return own(*args, **kwargs)
 
 

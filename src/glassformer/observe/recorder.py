@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
@@ -36,7 +36,6 @@ class Recorder:
     """Positions; all when None."""
     retain_grad: bool
     inputs: list[CapturedInputs] | None = None
-    running: Running = field(default_factory=Running)
     calls: int = 0
     foreign: bool = False
     """Whether the model is one of transformers, all of whose attentions give their output to :meth:`output`."""
@@ -46,7 +45,10 @@ class Recorder:
     """Whether the last block that began was given a mask of padding."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def note_padding(self, values: Tensor, given: Given) -> None:
+    def __post_init__(self) -> None:
+        self.running = Running(self._note_padding, _require_captured)
+
+    def _note_padding(self, block: nn.Module, values: Tensor, given: Given) -> None:
         """Note whether a block that begins is given a mask of padding."""
         self._padded = _has_padding(given)
 
@@ -215,6 +217,16 @@ class Recorder:
         labels |= {"length": length, "source": point.source, "padded": self._padded}
         record = Record(kind, point.name, point.layer, call, kept, **labels)
         self.records.append(record)
+
+
+def _require_captured(run: AttentionRun) -> None:
+    """Refuse an attention that has not passed the point where attention is captured."""
+    if not run.captured:
+        raise InputError(
+            got=f"{run.point.name}, which ran without passing the point where attention is captured",
+            expected="an attention implementation that calls the captured function",
+            fix="Capture other modules, or choose another attention implementation.",
+        )
 
 
 def _has_padding(given: Iterable[Any]) -> bool:

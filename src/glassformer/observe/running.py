@@ -1,6 +1,6 @@
 """The block and the attention of a model that are running now, and the positions of their texts that they compute."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -119,9 +119,20 @@ class AttentionRun:
 
 
 class Running:
-    """What is running: hooks of some blocks and attentions tell it."""
+    """What is running: hooks of some blocks and attentions tell it.
 
-    def __init__(self) -> None:
+    Args:
+        block_entered: Called when a block, or an attention in no block, is entered: with it and its arguments.
+        attention_left: Called when an attention is left.
+    """
+
+    def __init__(
+        self,
+        block_entered: Callable[[nn.Module, Tensor, Given], None],
+        attention_left: Callable[[AttentionRun], None] | None = None,
+    ) -> None:
+        self._block_entered = block_entered
+        self._attention_left = attention_left
         self.block: BlockRun | None = None
         self.attention: AttentionRun | None = None
         self.latest = BlockRun(None, 0, None, torch.Size())
@@ -172,6 +183,7 @@ class Running:
         self.attention = None  # one that has raised has not left
         self.block = BlockRun(module, start_of(cache, layer), cache, values.shape)
         self.latest = self.block
+        self._block_entered(module, values, given)
 
     def _leave_block(self, module: nn.Module, values: Tensor, given: Given) -> None:
         if self.block is not None and self.block.module is module:
@@ -185,10 +197,14 @@ class Running:
         self.attention = AttentionRun(point, block, None if point.cross else cache_of(given))
 
     def _leave_attention(self, point: AttentionPoint, values: Tensor, given: Given) -> None:
-        if self.attention is not None and self.attention.point is point:
-            self.attention = None
-            if point.block is None:
-                self.block = None
+        run = self.attention
+        if run is None or run.point is not point:
+            return
+        self.attention = None
+        if point.block is None:
+            self.block = None
+        if self._attention_left is not None:
+            self._attention_left(run)
 
     def _note_arguments(self, values: Tensor, given: Given) -> None:
         self._arguments = given
