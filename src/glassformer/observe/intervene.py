@@ -324,7 +324,12 @@ class _SinkPlan(_Plan):
 
 
 def _plan(edit: Edit, points: Sequence[HookPoint]) -> _Plan:
-    kind = _SinkPlan if isinstance(edit, SinkEdit) else _MaskPlan if isinstance(edit, MaskEdit) else _Plan
+    """Return the tap of an edit."""
+    kind = _Plan
+    if isinstance(edit, SinkEdit):
+        kind = _SinkPlan
+    elif isinstance(edit, MaskEdit):
+        kind = _MaskPlan
     return kind(edit, _points_of(edit, points), copies=_copies())
 
 
