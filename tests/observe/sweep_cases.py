@@ -198,7 +198,8 @@ def _carry(chance: Random, case: Case) -> None:
     case.model.eval()
     for _ in range(chance.choice([0, 0, 0, 1, 2])):
         point = chance.choice([each for each in find_hook_points(case.model) if each.role != "embedding"])
-        module = chance.choice([each for each in (point.module, point.out_proj, point.between) if each is not None])
+        parts = (point.module, getattr(point, "out_proj", None), getattr(point, "between", None))
+        module = chance.choice([each for each in parts if each is not None])
         sort = chance.choice(["add", "scale", "position", "row", "input"])
         case.told.append(f"hook {sort} at {names.get(id(module), type(module).__name__)}")
         if sort == "input":
@@ -226,7 +227,7 @@ def _hook(sort: str) -> Callable[..., Any]:
 
 def place_of(point: HookPoint, site: str) -> tuple[nn.Module | None, bool]:
     """The module that a site of the stream is read at, and whether that is its input."""
-    module = {"attention": point.residual_writer, "heads": point.out_proj}.get(site, point.module)
+    module = point.place(site)[0] if site in ("attention", "heads") else point.module
     return module, site in ("residual_before", "heads")
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from glassformer.generation import generate
 from glassformer.layers import attention
+from glassformer.layers.opened import entries
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import Captured, Record
@@ -82,7 +83,7 @@ def attached(model: nn.Module) -> int:
     hooks = sum(
         len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._forward_hooks_always_called) for m in model.modules()
     )
-    return hooks + len(attention._watchers.get())
+    return hooks + len(entries(attention.Watching))
 
 
 def test_nothing_stays_attached_whatever_happens() -> None:

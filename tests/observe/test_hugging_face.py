@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.observe import hugging_face
+from glassformer.observe import hugging_face, patches
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, change, forbid, zero
 from glassformer.observe.intervene import intervene
@@ -252,7 +252,7 @@ def test_nothing_stays_in_the_table_of_transformers() -> None:
             model(tokens)
         assert table._local_mapping == inside
     assert table._local_mapping == before
-    assert hugging_face._open == 0
+    assert not patches._patches
     with capture(model) as seen:
         llama()(tokens)
     assert seen.records == []

@@ -133,6 +133,32 @@ def test_the_share_of_a_sink_is_that_of_the_softmax() -> None:
     assert {record.what for record in edited.records} == {"weights"}
 
 
+def test_gradients_of_weights_are_those_before_a_hook_of_the_output_projection() -> None:
+    model = decoder(1).double()
+    model.layers[0].attention.output.register_forward_pre_hook(lambda _, args: (args[0] * 3,))
+    with capture(model, retain_grad=True) as seen:
+        metric(model(TOKENS)).sum().backward()
+    (record,) = seen.of("weights")["layers.0.attention"]
+    step = 1e-5 * torch.randn(record.values.shape[-2:], dtype=torch.float64).tril()
+
+    def moved(sign: int) -> Tensor:
+        with torch.no_grad(), intervene(model, change("weights", lambda values: values + sign * step, heads=0)):
+            return metric(model(TOKENS)).sum()
+
+    torch.testing.assert_close((record.grad[:, 0] * step).sum(), (moved(1) - moved(-1)) / 2, rtol=1e-5, atol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+def test_edits_of_one_stream_in_nested_blocks_are_made_in_a_first_run(kind: str) -> None:
+    model = small(kind, num_hidden_layers=2)
+    edit = add("residual_between", 1.0, layers=0)
+    with intervene(model, edit), intervene(model, edit):
+        nested = logits_of(model, TOKENS)
+    with intervene(model, add("residual_between", 2.0, layers=0)):
+        torch.testing.assert_close(nested, logits_of(model, TOKENS), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("factor", [0.0, 2.0])
 def test_gradients_of_weights_are_those_of_an_edited_head(factor: float) -> None:
     model = decoder(1)

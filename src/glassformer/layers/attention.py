@@ -1,11 +1,10 @@
 """The single entry point of attention: :func:`attend`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from torch import Tensor
 from glassformer.errors import InputError, require, require_probability
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
+from glassformer.layers.opened import any_open, entries, opened
 
 
 class Rewrite(NamedTuple):
@@ -22,8 +22,10 @@ class Rewrite(NamedTuple):
 
     kind: Literal["scores", "weights"]
     heads: tuple[int, ...]
-    function: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Tensor | None]
     """Of [batch, head, query, key], with these heads, in float32 or wider; it must not change its argument."""
+    may_keep: bool = False
+    """Whether the function may return None, which keeps the matrix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +54,20 @@ class Attended:
 
 Watcher = Callable[[Attended], None]
 Editor = Callable[[Attended], Attended]
-_watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
-_editors: ContextVar[tuple[Editor, ...]] = ContextVar("editors", default=())
+
+
+@dataclass(frozen=True, eq=False)
+class Watching:
+    """An open block of :func:`watching`."""
+
+    watcher: Watcher
+
+
+@dataclass(frozen=True, eq=False)
+class Editing:
+    """An open block of :func:`editing`."""
+
+    editor: Editor
 
 
 def watching(watcher: Watcher) -> AbstractContextManager[None]:
@@ -61,23 +75,12 @@ def watching(watcher: Watcher) -> AbstractContextManager[None]:
 
     Within the ``with`` block and its thread. Calls in code that ``torch.compile`` has compiled are not watched.
     """
-    return added(_watchers, watcher)
+    return opened(Watching(watcher))
 
 
 def editing(editor: Editor) -> AbstractContextManager[None]:
     """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner editors come last."""
-    return added(_editors, editor)
-
-
-@contextmanager
-def added(variable: ContextVar[tuple[Any, ...]], function: Callable[..., Any]) -> Iterator[None]:
-    """Within the block ``function`` is one of those in ``variable``."""
-    own = partial(function)  # another object, for a function that is there twice
-    variable.set((*variable.get(), own))
-    try:
-        yield
-    finally:  # of itself alone: a generator may end after blocks that began later
-        variable.set(tuple(each for each in variable.get() if each is not own))
+    return opened(Editing(editor))
 
 
 def attend(
@@ -128,34 +131,75 @@ def attend(
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    if not torch.compiler.is_compiling() and (_editors.get() or _watchers.get()):
+    if not torch.compiler.is_compiling() and is_observed():
         call = edited(Attended(q, k, v, scale, pattern, key_weights, sinks, cap=cap))
-        for watcher in _watchers.get():
-            watcher(call)
+        for entry in entries(Watching):
+            entry.watcher(call)
         return compute(call, dropout)
     return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout, cap=cap)
 
 
 def is_edited() -> bool:
     """Whether this thread is in a block of :func:`editing`."""
-    return bool(_editors.get())
+    return any_open(Editing)
 
 
-def editors() -> tuple[Editor, ...]:
+def editors() -> tuple[Editing, ...]:
     """The editors of this thread: what was computed under others may differ."""
-    return _editors.get()
+    return entries(Editing)
 
 
 def is_observed() -> bool:
     """Whether this thread is in a block of :func:`editing` or :func:`watching`."""
-    return bool(_editors.get() or _watchers.get())
+    return any_open(Editing, Watching)
 
 
 def edited(call: Attended) -> Attended:
     """What the editors of this thread make of a call; the same object if there are none, or they change nothing."""
-    for edit in _editors.get():
-        call = edit(call)
+    original = call
+    for entry in entries(Editing):
+        call = entry.editor(call)
+    if any(rewrite.may_keep for rewrite in call.rewrites):
+        call = _rewritten_once(call)
+        if all(getattr(call, part.name) is getattr(original, part.name) for part in fields(call)):
+            return original
     return call
+
+
+def _rewritten_once(call: Attended) -> Attended:
+    """Return a call in which each rewrite gives what it gives now, if one that may keep the matrix changes it; else
+    the call without those."""
+    masked = boolean_mask(call)
+    rewrites: list[Rewrite] = []
+    changes: list[Rewrite] = []
+
+    def note(rewrite: Rewrite, values: Tensor) -> Tensor | None:
+        new = rewrite.function(values)
+        if new is not None:
+            rewrites.append(rewrite._replace(function=lambda _: new, may_keep=False))
+            if rewrite.may_keep:
+                changes.append(rewrite)
+        return new
+
+    noted = tuple(rewrite._replace(function=partial(note, rewrite)) for rewrite in masked.rewrites)
+    matrices(replace(masked, rewrites=noted), ())
+    if changes:
+        return replace(masked, rewrites=tuple(rewrites))
+    return replace(call, rewrites=tuple(rewrite for rewrite in call.rewrites if not rewrite.may_keep))
+
+
+def boolean_mask(call: Attended) -> Attended:
+    """Return a call with a mask of booleans for one of numbers, which forbids with the lowest or -inf; what else it
+    adds is a rewrite of the scores."""
+    if call.mask is None or call.mask.dtype == torch.bool:
+        return call
+    allowed = call.mask > torch.finfo(call.mask.dtype).min / 2
+    bias = call.mask.masked_fill(~allowed, 0)
+    call = replace(call, mask=allowed)
+    if not bool(bias.any()):
+        return call
+    first = Rewrite("scores", tuple(range(call.q.shape[1])), lambda scores: scores + bias)
+    return replace(call, rewrites=(first, *call.rewrites))
 
 
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
@@ -204,7 +248,9 @@ def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Se
     for rewrite in rewrites:
         if rewrite.kind == kind:
             index = torch.tensor([heads.index(head) for head in rewrite.heads], device=values.device)
-            values = values.index_copy(1, index, rewrite.function(values[:, index]))
+            new = rewrite.function(values[:, index])
+            if new is not None:
+                values = values.index_copy(1, index, new)
     return values
 
 

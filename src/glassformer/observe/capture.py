@@ -1,32 +1,35 @@
 """Capture exact attention and other activations of a running model without changing its forward pass."""
 
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.layers.attention import Attended, watching
 from glassformer.observe import hugging_face
 from glassformer.observe.captured import Captured
 from glassformer.observe.hook_points import (
-    ROLES,
+    AttentionPoint,
+    BlockPoint,
     Heads,
     HookPoint,
+    LogitsPoint,
+    MixturePoint,
     Modules,
     Selection,
     choose_points,
+    of_kind,
     own_points,
-    place_of,
     whole_numbers,
 )
-from glassformer.observe.module_hooks import Change, Scope, scope
-from glassformer.observe.recorder import OF_CALLS, Frame, Recorder
+from glassformer.observe.module_hooks import Phase, Scope, scope
+from glassformer.observe.patches import patched
+from glassformer.observe.recorder import OF_CALLS, Recorder
 
 
 @contextmanager
@@ -117,7 +120,7 @@ def capture(
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model)
     require(
-        any(point.role == "attention" for point in points),
+        bool(of_kind(points, AttentionPoint)),
         f"{type(model).__name__}, none of whose modules calls an attention that can be captured",
         "a model of glassformer's attention, or one of transformers that calls ALL_ATTENTION_FUNCTIONS",
         "Pass such a model.",
@@ -157,92 +160,58 @@ def network_of(model: Any) -> nn.Module:
 
 def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequence[HookPoint]) -> None:
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` and ``here`` end."""
-    frames = recorder.frames
-
-    def listen(module: nn.Module, where: str, note: Change, order: int = 5) -> None:
-        here.insert(module, where, note, order)
-
-    def enclose(module: nn.Module, layer: int, point: HookPoint | None) -> None:
-        def enter(values: Tensor, given: tuple[Any, ...]) -> None:
-            if point is None or point.block is None:
-                frames.clear()  # what has raised has not left
-            frames.append(recorder.frame(module, point, layer, values, given))
-
-        def leave(values: Tensor, _: tuple[Any, ...]) -> None:
-            if not frames or frames[-1].module is not module:
-                return
-            frame = frames.pop()
-            if point is None:
-                recorder.last = frame, values.shape[1]
-            elif not frame.recorded:
-                raise InputError(
-                    f"{point.name}, which ran without passing the point where attention is captured",
-                    "an attention implementation that calls the captured function",
-                    "Capture other modules, or choose another attention implementation.",
-                )
-
-        listen(module, "input", enter, 4)
-        listen(module, "output", leave, 6)
-
+    running = recorder.running
+    listen = partial(here.insert, phase=Phase.READ)
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
     if "logits" in recorder.kinds:  # whose positions are those of the last block
-        last = [point for point in points if point.role == "block"][-1]
+        last = of_kind(points, BlockPoint)[-1]
         blocks[last.module] = last.layer
-    for block, layer in blocks.items():
-        enclose(block, layer, None)
-    attentions = [point for point in recorder.chosen if point.role == "attention"]
-    for point in attentions:
-        enclose(point.module, point.layer, point)
-        if recorder.retain_grad and point.out_proj is not None and not recorder.foreign:
-            # Before heads are edited, which comes after the weights.
-            listen(point.out_proj, "input", lambda values, _: recorder.output(values), 0)
+    attentions = of_kind(recorder.chosen, AttentionPoint)
+    running.enter(here, blocks, attentions)
+    for attention in attentions:
+        if recorder.retain_grad and attention.out_proj is not None and not recorder.foreign:
+            # Ahead of hooks and edits of the heads, which come after the weights.
+            here.insert(attention.out_proj, "first input", recorder.note_output, Phase.BEFORE)
     for point in recorder.chosen:
-        if point.role == "experts":
-            listen(point.module, "first output", partial(recorder.mixture, point), 2)
-        elif point.role == "logits":
+        if isinstance(point, MixturePoint):
+            listen(point.module, "first output", partial(recorder.mixture, point))
+        elif isinstance(point, LogitsPoint):
             listen(point.module, "output", partial(recorder.logits, point))
-            if point.owner is not None:
-                listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
+            running.follow_arguments(here, point)
         else:
-            for kind in (kind for kind in recorder.kinds if ROLES[kind] == point.role and kind not in OF_CALLS):
-                module, where = place_of(point, kind)
+            for kind in (kind for kind in recorder.kinds if kind in point.sites and kind not in OF_CALLS):
+                module, where = point.place(kind)
                 if module is not None:
                     listen(module, where, partial(recorder.note, kind, point))
+    running.leave(here)  # after what is recorded of a module's output
     if not attentions:
         return
 
-    def current() -> Frame | None:
-        return frames[-1] if here.here() and frames and frames[-1].point is not None else None
-
     def note(attended: Attended) -> None:
-        if (frame := current()) is not None:
-            recorder.attention(attended, frame)
+        run = running.attention
+        if run is not None and here.here():
+            recorder.attention(attended, run, _dropout(run.point.module))
 
     def note_foreign(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
-        frame = current()
-        if frame is not None and frame.module is module:
-            frame.dropout = dropout
-            recorder.attention(inputs(), frame)
+        run = running.attention
+        if run is not None and here.here() and run.point.module is module:
+            recorder.attention(inputs(), run, dropout)
             recorder.output(output)
 
     attached.enter_context(hugging_face.watching(note_foreign) if recorder.foreign else watching(note))
 
 
-_stance_lock = threading.Lock()
-_stances: list[Any] = []
+def _dropout(module: nn.Module) -> float:
+    """Return the probability with which an attention drops a weight now."""
+    dropout = getattr(module, "dropout", 0.0) if module.training else 0.0
+    return dropout if isinstance(dropout, float) else 0.0
 
 
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Run compiled modules uncompiled. torch's stance is process-wide: the first of nested blocks sets it, the last
-    one resets it."""
-    with _stance_lock:
-        _stances.append(None if _stances else torch.compiler.set_stance("force_eager"))
-    try:
-        yield
-    finally:
-        with _stance_lock:
-            first = _stances[0]
-            _stances.pop()
-            if not _stances:
-                first.__exit__(None, None, None)
+def uncompiled() -> AbstractContextManager[None]:
+    """Within the block compiled modules run uncompiled. torch's stance is that of the whole process."""
+    return patched("compiler stance", _force_eager)
+
+
+def _force_eager() -> Callable[[], object]:
+    stance = torch.compiler.set_stance("force_eager")
+    return partial(stance.__exit__, None, None, None)

@@ -31,7 +31,7 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points, network_of
-from glassformer.observe.hook_points import HookPoint, select
+from glassformer.observe.hook_points import AttentionPoint, HookPoint, of_kind, select
 from glassformer.observe.lens import readout_of
 from glassformer.observe.linear_maps import require_linear
 from glassformer.observe.module_hooks import other_hooks
@@ -212,7 +212,7 @@ class _Reader:
             got = f"circuits of a model with {', '.join(found)}"
             require(not found, got, "scores that are products of matrices", "Use another model.")
         self._final, self._output = readout.norm, readout.output
-        self.points = [point for point in find_hook_points(model) if point.role == "attention"]
+        self.points = of_kind(find_hook_points(model), AttentionPoint)
         self._centred = isinstance(self._final, nn.LayerNorm)
 
     def vectors(self) -> tuple[Tensor, Tensor]:
@@ -245,7 +245,7 @@ class _Reader:
             writes = writes - writes.mean(0)
         return Circuit(self._read(self._norm(point), value).T, writes)
 
-    def _point(self, layer: int, head: int) -> tuple[HookPoint, int]:
+    def _point(self, layer: int, head: int) -> tuple[AttentionPoint, int]:
         point = self.points[select("layer", layer, len(self.points))[0]]
         return point, select("head", head, point.heads)[0]
 

@@ -17,7 +17,7 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.captured import Captured
 from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, choose_points
-from glassformer.observe.module_hooks import Enough, other_hooks, scope
+from glassformer.observe.module_hooks import Enough, Phase, other_hooks, scope
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def collect(
     ):
         last = _last_block(network, what, modules, layers, heads)
         if last is not None:
-            here.insert(last, "output", _stop, 9)  # after its records are made
+            here.insert(last, "output", _stop, Phase.READ)  # after its records are made
         network(**given) if isinstance(given, Mapping) else network(given)
     return seen
 

@@ -14,10 +14,10 @@ from glassformer.errors import require, require_positive
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.captured import Record
-from glassformer.observe.edits import Edit, change, put
-from glassformer.observe.hook_points import HookPoint, Selection, select
+from glassformer.observe.edits import Edit, MaskEdit, change, put
+from glassformer.observe.hook_points import AttentionPoint, HookPoint, Selection, of_kind, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.module_hooks import Enough, scope
+from glassformer.observe.module_hooks import Enough, Phase, scope
 from glassformer.observe.partial_runs import (
     require_every_layer,
     require_gradients,
@@ -95,7 +95,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895, appendix.
     """
     model = network_of(model)
-    points = [point for point in find_hook_points(model) if point.role == "attention" and not point.cross]
+    points = [point for point in of_kind(find_hook_points(model), AttentionPoint) if not point.cross]
     got, expected = f"{type(model).__name__}, which has two stacks", "a model with one stack of layers"
     require(not any(point.source for point in points), got, expected, "Use capture(), which takes any model.")
     require_every_layer(model, [point.layer for point in points])
@@ -134,7 +134,7 @@ def head_scores(model: Any, texts: Texts | Iterable[Texts]) -> HeadScores:
                     if not missing:  # what follows the last attention is not needed
                         raise Enough
 
-                here.insert(point.module, "output", reduce, 9)
+                here.insert(point.module, "output", reduce, Phase.READ)
             device = next(model.parameters(), tokens).device
             named = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()}
             with suppress(Enough):
@@ -247,7 +247,7 @@ def attention_faithfulness(
         require(whole, f"padding by {name}", "texts of equal length", "Call once for each length.")
     runner = Runner(model, metric, logits)
     count, length = next(iter(given.values())).shape[:2]
-    attentions = [point for point in runner.points if point.role == "attention" and not point.cross]
+    attentions = [point for point in of_kind(runner.points, AttentionPoint) if not point.cross]
     chosen = select("layers", layers, max(point.layer for point in attentions) + 1)
     points = [point for point in attentions if point.layer in chosen]
     ranked = select("keys", keys, length)
@@ -289,7 +289,7 @@ def _without(keys: Tensor, removal: Removal, **where: Any) -> Edit:
 
     if removal == "values":  # a weight of 0, while the others stay as they are
         return change("weights", lambda values: gone(values, 0.0), **where)
-    return Edit("scores", lambda values, point, labels: gone(values, -torch.inf), **where, kernel="forbid")
+    return MaskEdit("scores", lambda values, point, labels: gone(values, -torch.inf), **where)
 
 
 def _gradient_times_input(

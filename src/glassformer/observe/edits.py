@@ -37,7 +37,6 @@ class Edit:
         keys: Positions of the text (of the memory, in cross-attention), for ``k``, ``v``, ``scores`` and ``weights``.
         examples: Rows of the batch.
         experts: For ``router`` and ``experts``.
-        kernel: What the attention's kernel does by itself.
         run: The run whose values are used, which must be one of the same model.
         elementwise: Whether each number changes without regard to the others. Only then may ``change`` give weights to
             keys that the model masks, which keep 0.
@@ -52,7 +51,6 @@ class Edit:
     keys: Selection | None = None
     examples: Selection | None = None
     experts: Selection | None = None
-    kernel: Literal["forbid", "no sink"] | None = None
     run: Captured | None = None
     elementwise: bool = False
 
@@ -64,6 +62,14 @@ class Edit:
             fits = axis in axes or (name == "experts" and self.site == "experts")
             got = f"{name} of the site {self.site}, which has the axes {', '.join(axes)}"
             require(not given or fits, got, "a selection on one of these axes", f"Omit {name}, or choose another site.")
+
+
+class MaskEdit(Edit):
+    """An edit of scores that gives -inf or 0, which the kernel's mask makes: no scores are in memory."""
+
+
+class SinkEdit(Edit):
+    """An edit that leaves sinks out of the softmax."""
 
 
 def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any) -> Edit:
@@ -271,14 +277,15 @@ def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:
     """Forbid that ``queries`` attend to ``keys``, of which one has to see another. It is a mask of the fused kernel."""
-    return _edit("scores", infinite, where, queries=queries, keys=keys, kernel="forbid")
+    _require_selections("scores", where)
+    return MaskEdit("scores", infinite, queries=queries, keys=keys, **where)
 
 
 def remove_sinks(
     *, modules: Modules | None = None, layers: Selection | None = None, heads: Heads | None = None
 ) -> Edit:
     """Leave the sinks of the chosen heads out of their softmax, for all queries."""
-    return Edit("scores", infinite, modules, layers, heads, kernel="no sink")
+    return SinkEdit("scores", infinite, modules, layers, heads)
 
 
 def force_experts(experts: Selection, **where: Any) -> Edit:
@@ -295,10 +302,14 @@ _SELECTIONS = ("modules", "layers", "heads", "queries", "keys", "examples", "exp
 
 
 def _edit(site: str, change: Callable[[Tensor, HookPoint, Labels], Tensor | float], where: Any, **own: Any) -> Edit:
+    _require_selections(site, where)
+    return Edit(site, change, **own, **where)
+
+
+def _require_selections(site: str, where: Any) -> None:
     unknown = [name for name in where if name not in _SELECTIONS]
     fix = "Choose among these; change(site, function) reaches a part that they do not."
     require(not unknown, f"{', '.join(unknown)} of an edit of {site}", f"selections by {', '.join(_SELECTIONS)}", fix)
-    return Edit(site, change, **own, **where)
 
 
 def _require_numbers(what: str, value: Any) -> None:

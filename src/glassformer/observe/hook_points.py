@@ -1,10 +1,10 @@
 """Hook points: the modules of a model whose computation can be captured, and how to select among them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,26 +19,8 @@ from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.captured import AXES
 
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
-_SITES: Mapping[str, tuple[Role, str, str]] = MappingProxyType(
-    {
-        "embedding": ("embedding", "module", "input"),
-        "residual_before": ("block", "module", "input"),
-        "residual_between": ("block", "between", "output"),
-        "residual": ("block", "module", "output"),
-        "attention_input": ("attention", "module", "input"),
-        **dict.fromkeys(("weights", "scores", "sinks", "q", "k", "v"), ("attention", "module", "output")),
-        "heads": ("attention", "out_proj", "input"),
-        "attention": ("attention", "residual_writer", "output"),
-        "ffn_input": ("ffn", "reads", "input"),
-        "neurons": ("ffn", "down_proj", "input"),
-        "ffn": ("ffn", "module", "output"),
-        "router": ("experts", "gate", "output"),
-        **dict.fromkeys(("choices", "shares", "experts"), ("experts", "module", "first output")),
-        "logits": ("logits", "module", "output"),
-    }
-)
-ROLES: Mapping[str, Role] = MappingProxyType({kind: role for kind, (role, _, _) in _SITES.items()})
-"""The role of the hook points at which each kind of record is captured."""
+Where = Literal["input", "output", "first input", "first output"]
+"""Where a tensor is read or replaced: at a module's input or output, after its other hooks or before them."""
 
 Selection = int | slice | Sequence[int]
 """Indices; negative ones count from the end. Values are in the order of the indices; a repeated one counts once."""
@@ -51,116 +33,340 @@ Routed = tuple[Tensor, Tensor, Tensor]
 """Probabilities of all experts, indices of the chosen ones and their routing weights; all [batch, position, ...]."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class HookPoint:
-    """A module whose computation can be captured."""
+    """A module whose computation can be captured; of a class for each role of such a module.
 
-    role: Role
+    Args:
+        name: Its name in ``model.named_modules()``.
+        module: The module.
+        layer: Index of its block in its stack.
+        block: The block that contains it; None of logits, and of an attention that stands alone.
+        source: Whether it belongs to the encoder of an encoder-decoder.
+    """
+
     name: str
-    """Its name in ``model.named_modules()``."""
     module: nn.Module
     layer: int
-    """Index of its block in its stack."""
-    block: nn.Module | None = None
-    """The block that contains it."""
-    source: bool = False
-    """Whether it belongs to the encoder of an encoder-decoder."""
-    cross: bool = False
-    heads: int = 0
-    """Query heads."""
-    group: int = 1
-    """Query heads for each key-value head."""
-    sinks: bool = False
-    out_proj: nn.Module | None = None
-    """Of an attention: the module whose input is the output of all heads, [batch, query, head * value_dim]."""
-    residual_writer: nn.Module | None = None
-    """Of an attention: the module whose output, or the first part of it, is added to the residual stream."""
-    post_norm: bool = False
-    """Of an attention or a mixture: whether a norm stands between the sum over heads or experts and the stream."""
-    between: nn.Module | None = None
-    """Of a block: the norm whose input (of a pre-norm block) or output is the residual stream before the ffn.
+    block: nn.Module | None
+    source: bool
 
-    None where attention and ffn are parallel."""
-    pre_norm: bool = True
-    norms: tuple[nn.Module, ...] = ()
-    """Of a post-norm block of transformers: the norms of its sums."""
-    reads: nn.Module | None = None
-    """Of an ffn: the module whose input is what it reads."""
-    down_proj: nn.Module | None = None
-    """Of a dense ffn: its last projection, whose input is the neurons after their activation."""
-    owner: nn.Module | None = None
-    """Of logits of transformers: the module whose argument ``logits_to_keep`` chooses their positions."""
-    experts: int = 0
-    gate: nn.Module | None = None
-    """Of a mixture of experts: the module whose output, or the first part of it, is the scores of all experts."""
-    route: Callable[[Tensor], Routed] | None = None
-    """Of a mixture of experts: the routing of an input."""
-    expert_outputs: Callable[[Tensor, Tensor], Tensor] | None = None
-    """Of a mixture of experts: the output of each chosen expert, from the input and the choices."""
+    role: ClassVar[Role]
+    sites: ClassVar[Mapping[str, tuple[str, Where]]]
+    """The kinds of records that are captured here: the field that holds their module, and where."""
+
+    @property
+    def cross(self) -> bool:
+        """Whether it is an attention whose keys are another text's."""
+        return False
+
+    @property
+    def sinks(self) -> bool:
+        """Whether it is an attention whose softmax has sinks."""
+        return False
+
+    def place(self, site: str) -> tuple[nn.Module | None, Where]:
+        """The module at which a site is read or changed, if there is one, and where."""
+        field, where = self.sites[site]
+        return getattr(self, field), where
+
+    def has(self, site: str) -> bool:
+        """Whether a site can be captured here."""
+        return self.place(site)[0] is not None
 
 
-def place_of(point: HookPoint, site: str) -> tuple[nn.Module | None, str]:
-    """The module at which a site of a hook point is read or changed, if it has one, and whether at input or output."""
-    _, name, where = _SITES[site]
-    return getattr(point, name), "first input" if site == "residual_between" and point.pre_norm else where
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionPoint(HookPoint):
+    """An attention.
+
+    Args:
+        kind: Whether its keys are the text of its queries, or another one.
+        heads: Query heads.
+        group: Query heads for each key-value head.
+        has_sinks: Whether its softmax has sinks.
+        out_proj: The module whose input is the output of all heads, [batch, query, head * value_dim].
+        residual_writer: The module whose output, or the first part of it, is added to the residual stream.
+        post_norm: Whether a norm stands between the sum over heads and the stream.
+    """
+
+    kind: Literal["self", "cross"]
+    heads: int
+    group: int
+    has_sinks: bool
+    out_proj: nn.Module | None
+    residual_writer: nn.Module | None
+    post_norm: bool
+
+    role = "attention"
+    sites = MappingProxyType(
+        {
+            "attention_input": ("module", "input"),
+            "weights": ("module", "output"),
+            "scores": ("module", "output"),
+            "sinks": ("module", "output"),
+            "q": ("module", "output"),
+            "k": ("module", "output"),
+            "v": ("module", "output"),
+            "heads": ("out_proj", "input"),
+            "attention": ("residual_writer", "output"),
+        }
+    )
+
+    @property
+    def cross(self) -> bool:
+        """Whether its keys are another text's."""
+        return self.kind == "cross"
+
+    @property
+    def sinks(self) -> bool:
+        """Whether its softmax has sinks."""
+        return self.has_sinks
+
+    def has(self, site: str) -> bool:
+        """Whether a site can be captured here; sinks are none that every attention has."""
+        return self.sinks if site == "sinks" else super().has(site)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlockPoint(HookPoint):
+    """A block.
+
+    Args:
+        between: The norm whose input (of a pre-norm block) or output is the residual stream before the ffn; None where
+            attention and ffn are parallel.
+        pre_norm: Whether its norms stand before its parts.
+        norms: The norms of the sums of a post-norm block of ``transformers``.
+    """
+
+    between: nn.Module | None
+    pre_norm: bool
+    norms: tuple[nn.Module, ...]
+
+    role = "block"
+    sites = MappingProxyType(
+        {
+            "residual_before": ("module", "input"),
+            "residual_between": ("between", "output"),
+            "residual": ("module", "output"),
+        }
+    )
+
+    def place(self, site: str) -> tuple[nn.Module | None, Where]:
+        """The module at which a site is read or changed, if there is one, and where."""
+        if site == "residual_between" and self.pre_norm:
+            return self.between, "first input"
+        return super().place(site)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FeedForwardPoint(HookPoint):
+    """A feed-forward network, or a mixture of experts as one; its output is added to the residual stream.
+
+    Args:
+        reads: The module whose input is what it reads.
+        down_proj: The last projection of a dense network, whose input is the neurons after their activation.
+    """
+
+    reads: nn.Module | None
+    down_proj: nn.Module | None
+
+    role = "ffn"
+    sites = MappingProxyType(
+        {
+            "ffn_input": ("reads", "input"),
+            "neurons": ("down_proj", "input"),
+            "ffn": ("module", "output"),
+        }
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixturePoint(HookPoint):
+    """A mixture of experts.
+
+    Args:
+        experts: Their number.
+        gate: The module whose output, or the first part of it, is the scores of all experts.
+        route: The routing of an input.
+        expert_outputs: The output of each chosen expert, from the input and the choices.
+        post_norm: Whether a norm stands between the sum over experts and the stream.
+    """
+
+    experts: int
+    gate: nn.Module
+    route: Callable[[Tensor], Routed]
+    expert_outputs: Callable[[Tensor, Tensor], Tensor]
+    post_norm: bool
+
+    role = "experts"
+    sites = MappingProxyType(
+        {
+            "router": ("gate", "output"),
+            "choices": ("module", "first output"),
+            "shares": ("module", "first output"),
+            "experts": ("module", "first output"),
+        }
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EmbeddingPoint(HookPoint):
+    """The first block of a stack, whose input is the embedding."""
+
+    role = "embedding"
+    sites = MappingProxyType({"embedding": ("module", "input")})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LogitsPoint(HookPoint):
+    """The module that computes the logits.
+
+    Args:
+        owner: Of ``transformers``: the module whose argument ``logits_to_keep`` chooses their positions.
+    """
+
+    owner: nn.Module | None
+
+    role = "logits"
+    sites = MappingProxyType({"logits": ("module", "output")})
+
+
+_KINDS: tuple[type[HookPoint], ...] = (
+    EmbeddingPoint,
+    BlockPoint,
+    AttentionPoint,
+    FeedForwardPoint,
+    MixturePoint,
+    LogitsPoint,
+)
+ROLES: Mapping[str, Role] = MappingProxyType({site: kind.role for kind in _KINDS for site in kind.sites})
+"""The role of the hook points at which each kind of record is captured."""
+
+Point = TypeVar("Point", bound=HookPoint)
+
+
+def of_kind(points: Iterable[HookPoint], kind: type[Point]) -> list[Point]:
+    """Return those of some hook points that are of one class."""
+    return [point for point in points if isinstance(point, kind)]
+
+
+def has_post_norm(points: Iterable[HookPoint]) -> bool:
+    """Return whether a norm stands after one of the attentions or mixtures, before the residual stream."""
+    parts = (point for point in points if isinstance(point, AttentionPoint | MixturePoint))
+    return any(part.post_norm for part in parts)
+
+
+def place_of(point: HookPoint, site: str) -> tuple[nn.Module | None, Where]:
+    """Return the module at which a site of a hook point is read or changed, if it has one, and where."""
+    return point.place(site)
 
 
 def own_points(model: nn.Module) -> Iterator[HookPoint]:
-    """Every hook point of a model made of glassformer's layers, in the order of its modules."""
+    """Yield every hook point of a model made of glassformer's layers, in the order of its modules."""
     two_stacks = any(isinstance(module, CrossBlock) for module in model.modules())
     blocks: dict[str, tuple[nn.Module, int]] = {}
-    loose = 0
+    lone_attentions = 0
     for name, module in model.named_modules():
         if isinstance(module, Block | EncoderBlock | CrossBlock):
             layer = layer_of(name, len(blocks))
-            source = two_stacks and isinstance(module, EncoderBlock)
-            place: dict[str, Any] = {"layer": layer, "block": module, "source": source}
-            if layer == 0:
-                yield HookPoint("embedding", name, module, **place)
-            pre_norm = isinstance(module, Block) or module.norm_first
-            before = module.cross_attention_norm if isinstance(module, CrossBlock) else module.attention_norm
-            between: nn.Module | None = module.ffn_norm if pre_norm else before
-            if isinstance(module, Block) and module.parallel:
-                between = None
-            yield HookPoint("block", name, module, **place, between=between, pre_norm=pre_norm)
-            ffn, at = module.ffn, f"{name}.ffn".removeprefix(".")
-            post_norm = module.ffn_post_norm if isinstance(module, Block) else None
-            down: Any = getattr(ffn, "down", None)  # of experts one tensor for all
-            down = down if isinstance(down, nn.Module) else None
-            yield HookPoint("ffn", at, ffn if post_norm is None else post_norm, **place, reads=ffn, down_proj=down)
-            if isinstance(ffn, MixtureOfExperts | PackedMixture):
-                place |= {"route": partial(_route, ffn), "expert_outputs": partial(_expert_outputs, ffn)}
-                place["post_norm"] = post_norm is not None
-                yield HookPoint("experts", at, ffn, **place, experts=ffn.router.num_experts, gate=ffn.router.score)
             blocks[name] = module, layer
+            yield from _points_of_block(name, module, layer, two_stacks and isinstance(module, EncoderBlock))
         elif isinstance(module, GroupedQueryAttention | SingleHead):
-            alone = None, layer_of(name, loose)
-            block, layer = next((blocks[each] for each in reversed(blocks) if name.startswith(f"{each}.")), alone)
-            loose += block is None
-            if isinstance(module, SingleHead):
-                yield HookPoint("attention", name, module, layer, block, heads=1, residual_writer=module)
-                continue
-            post_norm = getattr(block, "attention_post_norm", None)
-            yield HookPoint(
-                "attention",
-                name,
-                module,
-                layer,
-                block,
-                source=two_stacks and isinstance(block, EncoderBlock),
-                cross=isinstance(block, CrossBlock) and module is block.cross_attention,
-                heads=module.num_heads,
-                group=module.num_heads // module.num_kv_heads,
-                sinks=module.sinks is not None,
-                out_proj=module.output,
-                residual_writer=module if post_norm is None else post_norm,
-                post_norm=post_norm is not None,
-            )
+            owner = next((block for block in reversed(blocks) if name.startswith(f"{block}.")), None)
+            if owner is None:
+                yield _own_attention(name, module, layer_of(name, lone_attentions), None, False)
+                lone_attentions += 1
+            else:
+                block, layer = blocks[owner]
+                yield _own_attention(name, module, layer, block, two_stacks and isinstance(block, EncoderBlock))
     for name in ("output", "classifier"):
         head = getattr(model, name, None)
         if isinstance(head, nn.Module) and blocks:
             cap = getattr(model, "logit_cap", None)
-            yield HookPoint("logits", name, head if cap is None else cap, 0)
+            last = head if cap is None else cap
+            yield LogitsPoint(name=name, module=last, layer=0, block=None, source=False, owner=None)
+
+
+def _points_of_block(
+    name: str, block: Block | EncoderBlock | CrossBlock, layer: int, source: bool
+) -> Iterator[HookPoint]:
+    """Yield the hook points of a block of glassformer, except those of its attentions."""
+    place: dict[str, Any] = {"layer": layer, "block": block, "source": source}
+    if layer == 0:
+        yield EmbeddingPoint(name=name, module=block, **place)
+    pre_norm = isinstance(block, Block) or block.norm_first
+    yield BlockPoint(name=name, module=block, **place, between=_own_between(block), pre_norm=pre_norm, norms=())
+    ffn_name = f"{name}.ffn".removeprefix(".")
+    ffn = block.ffn
+    post_norm = block.ffn_post_norm if isinstance(block, Block) else None
+    down = getattr(ffn, "down", None)
+    yield FeedForwardPoint(
+        name=ffn_name,
+        module=ffn if post_norm is None else post_norm,
+        **place,
+        reads=ffn,
+        down_proj=down if isinstance(down, nn.Module) else None,  # of experts one tensor for all
+    )
+    if isinstance(ffn, MixtureOfExperts | PackedMixture):
+        yield MixturePoint(
+            name=ffn_name,
+            module=ffn,
+            **place,
+            experts=ffn.router.num_experts,
+            gate=ffn.router.score,
+            route=partial(_route, ffn),
+            expert_outputs=partial(_expert_outputs, ffn),
+            post_norm=post_norm is not None,
+        )
+
+
+def _own_between(block: Block | EncoderBlock | CrossBlock) -> nn.Module | None:
+    """Return the norm at which the stream between attention and ffn is read, if there is such a stream."""
+    if isinstance(block, Block):
+        return None if block.parallel else block.ffn_norm
+    if block.norm_first:
+        return block.ffn_norm
+    return block.cross_attention_norm if isinstance(block, CrossBlock) else block.attention_norm
+
+
+def _own_attention(
+    name: str,
+    module: GroupedQueryAttention | SingleHead,
+    layer: int,
+    block: nn.Module | None,
+    source: bool,
+) -> AttentionPoint:
+    if isinstance(module, SingleHead):
+        return AttentionPoint(
+            name=name,
+            module=module,
+            layer=layer,
+            block=block,
+            source=False,
+            kind="self",
+            heads=1,
+            group=1,
+            has_sinks=False,
+            out_proj=None,
+            residual_writer=module,
+            post_norm=False,
+        )
+    crosses = isinstance(block, CrossBlock) and module is block.cross_attention
+    post_norm = getattr(block, "attention_post_norm", None)
+    return AttentionPoint(
+        name=name,
+        module=module,
+        layer=layer,
+        block=block,
+        source=source,
+        kind="cross" if crosses else "self",
+        heads=module.num_heads,
+        group=module.num_heads // module.num_kv_heads,
+        has_sinks=module.sinks is not None,
+        out_proj=module.output,
+        residual_writer=module if post_norm is None else post_norm,
+        post_norm=post_norm is not None,
+    )
 
 
 def layer_of(name: str, otherwise: int) -> int:
@@ -186,7 +392,7 @@ def choose_points(
     found = [point for point in found if layers is None or point.layer in _layers_of(layers, point, there)]
     chosen: dict[HookPoint, tuple[int, ...]] = {}
     for point in found:
-        if point.role != "attention":
+        if not isinstance(point, AttentionPoint):
             chosen[point] = ()
         elif not isinstance(heads, Mapping):
             chosen[point] = select("heads", heads, point.heads)
@@ -194,11 +400,15 @@ def choose_points(
             given = {key: heads[key] for key in (point.layer, point.name) if key in heads}  # type: ignore[index]
             for selection in given.values():
                 chosen[point] = select("heads", selection, point.heads)
-    empty = next((point for point, some in chosen.items() if point.role == "attention" and not some), None)
-    got = f"heads = {heads!r}, of which {'' if empty is None else empty.name} has none"
-    require(empty is None, got, "heads that it has", f"Choose among {0 if empty is None else empty.heads}.")
+    for attention in of_kind(chosen, AttentionPoint):
+        if not chosen[attention]:
+            raise InputError(
+                got=f"heads = {heads!r}, of which {attention.name} has none",
+                expected="heads that it has",
+                fix=f"Choose among {attention.heads}.",
+            )
     if isinstance(heads, Mapping):
-        known = {key for point in there if point.role == "attention" for key in (point.layer, point.name)}
+        known = {key for point in of_kind(there, AttentionPoint) for key in (point.layer, point.name)}
         unknown = [key for key in heads if key not in known]
         require(
             not unknown, f"heads of {unknown}", f"keys among {sorted(known, key=str)}", "Use layers or module names."
@@ -234,7 +444,7 @@ def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
 def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) -> None:
     for kind in kinds:
         there = [point for point in points if point.role == ROLES[kind]]
-        fits = any(point.sinks if kind == "sinks" else place_of(point, kind)[0] is not None for point in there)
+        fits = any(point.has(kind) for point in there)
         have = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
         expected = f"a hook point for each kind; found of these: {have}"
         if there and not fits:

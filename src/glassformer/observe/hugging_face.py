@@ -2,11 +2,9 @@
 
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,11 +15,25 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.layers import attention
-from glassformer.layers.attention import Attended, Editor, Rewrite
+from glassformer.layers.attention import Attended, Editor
+from glassformer.layers.opened import entries, opened
 from glassformer.observe.block_structure import Parts, calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
-from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
-from glassformer.observe.module_hooks import scope, without_other_hooks
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    BlockPoint,
+    EmbeddingPoint,
+    FeedForwardPoint,
+    HookPoint,
+    LogitsPoint,
+    MixturePoint,
+    Routed,
+    layer_of,
+    of_kind,
+    one_by_one,
+)
+from glassformer.observe.module_hooks import Phase, scope, without_other_hooks
+from glassformer.observe.patches import patched
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -73,7 +85,19 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
     for name, attentions in blocks.items():
         block, at = modules[name], f"{name}.".removeprefix(".")
         if name == attentions[0]:  # in no block
-            yield HookPoint("attention", name, block, layer_of(name, loose), None, **_sizes(block))
+            yield AttentionPoint(
+                name=name,
+                module=block,
+                layer=layer_of(name, loose),
+                block=None,
+                source=False,
+                kind="self",
+                **_sizes(block),
+                has_sinks=False,
+                out_proj=None,
+                residual_writer=None,
+                post_norm=False,
+            )
             loose += 1
             continue
         stack = name.rpartition(".")[0]
@@ -86,18 +110,17 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             return None if inside is None else modules[at + inside]
 
         if place["layer"] == 0:
-            yield HookPoint("embedding", name, block, **place)
+            yield EmbeddingPoint(name=name, module=block, **place)
         for each in attentions:
             out_proj, writer, post_norm = parts.attentions.get(each.removeprefix(at), (None, None, False))
             module, sizes = modules[each], _sizes(modules[each])
-            yield HookPoint(
-                "attention",
-                each,
-                module,
+            yield AttentionPoint(
+                name=each,
+                module=module,
                 **place,
                 **sizes,
-                cross=_is_cross(each),
-                sinks=isinstance(getattr(module, "sinks", None), Tensor),
+                kind="cross" if _is_cross(each) else "self",
+                has_sinks=isinstance(getattr(module, "sinks", None), Tensor),
                 out_proj=part(out_proj),
                 residual_writer=part(writer),
                 post_norm=post_norm,
@@ -109,19 +132,24 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             mixture: Any = part(parts.network)
             last = [getattr(mixture, each, None) for each in _LAST] if parts.network == parts.reads else [mixture]
             down = next((each for each in last if isinstance(each, nn.Module)), None)
-            yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), down_proj=down)
+            reads = part(parts.reads)
+            yield FeedForwardPoint(name=at + parts.ffn, module=ffn, **place, reads=reads, down_proj=down)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
             # Before 5.6 a router may give probabilities as its scores.
             recent = tuple(map(int, sys.modules["transformers"].__version__.split(".")[:2])) >= (5, 6)
             if recent and type(block).__name__ in _ROUTED and getattr(gate, "norm_topk_prob", gate is not None):
-                routes: dict[str, Any] = {
-                    "route": partial(_route, gate),
-                    "expert_outputs": partial(_expert_outputs, mixture),
-                }
-                yield HookPoint(
-                    "experts", at + parts.ffn, mixture, **place, experts=gate.num_experts, **routes, gate=gate
+                yield MixturePoint(
+                    name=at + parts.ffn,
+                    module=mixture,
+                    **place,
+                    experts=gate.num_experts,
+                    gate=gate,
+                    route=partial(_route, gate),
+                    expert_outputs=partial(_expert_outputs, mixture),
+                    post_norm=False,
                 )
-        yield HookPoint("block", name, block, **place, between=part(parts.between), pre_norm=not norms, norms=norms)
+        between = part(parts.between)
+        yield BlockPoint(name=name, module=block, **place, between=between, pre_norm=not norms, norms=norms)
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
     output = None
     if not any(name in modules for name in heads_of):  # by other names, as of Electra and DistilBERT
@@ -132,7 +160,8 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         wrapped = "head" in name or "embed" in name or "decoder" in name
         named = name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear))
         if blocks and (named or (output is not None and module is output)):
-            yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
+            owner = modules[name.rpartition(".")[0]]
+            yield LogitsPoint(name=name, module=module, layer=0, block=None, source=False, owner=owner)
 
 
 _LAST = ("down_proj", "c_proj", "dense_4h_to_h", "fc2")
@@ -218,7 +247,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
     seen, outputs = _Sums(prove), dict[nn.Module, Tensor]()
 
     def note(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
-        point = next((each for each in given if each.module is module and each.role == "attention"), None)
+        point = next((each for each in of_kind(given, AttentionPoint) if each.module is module), None)
         if point is None or (point.block or module) in proved:
             return
         outputs[module] = output
@@ -234,31 +263,32 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
     with watching(note), scope() as own:
 
         def listen(
-            owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
+            owner: nn.Module, module: nn.Module | None, where: str, phase: Phase, do: Callable[[Tensor], None]
         ) -> None:
             def here(values: Tensor, _: tuple[Any, ...]) -> None:
                 if owner not in proved:
                     do(values)
 
             if module is not None:
-                own.insert(module, where, here, order)
+                own.insert(module, where, here, phase)
 
-        for block in (point for point in given if point.role == "block"):
+        for block in of_kind(given, BlockPoint):
             mine = [point for point in given if point.block is block.module]
             on = partial(listen, block.module)
-            on(block.module, "input", 4, partial(seen.start, block.module))
+            on(block.module, "input", Phase.READ, partial(seen.start, block.module))
             for point in mine:
-                if point.role == "attention":
-                    on(point.residual_writer, "output", 4, partial(seen.add, block.module, "attention"))
-                    on(point.out_proj, "first input", 0, partial(seen.merged, point, outputs))
-                elif point.role == "ffn":
-                    on(point.module, "output", 4, partial(seen.add, block.module, "ffn"))
+                if isinstance(point, AttentionPoint):
+                    on(point.residual_writer, "output", Phase.READ, partial(seen.add, block.module, "attention"))
+                    on(point.out_proj, "first input", Phase.BEFORE, partial(seen.merged, point, outputs))
+                elif isinstance(point, FeedForwardPoint):
+                    on(point.module, "output", Phase.READ, partial(seen.add, block.module, "ffn"))
             for norm in block.norms or ([block.between] if block.between is not None else []):
-                on(norm, "first input", 0, partial(seen.compare, block, f"the input of {type(norm).__name__}"))
+                compare = partial(seen.compare, block, f"the input of {type(norm).__name__}")
+                on(norm, "first input", Phase.BEFORE, compare)
             for norm in block.norms:
-                on(norm, "output", 4, partial(seen.start, block.module))
-            complete = any(point.role == "ffn" for point in mine)
-            on(block.module, "first output", 0, partial(seen.end, block, kinds, complete))
+                on(norm, "output", Phase.READ, partial(seen.start, block.module))
+            complete = bool(of_kind(mine, FeedForwardPoint))
+            on(block.module, "first output", Phase.BEFORE, partial(seen.end, block, kinds, complete))
         yield
 
 
@@ -287,7 +317,7 @@ class _Sums:
             sites = f"{_SUMMED}, neurons, ffn_input" if part == "ffn" else _SUMMED  # computed in chunks of positions
             self._wrong.setdefault(block, (f"{part} has the shape {list(values.shape)}", sites))
 
-    def merged(self, point: HookPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
+    def merged(self, point: AttentionPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
         made = outputs.get(point.module)
         if made is None or made.numel() != values.numel() or not torch.equal(made.flatten(), values.flatten()):
             assert point.block is not None
@@ -361,12 +391,11 @@ def _check_output(point: HookPoint, call: Attended, output: Tensor) -> None:
     require(bool((error <= near)[seen].all()), got, "an attention that can be captured", "Capture other modules.")
 
 
-_lock = threading.Lock()
-_replaced: dict[str, Any] = {}
-_open = 0
-"""The ``with`` blocks of :func:`watching` in all threads. transformers' table is process-wide: the first block replaces
-its entries, the last one restores them."""
-_watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("_watchers", default=())
+@dataclass(frozen=True, eq=False)
+class _Watching:
+    """An open block of :func:`watching`."""
+
+    watcher: Watcher
 
 
 @contextmanager
@@ -376,7 +405,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
     transformers looks its attention functions up in a table. Within the block, each entry of the table calls the
     watchers after the original function; the outputs are the same.
     """
-    with attention.added(_watchers, watcher), _table_replaced():
+    with opened(_Watching(watcher)), _table_replaced():
         yield
 
 
@@ -387,30 +416,28 @@ def editing(editor: Editor) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _table_replaced() -> Iterator[None]:
-    global _open
+def _table_replaced() -> AbstractContextManager[None]:
+    """Within the block the entries of transformers' table, which is that of the whole process, call our function."""
+    return patched("attention functions of transformers", _replace_table)
+
+
+def _replace_table() -> Callable[[], None]:
     table = _table()
-    with _lock:
-        if not _open:
-            mapping = table._local_mapping
-            for name in ("eager", *table.valid_keys()):
-                _replaced[name] = mapping.get(name)
-                original = table._global_mapping.get(name) if name not in mapping else mapping[name]
-                mapping[name] = _watched(name, original)
-        _open += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _open -= 1
-            if not _open:
-                for name, before in _replaced.items():
-                    if before is None:
-                        table._local_mapping.pop(name, None)
-                    else:
-                        table._local_mapping[name] = before
-                _replaced.clear()
+    mapping = table._local_mapping
+    replaced: dict[str, Any] = {}
+    for name in ("eager", *table.valid_keys()):
+        replaced[name] = mapping.get(name)
+        original = table._global_mapping.get(name) if name not in mapping else mapping[name]
+        mapping[name] = _watched(name, original)
+
+    def undo() -> None:
+        for name, before in replaced.items():
+            if before is None:
+                mapping.pop(name, None)
+            else:
+                mapping[name] = before
+
+    return undo
 
 
 def _table() -> Any:
@@ -436,13 +463,13 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
         if edited is call or edited is None:
             result = compute(module, query, key, value, attention_mask, *args, **kwargs)
         else:
-            edited = boolean_mask(edited)
+            edited = attention.boolean_mask(edited)
             weights = attention.matrices(edited, range(query.shape[1]))[1].to(query.dtype) if name == "eager" else None
             result = attention.compute(edited, dropout).transpose(1, 2), weights
-            inputs = partial(boolean_mask, edited)
+            inputs = partial(attention.boolean_mask, edited)
         if not torch.compiler.is_compiling():
-            for watcher in _watchers.get():
-                watcher(module, inputs, result[0], dropout)
+            for entry in entries(_Watching):
+                entry.watcher(module, inputs, result[0], dropout)
         return result
 
     return attend
@@ -476,20 +503,6 @@ def _inputs(
         mask = bias
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     return Attended(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"), cap=cap)
-
-
-def boolean_mask(call: Attended) -> Attended:
-    """With a mask of booleans for one of numbers, which forbids with the lowest or -inf; what else it adds is a rewrite
-    of the scores."""
-    if call.mask is None or call.mask.dtype == torch.bool:
-        return call
-    allowed = call.mask > torch.finfo(call.mask.dtype).min / 2
-    bias = call.mask.masked_fill(~allowed, 0)
-    call = replace(call, mask=allowed)
-    if not bool(bias.any()):
-        return call
-    first = Rewrite("scores", tuple(range(call.q.shape[1])), lambda scores: scores + bias)
-    return replace(call, rewrites=(first, *call.rewrites))
 
 
 def _route(gate: Any, x: Tensor) -> Routed:

@@ -1,33 +1,33 @@
 """Change what a running model computes, at the sites that :func:`~glassformer.observe.capture.capture` reads."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
-from glassformer.layers.attention import Attended, Rewrite, editing
+from glassformer.layers.attention import Attended, Rewrite, boolean_mask
+from glassformer.layers.opened import entries, opened
 from glassformer.observe import hugging_face
+from glassformer.observe.attachment import Attachment
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
-from glassformer.observe.edits import Edit, Labels, infinite
-from glassformer.observe.hook_points import HookPoint, choose_points, place_of, select, whole_numbers
-from glassformer.observe.module_hooks import Change, Given, Scope, scope
-from glassformer.observe.positions import (
-    by_text,
-    cache_of,
-    is_cross,
-    kept_logits,
-    key_order,
-    require_rows,
-    rows_of,
-    start_of,
+from glassformer.observe.edits import Edit, Labels, MaskEdit, SinkEdit, infinite
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    HookPoint,
+    MixturePoint,
+    choose_points,
+    of_kind,
+    select,
+    whole_numbers,
 )
+from glassformer.observe.module_hooks import scope
+from glassformer.observe.positions import rows_of
+from glassformer.observe.running import Visit
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
         require(own, f"{edit.site} from a run of another {name}", "a run of this model", "Use put(site, values).")
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
-    plans = [_Plan(edit, _points_of(edit, points), copies=_copies.get()) for edit in edits]
+    plans = [_plan(edit, points) for edit in edits]
     # The scope ends first, and with it all changes. The stack is entered twice: if Ctrl-C comes while it is closed, its
     # second closing does the rest.
     with ExitStack() as attached, attached, scope() as here:
@@ -86,7 +86,7 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
             attached.enter_context(uncompiled())
             if foreign:
                 attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
-            _Attachment(attached, here, points, foreign, plans)
+            Attachment(attached, here, points, foreign, plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
     got, fix = f"edits that no call reached: {missed}", "Check queries, keys."
@@ -95,22 +95,27 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     require(not missed, got, "positions that the model computes", fix)
 
 
-_copies: ContextVar[int] = ContextVar("copies", default=1)
+@dataclass(frozen=True, eq=False)
+class _Copies:
+    """An open block of :func:`repeating`."""
+
+    number: int
 
 
-@contextmanager
-def repeating(copies: int) -> Iterator[None]:
+def repeating(copies: int) -> AbstractContextManager[None]:
     """Within the block a batch holds so many copies of the texts: edits of outer blocks change each as if alone."""
-    token = _copies.set(copies)
-    try:
-        yield
-    finally:
-        _copies.reset(token)
+    return opened(_Copies(copies))
+
+
+def _copies() -> int:
+    """Return how many copies of the texts a batch holds."""
+    blocks = entries(_Copies)
+    return blocks[-1].number if blocks else 1
 
 
 @dataclass(eq=False)
 class _Plan:
-    """An edit, and the hook points that it concerns, each with its heads."""
+    """The tap of an edit, and the hook points that it concerns, each with its heads."""
 
     edit: Edit
     points: dict[HookPoint, tuple[int, ...]]
@@ -121,6 +126,122 @@ class _Plan:
     """The positions of the text that is running by now."""
     found: dict[str, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
     """The chosen queries and keys that a call had, as they were given."""
+
+    @property
+    def site(self) -> str:
+        """The site that is edited."""
+        return self.edit.site
+
+    def change(self, visit: Visit, values: Tensor) -> Tensor | None:
+        """Return a site's tensor with the edit made at the chosen queries, heads and experts."""
+        rows, positions = self._rows(visit)
+        places: dict[str, Sequence[int]] = {"query": rows}
+        labels: Labels = {"query": positions}
+        if self.site == "heads":
+            heads = self.points[visit.point]
+            places["head"] = heads
+            labels["head"] = heads
+        if self.site == "router":
+            places["expert"] = select("experts", self.edit.experts, values.shape[-1])
+        new = self.apply(values, visit.point, places, labels)
+        return None if new is values else new
+
+    def attended(self, visit: Visit, call: Attended) -> Attended:
+        """Return a call of an attention with the edit made."""
+        rows, positions = self._rows(visit)
+        heads = self.points[visit.point]
+        if self.site == "q":
+            labels: Labels = {"head": heads, "query": positions}
+            return replace(call, q=self.apply(call.q, visit.point, {"head": heads, "query": rows}, labels))
+        keys, key_positions = self._keys(visit, call)
+        if self.site in ("k", "v"):
+            labels = {"head": heads, "key": key_positions}
+            values = call.k if self.site == "k" else call.v
+            new = self.apply(values, visit.point, {"head": heads, "key": keys}, labels)
+            return replace(call, k=new) if self.site == "k" else replace(call, v=new)
+        places: dict[str, Sequence[int]] = {"query": rows, "key": keys}
+        labels = {"head": heads, "query": positions, "key": key_positions}
+        return self._scored(visit, call, places, labels)
+
+    def _scored(self, visit: Visit, call: Attended, places: dict[str, Sequence[int]], labels: Labels) -> Attended:
+        """Return a call of an attention whose scores or weights are rewritten."""
+        point = visit.point
+        heads = self.points[point]
+        if self.site == "weights":
+            call = boolean_mask(call)
+        allowed = allowed_keys(call)
+        allowed = allowed if allowed.shape[1] == 1 else allowed[:, list(heads)]
+        keys = call.k.shape[2]
+        total = keys if visit.is_cross(call) else visit.total
+
+        def rewritten(values: Tensor) -> Tensor:
+            reached = self.reached
+            new = self.apply(values, point, places, labels)
+            # What is masked stays so, and is not reached.
+            seen = values != -torch.inf if self.site == "scores" else allowed.expand(len(values), -1, -1, -1)
+            if self.site == "weights":
+                if not self.edit.elementwise:
+                    require_zero(new, allowed, point.name)
+                new = new.masked_fill(~allowed, 0.0)
+            texts = list(select("examples", self.edit.examples, len(values) * self.copies // _copies()))
+            alive = seen[texts].any(1).any(0)[list(places["query"])][:, list(places["key"])].any(0)
+            self.reached = reached or bool(alive.any())
+            there = [place for place, seen in zip(labels["key"], alive.tolist(), strict=True) if seen]
+            self.note("keys", total, there)
+            return new
+
+        rewrite = Rewrite(self.site, heads, rewritten)  # type: ignore[arg-type]
+        return replace(call, rewrites=(*call.rewrites, rewrite))
+
+    def experts(self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]) -> tuple[Tensor, Tensor] | None:
+        """Return the outputs of chosen experts with the edit made, of tokens that chose them, and where it is made."""
+        point = visit.point
+        assert isinstance(point, MixturePoint)
+        rows, positions = self._rows(visit)
+        copies = _copies() // self.copies
+        examples = select("examples", self.edit.examples, len(choices) // copies)
+        experts = torch.tensor(select("experts", self.edit.experts, point.experts), device=choices.device)
+        index = torch.meshgrid(torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij")
+        is_edited = torch.zeros_like(choices, dtype=torch.bool)
+        for edited_copy, chosen_copy in zip(is_edited.chunk(copies), choices.chunk(copies), strict=True):
+            edited_copy[index] = torch.isin(chosen_copy[index], experts)
+        if not bool(is_edited.any()):
+            return None
+        before = outputs()
+        changed: list[Tensor] = []
+        for values, edited_copy in zip(before.chunk(copies), is_edited.chunk(copies), strict=True):
+            part = values[edited_copy]
+            if len(part):
+                new = self.edit.change(part, point, {"query": positions})
+                changed.append(fitting(new, part, "experts", point.name))
+        self.reached = True
+        return before.index_put((is_edited,), torch.cat(changed)), is_edited
+
+    def _rows(self, visit: Visit) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the chosen queries of a call, as indices in its tensor and as positions of the text."""
+        rows, positions = visit.rows(self.edit.queries)
+        self.length = visit.total
+        self.note("queries", self.length, positions)
+        return rows, positions
+
+    def _keys(self, visit: Visit, call: Attended) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the indices and the positions of the chosen keys."""
+        if visit.is_cross(call):
+            keys = call.k.shape[2]
+            if self.site in ("k", "v"):
+                self.length = keys
+            chosen = select("keys", self.edit.keys, keys)
+            self._note_keys(keys, chosen)
+            return chosen, chosen
+        _, chosen = rows_of(self.edit.keys, 0, visit.total, visit.cache is not None, "keys")
+        self._note_keys(visit.total, chosen)
+        index = visit.key_places(call)
+        positions = tuple(position for position in chosen if position in index)
+        return tuple(index[position] for position in positions), positions
+
+    def _note_keys(self, total: int, positions: Sequence[int]) -> None:
+        if self.site in ("k", "v"):  # of scores and weights, those that are not masked
+            self.note("keys", total, positions)
 
     def note(self, axis: Literal["queries", "keys"], total: int, positions: Sequence[int]) -> None:
         """Keep which of the chosen queries or keys are among ``positions`` of a text that is ``total`` long by now."""
@@ -144,7 +265,7 @@ class _Plan:
 
         ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed as if alone.
         """
-        copies = _copies.get() // self.copies
+        copies = _copies() // self.copies
         if copies > 1:
             return torch.cat([self._applied(each, point, places, labels) for each in values.chunk(copies)])
         return self._applied(values, point, places, labels)
@@ -158,26 +279,74 @@ class _Plan:
         index = _mesh(values, given)
         part = values if index is None else values[index]
         labels = {"batch": examples, "rows": (len(values),), "length": (self.length,), **labels}
-        new = _fitting(edit.change(part, point, labels), part, edit.site, point)
+        new = fitting(edit.change(part, point, labels), part, edit.site, point.name)
         self.reached = True
         # Not expanded: torch's fused attention reads keys without strides of their own past their end.
         return new.contiguous() if index is None else values.clone().index_put_(index, new)
 
 
-def _allowed(call: Attended, length: int, keys: int) -> Tensor:
-    """Which keys the model itself lets each query see, [batch or 1, head or 1, query, key], before edges are forbidden;
-    by masks of booleans alone."""
-    seen = call.pattern.mask(length, keys, call.q.device)
+class _MaskPlan(_Plan):
+    """The tap of an edit that forbids keys by the kernel's mask."""
+
+    def _scored(self, visit: Visit, call: Attended, places: dict[str, Sequence[int]], labels: Labels) -> Attended:
+        point = visit.point
+        assert isinstance(point, AttentionPoint)
+        heads = self.points[point]
+        length, keys = call.q.shape[2], call.k.shape[2]
+        uniform = self.edit.change is infinite
+        reached = self.reached
+        several = {} if uniform and heads == tuple(range(point.heads)) else {"head": heads}
+        batch = 1 if uniform and self.edit.examples is None else len(call.q)
+        shape = (batch, point.heads if several else 1, length, keys)
+        mask = self.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels) == 0
+        call = boolean_mask(call)
+        if uniform and not reached:  # an edge that the model itself forbids is not reached
+            self.reached = bool((allowed_keys(call) & ~mask).any())
+        forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
+        return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)
+
+    def _note_keys(self, total: int, positions: Sequence[int]) -> None:
+        self.note("keys", total, positions)
+
+
+class _SinkPlan(_Plan):
+    """The tap of an edit that removes sinks."""
+
+    def attended(self, visit: Visit, call: Attended) -> Attended:
+        """Return a call of an attention without the sinks of the chosen heads."""
+        assert call.sinks is not None
+        self._rows(visit)
+        self.reached = True
+        # Not -inf: the gradient of a query without a key would be NaN.
+        lowest = torch.finfo(call.sinks.dtype).min
+        heads = torch.tensor(self.points[visit.point], device=call.q.device)
+        return replace(call, sinks=call.sinks.index_fill(0, heads, lowest))
+
+
+def _plan(edit: Edit, points: Sequence[HookPoint]) -> _Plan:
+    """Return the tap of an edit."""
+    kind = _Plan
+    if isinstance(edit, SinkEdit):
+        kind = _SinkPlan
+    elif isinstance(edit, MaskEdit):
+        kind = _MaskPlan
+    return kind(edit, _points_of(edit, points), copies=_copies())
+
+
+def allowed_keys(call: Attended) -> Tensor:
+    """Return which keys the model itself lets each query see, [batch or 1, head or 1, query, key], before edges are
+    forbidden; by masks of booleans alone."""
+    seen = call.pattern.mask(call.q.shape[2], call.k.shape[2], call.q.device)
     if call.mask is None or call.mask.dtype != torch.bool:
         return seen
     return seen & (call.mask if call.forbidden is None else call.mask | call.forbidden)
 
 
-def _require_zero(weights: Tensor, allowed: Tensor, point: HookPoint) -> None:
+def require_zero(weights: Tensor, allowed: Tensor, name: str) -> None:
     """Refuse weights above 0 of keys that the model masks: they may have changed others, as in a normalised row."""
     if bool(((weights != 0) & ~allowed).any()):
         raise InputError(
-            f"a change of weights at {point.name} whose function gives some to keys that the model masks",
+            f"a change of weights at {name} whose function gives some to keys that the model masks",
             "0 for these, whose weights are 0",
             "Multiply by (weights > 0), or use add() or put(), which leave them out.",
         )
@@ -192,8 +361,9 @@ def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...]
     return tuple(torch.meshgrid(*(torch.tensor(list(each), device=values.device) for each in lists), indexing="ij"))
 
 
-def _fitting(new: Tensor | float, part: Tensor, site: str, point: HookPoint) -> Tensor:
-    got = f"an edit of {site} at {point.name} that gives"
+def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
+    """Return a new value as a tensor like ``part``; refuse one that does not fit, NaN and infinity."""
+    got = f"an edit of {site} at {name} that gives"
     kind = new.dtype if isinstance(new, Tensor) else type(new)
     real = not new.is_complex() if isinstance(new, Tensor) else isinstance(new, float | int)
     require(real, f"{got} {kind}", "real numbers", "Pass a tensor or a number.")
@@ -214,263 +384,12 @@ def _fitting(new: Tensor | float, part: Tensor, site: str, point: HookPoint) -> 
 
 
 def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple[int, ...]]:
-    asked = "sinks" if edit.kernel == "no sink" else edit.site
+    asked = "sinks" if isinstance(edit, SinkEdit) else edit.site
     if edit.site not in ("k", "v"):
         return choose_points(points, asked, edit.modules, edit.layers, edit.heads)
     # Heads are key-value heads here.
-    twins = {replace(point, heads=point.heads // point.group): point for point in points}
+    twins: dict[HookPoint, HookPoint] = {}
+    for point in of_kind(points, AttentionPoint):
+        twins[replace(point, heads=point.heads // point.group)] = point
     chosen = choose_points(list(twins), asked, edit.modules, edit.layers, edit.heads)
     return {twins[twin]: heads for twin, heads in chosen.items()}
-
-
-class _Attachment:
-    """The hooks of one intervention, and the state of the forward pass that is running."""
-
-    def __init__(
-        self, attached: ExitStack, here: Scope, points: Sequence[HookPoint], foreign: bool, plans: Sequence[_Plan]
-    ) -> None:
-        self._attached, self._points = attached, points
-        self.scope = here
-        self._start = 0
-        """The position of the first query of this call."""
-        self._shape = torch.Size()
-        self._cache: Any = None
-        self._asked: Any = None
-        """The arguments of a model of transformers, where logits are edited."""
-        self._attention: HookPoint | None = None
-        blocks = {point.block: point for point in self._points if point.block is not None}
-        for block, point in blocks.items():
-            self.scope.insert(block, "input", partial(self._enter_block, point), 0)
-        attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
-        for point in {point: None for plan in attend for point in plan.points}:
-            self.scope.insert(point.module, "input", partial(self._enter_attention, point), 0)
-            self.scope.insert(point.module, "output", lambda *_: setattr(self, "_attention", None), 4)
-        # Also without edits of attention: what runs within can then see that it is edited.
-        edit = partial(self._edit_attention, attend)
-        self._attached.enter_context(hugging_face.editing(edit) if foreign and attend else editing(edit))
-        for plan in plans:
-            for point in plan.points if plan not in attend else ():
-                self._attach_point(plan, point)
-
-    def _attach_point(self, plan: _Plan, point: HookPoint) -> None:
-        site = plan.edit.site
-        module, where = place_of(point, site)
-        if module is None:
-            got = f"{site} of {point.name}, which has no module for it"
-            raise InputError(got, "a part that has one", "Edit another site.")
-        makes = {"heads": self._heads, "router": self._router, "experts": self._experts}.get(site, self._stream)
-        change = partial(makes, plan, point)
-        if site == "residual_between" and point.pre_norm:
-            self._attach_between(point, module, change)
-            return
-        # Experts come before hooks and edits of the mixture's output, in whichever block those are.
-        self.scope.insert(module, where, change, 1 if site == "experts" else 3)
-        if point.owner is not None:
-            self.scope.insert(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
-
-    def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
-        self._attention = None  # one that has raised has not left
-        block: Any = point.module
-        checkpoint = getattr(block, "_gradient_checkpointing_func", None)
-        again = block.training and getattr(block, "gradient_checkpointing", False)
-        late = again and getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
-        got = f"{point.name} under {'reentrant ' if late else ''}checkpointing, which computes again after the block"
-        require(not late, got, "use_reentrant=False", "Use that, and call backward() within the block.")
-        if again and values.requires_grad:
-            asked = "backward() within the block", "Call it there."
-            values.register_hook(lambda _: require(self.scope.open, got, *asked))
-        self._cache = cache_of(given)
-        self._start, self._shape = start_of(self._cache, point.layer), values.shape
-
-    def _enter_attention(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
-        if point.block is None:
-            self._enter_block(point, values, given)
-        self._attention = point
-
-    def _rows(
-        self, plan: _Plan, length: int, kept: Sequence[int] | None = None
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The chosen queries of a call of ``length`` positions: from its first one, and from the text's start."""
-        rows, positions = rows_of(plan.edit.queries, self._start, length, self._cache is not None, kept=kept)
-        plan.length = self._start + length
-        plan.note("queries", plan.length, positions)
-        return rows, positions
-
-    def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: Given) -> Tensor:
-        """An edit of [batch, position, ...]; a classifier's logits have one position."""
-        if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
-            return self._stream(plan, point, values[:, None], given)[:, 0]
-        if values.dim() == 2 and plan.edit.site == "logits":
-            require_rows(values, self._shape or None, point.name)
-            self._start, self._cache = 0, None
-            rows, names = self._rows(plan, 1)
-            return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
-        length: int = values.shape[1]
-        if plan.edit.site == "logits":  # of the last positions or of some, where only their logits are asked for
-            length = self._shape[1]
-            rows, names = self._rows(plan, length, kept=kept_logits(self._asked, length, values.shape[1]))
-            return plan.apply(values, point, {"query": rows}, {"query": names})
-        texts = self._by_text(plan, point, values)
-        rows, names = self._rows(plan, texts.shape[1])
-        return plan.apply(texts, point, {"query": rows}, {"query": names}).view(values.shape)
-
-    def _by_text(self, plan: _Plan, point: HookPoint, values: Tensor) -> Tensor:
-        return by_text(values, self._shape, f"{plan.edit.site} of {point.name}")
-
-    def _attach_between(self, point: HookPoint, between: nn.Module, change: Change) -> None:
-        block: Any = point.module
-        ffn = next(each.module for each in self._points if each.role == "ffn" and each.block is point.module)
-        kept: dict[str, Tensor] = {}
-
-        def before(values: Tensor, given: Given) -> Tensor:
-            new = change(values, given)
-            kept["new"] = values if new is None else new
-            return kept["new"]
-
-        def after(values: Tensor, given: tuple[Any, ...]) -> None:
-            kept["ffn"] = values
-
-        def again(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
-            dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
-            require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
-            # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
-            return (kept.pop("new") + kept.pop("ffn")).view(values.shape) if kept else None
-
-        self.scope.insert(between, "first input", before)
-        self.scope.insert(ffn, "output", after, 4)
-        self.scope.insert(block, "first output", again, 0)
-
-    def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
-        split = self._by_text(plan, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)
-        heads, (rows, names) = plan.points[point], self._rows(plan, split.shape[2])
-        new = plan.apply(split, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
-        return new.transpose(1, 2).reshape(values.shape)
-
-    def _router(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
-        """Scores that have the edited probabilities as their softmax, up to a factor."""
-        wide = torch.promote_types(values.dtype, torch.float32)
-        probabilities = values.softmax(-1, dtype=wide).view(*self._shape[:2], -1)
-        rows, names = self._rows(plan, self._shape[1])
-        experts = select("experts", plan.edit.experts, values.shape[-1])
-        new = plan.apply(probabilities, point, {"query": rows, "expert": experts}, {"query": names})
-        if new is probabilities:
-            return values
-        got = f"an edit of the router at {point.name} that leaves no expert, or a negative probability"
-        expected, fix = "probabilities of at least 0, one of them above 0", "Leave an expert to choose."
-        require(bool((new >= 0).all() & (new.sum(-1) > 0).all()), got, expected, fix)
-        changed = (new != probabilities).any(-1, keepdim=True)
-        scores = torch.where(changed, new.log(), values.view(new.shape))  # unchanged rows stay as they are
-        return scores.view(values.shape).to(values.dtype)
-
-    def _experts(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
-        """An edit of what chosen experts give: of tokens that chose them, the mixture is computed once more."""
-        assert point.route is not None
-        assert point.expert_outputs is not None
-        x, copies = self._by_text(plan, point, given[0]), _copies.get() // plan.copies
-        _, choices, shares = point.route(x)
-        rows, names = self._rows(plan, x.shape[1])
-        wanted = torch.zeros_like(choices, dtype=torch.bool)
-        examples = select("examples", plan.edit.examples, len(x) // copies)
-        experts = torch.tensor(select("experts", plan.edit.experts, point.experts), device=choices.device)
-        index = torch.meshgrid(torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij")
-        for some, of in zip(wanted.chunk(copies), choices.chunk(copies), strict=True):
-            some[index] = torch.isin(of[index], experts)
-        if not bool(wanted.any()):
-            return values
-        before = getattr(values, "experts", None)  # as an edit before this one leaves them
-        before = point.expert_outputs(x, choices) if before is None else before
-        parts = [each[some] for each, some in zip(before.chunk(copies), wanted.chunk(copies), strict=True)]
-        changed = (
-            _fitting(plan.edit.change(part, point, {"query": names}), part, "experts", point)
-            for part in parts
-            if len(part)
-        )
-        plan.reached = True
-        made = before.index_put((wanted,), torch.cat(list(changed)))
-        mixed = (shares[..., None] * made).sum(2).to(values.dtype)
-        edited: Any = torch.where(wanted.any(-1, keepdim=True), mixed, values.view(mixed.shape)).view(values.shape)
-        edited.experts = made
-        return edited
-
-    def _edit_attention(self, plans: Sequence[_Plan], call: Attended) -> Attended:
-        point = self._attention
-        if point is None or not self.scope.here():
-            return call
-        for plan in plans:
-            if point in plan.points:
-                call = self._edited(plan, point, plan.points[point], call)
-        return call
-
-    def _edited(self, plan: _Plan, point: HookPoint, heads: tuple[int, ...], call: Attended) -> Attended:
-        edit, site = plan.edit, plan.edit.site
-        length, keys = call.q.shape[2], call.k.shape[2]
-        rows, names = self._rows(plan, length)
-        if site == "q":
-            new = plan.apply(call.q, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
-            return replace(call, q=new)
-        cross = is_cross(point, call, self._cache)
-        chosen, positions = self._keys(plan, length, keys, cross)
-        if site in ("k", "v"):
-            labels = {"head": heads, "key": positions}
-            new = plan.apply(getattr(call, site), point, {"head": heads, "key": chosen}, labels)
-            return replace(call, k=new) if site == "k" else replace(call, v=new)
-        if edit.kernel == "no sink":
-            assert call.sinks is not None
-            plan.reached = True
-            # Not -inf: the gradient of a query without a key would be NaN.
-            lowest = torch.finfo(call.sinks.dtype).min
-            return replace(call, sinks=call.sinks.index_fill(0, torch.tensor(heads, device=call.q.device), lowest))
-        places, labels = {"query": rows, "key": chosen}, {"head": heads, "query": names, "key": positions}
-        if edit.kernel == "forbid":
-            alike, reached = edit.change is infinite, plan.reached
-            several = {} if alike and heads == tuple(range(point.heads)) else {"head": heads}
-            batch = 1 if alike and edit.examples is None else len(call.q)
-            shape = (batch, point.heads if several else 1, length, keys)
-            mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels) == 0
-            call = hugging_face.boolean_mask(call)
-            if alike and not reached:  # an edge that the model itself forbids is not reached
-                plan.reached = bool((_allowed(call, length, keys) & ~mask).any())
-            forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
-            return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)
-
-        if site == "weights":
-            call = hugging_face.boolean_mask(call)
-        allowed = _allowed(call, length, keys)
-        allowed = allowed if allowed.shape[1] == 1 else allowed[:, list(heads)]
-
-        def rewritten(values: Tensor) -> Tensor:
-            reached = plan.reached
-            new = plan.apply(values, point, places, labels)
-            # What is masked stays so, and is not reached.
-            seen = values != -torch.inf if site == "scores" else allowed.expand(len(values), -1, -1, -1)
-            if site == "weights":
-                if not edit.elementwise:
-                    _require_zero(new, allowed, point)
-                new = new.masked_fill(~allowed, 0.0)
-            texts = list(select("examples", edit.examples, len(values) * plan.copies // _copies.get()))
-            alive = seen[texts].any(1).any(0)[list(rows)][:, list(chosen)].any(0)
-            plan.reached = reached or bool(alive.any())
-            there = [place for place, seen in zip(positions, alive.tolist(), strict=True) if seen]
-            plan.note("keys", keys if cross else self._start + length, there)
-            return new
-
-        return replace(call, rewrites=(*call.rewrites, Rewrite(site, heads, rewritten)))  # type: ignore[arg-type]
-
-    def _keys(self, plan: _Plan, length: int, keys: int, cross: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Indices and positions of the chosen keys."""
-        noted = plan.edit.site not in ("scores", "weights") or plan.edit.kernel is not None
-        if cross:
-            plan.length = keys if plan.edit.site in ("k", "v") else plan.length
-            chosen = select("keys", plan.edit.keys, keys)
-            if noted:
-                plan.note("keys", keys, chosen)
-            return chosen, chosen
-        order, first = key_order(self._cache, self._start, length, keys)
-        index = range(keys) if order is None else order.tolist()
-        total = self._start + length
-        asked = rows_of(plan.edit.keys, 0, total, self._cache is not None, "keys")[1]
-        if noted:
-            plan.note("keys", total, asked)
-        place = dict(zip(range(first, first + keys), index, strict=True))
-        positions = tuple(each for each in asked if each in place)
-        return tuple(place[each] for each in positions), positions

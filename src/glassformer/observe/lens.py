@@ -18,7 +18,18 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points, network_of
-from glassformer.observe.hook_points import HookPoint, Selection, select
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    BlockPoint,
+    FeedForwardPoint,
+    HookPoint,
+    LogitsPoint,
+    MixturePoint,
+    Selection,
+    has_post_norm,
+    of_kind,
+    select,
+)
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.module_hooks import is_changed, other_hooks
 from glassformer.observe.norm_maps import norm_map
@@ -227,7 +238,7 @@ def direct_logits(
     bias = None if made.bias is None else difference(made.bias.unflatten(0, classes.shape))
     parts: dict[str, Tensor] = {"embedding": next(iter(seen.last("embedding").values()))}
     for point in readout.points:
-        if point.role == "attention":
+        if isinstance(point, AttentionPoint):
             heads = seen.last("heads")[point.name]
             merged = heads.transpose(1, 2).flatten(2)
             projection = require_linear(
@@ -240,12 +251,14 @@ def direct_logits(
             if projection.bias is not None and bool(projection.bias.any()):
                 name = f"{layer} bias" if point.cross else f"{layer} attention bias"
                 parts[name] = projection.bias.expand(stream.shape)
-        elif point.role == "experts":
+        elif isinstance(point, MixturePoint):
             choices, weights, outputs = (seen.last(kind)[point.name] for kind in more)
             for expert in range(point.experts):
                 mixed = (weights * (choices == expert))[..., None] * outputs
                 parts[f"layer {point.layer} expert {expert}"] = mixed.sum(2)
-        elif point.role == "ffn" and point.layer not in routed and not isinstance(point.module, NoFeedForward):
+        elif isinstance(point, FeedForwardPoint) and point.layer not in routed:
+            if isinstance(point.module, NoFeedForward):
+                continue
             parts[f"layer {point.layer} ffn"] = seen.last("ffn")[point.name]
     wide = torch.promote_types(stream.dtype, torch.float32)
     values, stream = torch.stack([part.to(wide) for part in parts.values()]), stream.to(wide)
@@ -278,10 +291,11 @@ def direct_logits(
 def _require_sum(model: nn.Module, readout: "Readout") -> None:
     """Refuse a model whose logits are not a sum over its parts."""
     got, fix = f"{type(model).__name__} with post-norm blocks", _USE_LENS
-    require(all(block.pre_norm for block in readout.of("block")), got, "blocks that normalise their input", fix)
+    pre_norm = all(block.pre_norm for block in of_kind(readout.points, BlockPoint))
+    require(pre_norm, got, "blocks that normalise their input", fix)
     capped = getattr(model, "logit_cap", None) is not None
     got = f"{type(model).__name__} with norms after its parts, or with capped logits"
-    fits = not capped and not any(point.post_norm for point in readout.points)
+    fits = not capped and not has_post_norm(readout.points)
     require(fits, got, "logits that are a sum over the parts", fix)
 
 
@@ -332,7 +346,8 @@ def ffn_logits(
     readout = readout_of(model)
     require(readout.shares(tokens) is None, "a classifier", "a model that predicts tokens", "Use direct_logits().")
     _require_sum(model, readout)
-    networks = {point.layer: point for point in readout.of("ffn") if not isinstance(point.module, NoFeedForward)}
+    feed_forwards = of_kind(readout.points, FeedForwardPoint)
+    networks = {point.layer: point for point in feed_forwards if not isinstance(point.module, NoFeedForward)}
     known = f"one of layers {sorted(networks)}" if networks else "a model with feed-forward networks"
     require(layer in networks, f"the feed-forward network of layer {layer}", known, "Choose another layer.")
     point = networks[layer]
@@ -460,8 +475,8 @@ class Readout:
 def readout_of(model: nn.Module) -> Readout:
     """The readout of a model that :func:`logit_lens` can read."""
     points = find_hook_points(model)
-    blocks = [point for point in points if point.role == "block"]
-    output = next((point.module for point in points if point.role == "logits"), None)
+    blocks = of_kind(points, BlockPoint)
+    output = next((point.module for point in of_kind(points, LogitsPoint)), None)
     output = model.output if isinstance(model, Decoder) else output
     modules = dict(model.named_modules())
     norm = next((modules[name] for name in _NORMS if name in modules), None)
@@ -470,7 +485,7 @@ def readout_of(model: nn.Module) -> Readout:
         lacks = "projection to logits" if output is None else "readout that can be found, of its norm and projection"
         got = f"{type(model).__name__}, which has no {lacks}"
         raise InputError(got, _READ, "Pass the language model or the classifier with its head.")
-    mine = tuple(point for point in points if not point.source and point.role != "logits")
+    mine = tuple(point for point in points if not point.source and not isinstance(point, LogitsPoint))
     return Readout(model, norm, output, mine, hugging_face.unknown_block(model, blocks) is None)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from glassformer.errors import require
+from glassformer.layers.opened import all_entries, close_entry, entries, open_entry, opened, without
+from glassformer.observe.patches import patched
 
 
 class Given(tuple[Any, ...]):
@@ -25,7 +28,16 @@ class Given(tuple[Any, ...]):
 Change = Callable[[Tensor, Given], Tensor | None]
 """From the first tensor of a module's input or output, and all its arguments, to what replaces it; None: nothing."""
 
-_scopes: ContextVar[tuple[Scope, ...]] = ContextVar("scopes", default=())
+
+class Phase(IntEnum):
+    """When a change is made at its place; those of one phase are made in the order in which they were inserted."""
+
+    BEFORE = 0
+    """Ahead of all edits, on what the model itself computed: it notes or checks, and returns None."""
+    EDIT = 1
+    """The edits, those of outer blocks first."""
+    READ = 2
+    """After all edits: it notes what the model goes on with."""
 
 
 class Scope:
@@ -43,14 +55,13 @@ class Scope:
         if threading.get_ident() != self.thread:
             self.elsewhere = True
             return False
-        return self.open and self in _scopes.get()
+        return self.open and self in all_entries()
 
-    def insert(self, module: nn.Module, where: str, change: Change, order: int = 3) -> None:
-        """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
+    def insert(self, module: nn.Module, where: str, change: Change, phase: Phase) -> None:
+        """Add a change to those at a place of a module, as the last one of its phase there.
 
         One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
-        which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1
-        edits of experts, 2 captures of them, 3 other edits, 4 bookkeeping, 5 captures.
+        which are part of the model; of ``first input`` and ``first output`` before them.
         """
         key = id(module), where
         with _lock:
@@ -61,16 +72,16 @@ class Scope:
             changes = _inserted[key][1]
             self._places.append(key)
             # Of a scope whose end was interrupted, changes are there still.
-            live = [each for each in changes if each[2].open]
-            changes[:] = sorted([*live, (order, change, self)], key=lambda each: each[0])
+            live = [entry for entry in changes if entry.scope.open]
+            changes[:] = sorted([*live, _Entry(phase, change, self)], key=lambda entry: entry.phase)
 
     def end(self) -> None:
         """Take the hooks off that make no other scope's changes."""
-        _scopes.set(tuple(each for each in _scopes.get() if each is not self))
+        close_entry(self)
         with _lock:
             for key in {*self._places} & _inserted.keys():
                 handle, changes = _inserted[key]
-                changes[:] = [each for each in changes if each[2] is not self]
+                changes[:] = [entry for entry in changes if entry.scope is not self]
                 if not changes:
                     del _inserted[key]
                     handle.remove()
@@ -79,39 +90,42 @@ class Scope:
 @contextmanager
 def scope() -> Iterator[Scope]:
     """A new scope, until the block ends."""
-    made = Scope()
-    _scopes.set((*_scopes.get(), made))
+    own = Scope()
+    open_entry(own)
     try:
-        yield made
+        yield own
     finally:
-        made.open = False  # here already, as a Ctrl-C may come before a call does anything
-        made.end()
+        own.open = False  # here already, as a Ctrl-C may come before a call does anything
+        own.end()
 
 
 class Enough(Exception):
     """Ends a forward pass that has given what is wanted of it."""
 
 
-@contextmanager
-def suspended() -> Iterator[None]:
+def suspended() -> AbstractContextManager[None]:
     """Within the block no scope's changes are made: a module that is run does what it does by itself."""
-    token = _scopes.set(())
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return without(Scope)
 
 
 _lock = threading.Lock()
-_Entry = tuple[int, Change, Scope]
-"""The order of a change, the change, and whose it is."""
+
+
+class _Entry(NamedTuple):
+    phase: Phase
+    change: Change
+    scope: Scope
+
+
 _inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 
 
 def is_changed(module: nn.Module | None, where: str) -> bool:
-    """Whether an edit of this scope, not its bookkeeping, changes a module's input or output."""
-    found = _inserted.get((id(module), where))
-    return found is not None and any(order in (1, 3) and scope.here() for order, _, scope in found[1])
+    """Whether an edit of this scope changes a module's input or output."""
+    hook_and_changes = _inserted.get((id(module), where))
+    if hook_and_changes is None:
+        return False
+    return any(entry.phase is Phase.EDIT and entry.scope.here() for entry in hook_and_changes[1])
 
 
 def other_hooks(model: nn.Module) -> tuple[int, ...]:
@@ -211,40 +225,47 @@ _HOOKS: Mapping[str, Callable[..., Any]] = {
 
 
 Forward = Callable[..., Any]
-_stand_ins: dict[int, tuple[Any, dict[int, Forward]]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class _StandIns:
+    """An open block of :func:`standing_in`."""
+
+    forwards: Mapping[int, Forward]
+    """By the identity of the module."""
 
 
 @contextmanager
-def standing_in(module: nn.Module, forward: Forward) -> Iterator[None]:
-    """Let ``forward``, which is also given the module's own one, compute ``module`` in this thread."""
-    thread, key = threading.get_ident(), id(module)
-    with _lock:
-        if key not in _stand_ins:
-            _stand_ins[key] = vars(module).get("forward"), {}
-            module.forward = partial(_stood_in, module.forward, key)
-        before, each = _stand_ins[key]
-        outer = each.get(thread)
-        each[thread] = forward
-    try:
+def standing_in(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """Let another function, which is also given the module's own forward, compute each of some modules.
+
+    Within the block and its thread; elsewhere the modules do what they do by themselves.
+    """
+    by_identity = {id(module): forward for module, forward in forwards.items()}
+    with ExitStack() as attached, opened(_StandIns(by_identity)):
+        for module in forwards:
+            attached.enter_context(patched((id(module), "forward"), partial(_replace_forward, module)))
         yield
-    finally:
-        with _lock:
-            if outer is not None:
-                each[thread] = outer
-            else:
-                del each[thread]
-            if not each:
-                del _stand_ins[key]
-                if before is None:
-                    del module.forward
-                else:
-                    module.forward = before
+
+
+def _replace_forward(module: nn.Module) -> Callable[[], None]:
+    before = vars(module).get("forward")
+    module.forward = partial(_stood_in, module.forward, id(module))
+
+    def undo() -> None:
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before
+
+    return undo
 
 
 def _stood_in(own: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
-    found = _stand_ins.get(key)
-    forward = None if found is None else found[1].get(threading.get_ident())
-    return own(*args, **kwargs) if forward is None else forward(own, *args, **kwargs)
+    for entry in reversed(entries(_StandIns)):
+        if key in entry.forwards:
+            return entry.forwards[key](own, *args, **kwargs)
+    return own(*args, **kwargs)
 
 
 def without_other_hooks(module: Any, x: Tensor) -> Any:

@@ -20,9 +20,20 @@ from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, put
-from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
+from glassformer.observe.hook_points import (
+    ROLES,
+    AttentionPoint,
+    BlockPoint,
+    FeedForwardPoint,
+    HookPoint,
+    LogitsPoint,
+    MixturePoint,
+    Selection,
+    of_kind,
+    select,
+)
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.module_hooks import Enough, is_changed, other_hooks, scope, standing_in
+from glassformer.observe.module_hooks import Enough, Phase, is_changed, other_hooks, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -35,20 +46,32 @@ Stage = Literal["residual_before", "residual_between", "residual"]
 _NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
 
 
-class _Kept(Tensor):
-    """Logits of the positions that are kept: one position is not spread over those of another tensor."""
+class _KeptLogits(Tensor):
+    """Logits at the positions that a metric reads; one position is not broadcast against several.
+
+    The shape of a metric's result would not show it: the mean over positions of a difference has the right one.
+    """
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            given = [each for each in (*args, *(kwargs or {}).values()) if isinstance(each, Tensor) and each.dim() == 3]
-            for kept in (each for each in given if isinstance(each, _Kept) and each.shape[1] == 1):
-                other = next((each for each in given if each.shape[2] == kept.shape[2] and each.shape[1] > 1), None)
-                many = None if other is None else other.shape[1]
-                got = f"a metric that compares the logits of one position with those of {many}"
-                fix = "Pass the positions that it reads as logits=, or compare with the same ones."
-                require(other is None, got, "as many positions", fix)
-        return super().__torch_function__(function, types, args, kwargs or {})
+            arguments = (*args, *kwargs.values())
+            tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+            _require_as_many_positions([tensor for tensor in tensors if tensor.dim() == 3])
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+def _require_as_many_positions(tensors: Sequence[Tensor]) -> None:
+    kept = [logits for logits in tensors if isinstance(logits, _KeptLogits) and logits.shape[1] == 1]
+    for logits in kept:
+        for tensor in tensors:
+            if tensor.shape[2] == logits.shape[2] and tensor.shape[1] > 1:
+                raise InputError(
+                    got=f"a metric that compares the logits of one position with those of {tensor.shape[1]}",
+                    expected="as many positions",
+                    fix="Pass the positions that it reads as logits=, or compare with the same ones.",
+                )
 
 
 class Runner:
@@ -59,14 +82,14 @@ class Runner:
         self.model, self._metric, self._logits, self._part = model, metric, logits, part
         got, expected = f"{type(model).__name__}, whose attention is not captured", "a model that capture() takes"
         require(len(self.points) > 0, got, expected, "Take another model, or load it as a Decoder.")
-        heads = [point for point in self.points if point.role == "logits"]
+        heads = of_kind(self.points, LogitsPoint)
         got, expected = f"{type(model).__name__}, which has no logits", "a decoder, or an encoder with a classifier"
         require(len(heads) == 1, got, expected, "Load the model with its head.")
         self._head, self._pools = heads[0].module, heads[0].name == "score"  # of a decoder, at each text's last token
         there = {"encoder": any(point.source for point in self.points), "cross": any(p.cross for p in self.points)}
         parts = [None, "decoder", *(name for name, exists in there.items() if exists)]
         require(part in parts, f"part = {part!r} of {type(model).__name__}", f"one of {parts}", "Omit part.")
-        blocks = [point for point in self.points if point.role == "block"]
+        blocks = of_kind(self.points, BlockPoint)
         self.known = hugging_face.unknown_block(model, blocks) is None
         """Whether the blocks are of a kind whose parts may be skipped; of others :meth:`skips` finds out."""
         self.alone = bool(other_hooks(model))
@@ -95,6 +118,11 @@ class Runner:
             require_one_place(self.model, [point for point in self.points if point.role not in ("embedding", "logits")])
             self._fits = True
         return found
+
+    def attentions(self) -> dict[int, AttentionPoint]:
+        """Return the attentions in this part, by layer."""
+        points = self.places("heads")
+        return {point.layer: point for point in of_kind(points.values(), AttentionPoint)}
 
     def first_needed(self, texts: Mapping[str, Tensor]) -> int:
         """The first position that must be computed for these texts, if the earlier keys and values are known."""
@@ -152,12 +180,12 @@ class Runner:
 
     def _measured_alone(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " value"]:
         try:
-            value = self._metric(logits.as_subclass(_Kept))
+            value = self._metric(logits.as_subclass(_KeptLogits))
         except (IndexError, RuntimeError) as error:
             got = f"a metric that fails on logits {list(logits.shape)}: {first_line(error)}"
             kept = f"one that reads what is kept, the positions logits = {self._logits!r}"
             raise InputError(got, kept, "Pass the positions that it reads as logits=.") from error
-        value = value.as_subclass(Tensor) if isinstance(value, _Kept) else value
+        value = value.as_subclass(Tensor) if isinstance(value, _KeptLogits) else value
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape not in ((), logits.shape[:1]):
             got = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             fits = f"a floating number for each text, [{len(logits)}], or their mean, []"
@@ -236,23 +264,26 @@ class Runner:
             changes.insert(0, put("residual", memory.repeat(copies, 1, 1), modules=[self.memory[-1].name]))
         with ExitStack() as attached:
             attached.enter_context(repeating(copies))
-            for point in skipped:
-                attached.enter_context(standing_in(point.module, _unchanged))
+            stand_ins: dict[nn.Module, Callable[..., Any]] = {point.module: _unchanged for point in skipped}
             if stage == "residual_between" and skipped and block.pre_norm:
-                point = next(p for p in self.points if p.role == "attention" and p.block is block.module)
-                foreign = type(point.module).__module__.startswith("transformers.")
-                adding = point.module if foreign or point.residual_writer is None else point.residual_writer
-                attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
+                attention = next(p for p in of_kind(self.points, AttentionPoint) if p.block is block.module)
+                foreign = type(attention.module).__module__.startswith("transformers.")
+                adding = attention.module
+                if not foreign and attention.residual_writer is not None:
+                    adding = attention.residual_writer
+                stand_ins[adding] = partial(_nothing, foreign)
             if brief:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]
                 inside = any(edit.site == "neurons" for edit in edits)  # which names positions of the network
-                if not inside and not any(point.role == "experts" for point in last):
-                    ffn = next(point.module for point in last if point.role == "ffn")
-                    attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
+                if not inside and not of_kind(last, MixturePoint):
+                    ffn = of_kind(last, FeedForwardPoint)[0].module
+                    stand_ins[ffn] = partial(_at_positions, read)
+            attached.enter_context(standing_in(stand_ins))
             if mixture is not None:
                 module, output = mixture
-                attached.enter_context(scope()).insert(module, "first output", lambda values, _: output(values), 1)
+                here = attached.enter_context(scope())
+                here.insert(module, "first output", lambda values, _: output(values), Phase.EDIT)
             if changes:
                 attached.enter_context(intervene(self.model, *changes))
             options: dict[str, Any] = {}
@@ -365,8 +396,8 @@ def logits_at(
 
     with scope() as here, suppress(Enough):
         if not whole:
-            here.insert(head, "input", shorten, 9)
-        here.insert(head, "output", note, 9)
+            here.insert(head, "input", shorten, Phase.READ)
+        here.insert(head, "output", note, Phase.READ)
         output = run()
         found.append(output if isinstance(output, Tensor) else output.logits)  # with factors and caps
     return shorten(found[-1]) if whole else found[-1]

@@ -15,9 +15,9 @@ from glassformer.layers.attention import is_edited
 from glassformer.observe.capture import capture, network_of
 from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit, change, put
-from glassformer.observe.hook_points import Selection, select
+from glassformer.observe.hook_points import Selection, has_post_norm, select
 from glassformer.observe.linear_maps import require_linear
-from glassformer.observe.module_hooks import scope
+from glassformer.observe.module_hooks import Phase, scope
 from glassformer.observe.partial_runs import Metric, Runner
 from glassformer.observe.sweep import Sweep, attention_outputs, prepared
 
@@ -154,7 +154,7 @@ class _Paths:
         require(
             not self._runner.memory
             and all(point.pre_norm and point.between is not None for point in blocks)
-            and not any(point.post_norm for point in self._runner.points),
+            and not has_post_norm(self._runner.points),
             f"{type(model).__name__}",
             "a pre-norm model without norms after its parts, which are not parallel",
             "Use a pre-norm decoder.",
@@ -184,7 +184,7 @@ class _Paths:
             fits = isinstance(receiver, Receiver) and receiver.reads in ("q", "k", "v")
             require(fits, f"receiver = {receiver!r}", "a Receiver, several, or 'logits'", "Use Receiver(layer, head).")
             (layer,) = select("receiver layer", receiver.layer, self.last)
-            point = self._runner.places("heads")[layer]
+            point = self._runner.attentions()[layer]
             heads = point.heads // (1 if receiver.reads == "q" else point.group)
             (head,) = select("receiver head", receiver.head, heads)
             place = layer, receiver.reads
@@ -205,13 +205,14 @@ class _Paths:
             raise InputError(f"a sender in layer {layer}, which has no ffn", "another layer", "Choose another sender.")
         if kind == "ffn":
             return self._ours.last(kind)[point.name][None]
-        corrupted = self._theirs.last("heads")[point.name]
+        attention = runner.attentions()[layer]
+        corrupted = self._theirs.last("heads")[attention.name]
         width = corrupted.shape[1] * corrupted.shape[3]
         require_linear(
-            point.out_proj, f"the projection of {point.name}", width, like=corrupted.transpose(1, 2).flatten(2)
+            attention.out_proj, f"the projection of {point.name}", width, like=corrupted.transpose(1, 2).flatten(2)
         )
-        alternatives = [[head] for head in range(point.heads)]
-        return attention_outputs(runner, point, corrupted, self._ours.last("heads")[point.name], alternatives)
+        alternatives = [[head] for head in range(attention.heads)]
+        return attention_outputs(runner, attention, corrupted, self._ours.last("heads")[attention.name], alternatives)
 
     def measured(
         self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"]
@@ -271,7 +272,7 @@ class _Paths:
 
         options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
         with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
-            here.insert(point.module, "output", done, 9)
+            here.insert(point.module, "output", done, Phase.READ)
             runner.resumed(self._texts, layer, "residual_before", stream, **options)
         return seen.last(reads)[point.name][:, list(heads)]
 

@@ -9,46 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
 from glassformer.observe.exact_attention import exact_rows
-from glassformer.observe.hook_points import HookPoint
-from glassformer.observe.positions import (
-    by_text,
-    cache_of,
-    is_cross,
-    kept_logits,
-    key_order,
-    require_rows,
-    rows_of,
-    start_of,
-)
+from glassformer.observe.hook_points import AttentionPoint, HookPoint, LogitsPoint, MixturePoint
+from glassformer.observe.module_hooks import Given
+from glassformer.observe.positions import by_text
+from glassformer.observe.running import AttentionRun, Running, Visit, is_pooled
 
 OF_CALLS = ("weights", "scores", "sinks", "q", "k", "v")
 """What is recorded where an attention is computed, not at a module."""
-
-
-@dataclass(eq=False)
-class Frame:
-    """A block or an attention that is running."""
-
-    point: HookPoint | None
-    """The attention; None for a block."""
-    start: int
-    """The position of the first query in its text."""
-    cache: Any
-    """Earlier keys and values, if there are any: a cache of glassformer or of transformers."""
-    dropout: float = 0.0
-    """The probability of dropping an attention weight."""
-    recorded: bool = False
-    """Whether its attention has been captured."""
-    gradients: list[Tensor] = field(default_factory=list)
-    """Gradients of its attention's output, [batch, query, head * value_dim], one for each backward pass."""
-    module: nn.Module | None = None
-    shape: Sequence[int] = ()
-    """That of the input of the block, or of an attention in no block."""
 
 
 @dataclass(eq=False)
@@ -64,67 +36,54 @@ class Recorder:
     """Positions; all when None."""
     retain_grad: bool
     inputs: list[CapturedInputs] | None = None
-    frames: list[Frame] = field(default_factory=list)
     calls: int = 0
-    asked: Any = None
-    """The arguments of a model of transformers, of which ``logits_to_keep`` is read."""
     foreign: bool = False
     """Whether the model is one of transformers, all of whose attentions give their output to :meth:`output`."""
-    last: tuple[Frame, int] | None = None
-    """The frame of the last block that has ended, and the length of its stream."""
     _length: int = 0
     """The positions of the text that was seen last."""
     _padded: bool = False
     """Whether the last block that began was given a mask of padding."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def frame(
-        self, module: nn.Module, point: HookPoint | None, layer: int, values: Tensor, given: Iterable[Any]
-    ) -> Frame:
-        """The frame of an attention, or of the block of a layer, that is about to run with these arguments, of which
-        ``values`` is the first tensor."""
-        cache = cache_of(given)
-        dropout = getattr(module, "dropout", 0.0) if point is not None and module.training else 0.0
-        dropout = dropout if isinstance(dropout, float) else 0.0
-        if self.frames and point is not None:
-            # A cross-attention does not receive the position of its queries, but its block does.
-            block = self.frames[-1]
-            cache = None if point.cross else cache
-            return Frame(point, block.start, cache, dropout, module=module, shape=block.shape)
+    def __post_init__(self) -> None:
+        self.running = Running(self._note_padding, _require_captured)
+
+    def _note_padding(self, block: nn.Module, values: Tensor, given: Given) -> None:
+        """Note whether a block that begins is given a mask of padding."""
         self._padded = _has_padding(given)
-        return Frame(point, start_of(cache, layer), cache, dropout, module=module, shape=values.shape)
 
     @torch.no_grad()
-    def attention(self, inputs: Attended, frame: Frame) -> None:
-        """Record one call of an attention."""
-        point = frame.point
-        assert point is not None
-        frame.recorded = True
+    def attention(self, inputs: Attended, run: AttentionRun, dropout: float) -> None:
+        """Record one call of an attention, which drops weights with a probability."""
+        point = run.point
+        run.captured = True
         self.calls += 1
+        length, keys = inputs.q.shape[2], inputs.k.shape[2]
+        visit = run.visit(point, length)
+        cached = visit.cache is not None
         # transformers makes a cache for every text; in the first call it changes nothing.
-        fresh = frame.cache is None or (frame.start == 0 and not isinstance(frame.cache, LayerCache))
+        fresh = not cached or (visit.start == 0 and not isinstance(visit.cache, LayerCache))
         keeps = self.retain_grad and fresh and (inputs.q.requires_grad or inputs.v.requires_grad)
         require(
-            frame.dropout == 0 or not (self.retain_grad and {"weights", "scores"} & set(self.kinds)),
+            dropout == 0 or not (self.retain_grad and {"weights", "scores"} & set(self.kinds)),
             f"retain_grad for the weights of {point.name}, which drops some of them",
             "an attention without dropout",
             "Call model.eval(), or set its attention dropout to 0.",
         )
-        length, keys = inputs.q.shape[2], inputs.k.shape[2]
-        cross = is_cross(point, inputs, frame.cache)
+        cross = visit.is_cross(inputs)
         if self.inputs is not None:
             require(
-                frame.cache is None or (frame.start == 0 and length == keys),
-                f"what = 'inputs' of {point.name} after {frame.start} positions in a cache",
+                not cached or (visit.start == 0 and length == keys),
+                f"what = 'inputs' of {point.name} after {visit.start} positions in a cache",
                 "a forward pass from the start of the text, with a cache of no more than its length",
                 "Pass the whole text in one call, or capture weights.",
             )
             self.inputs.append(CapturedInputs(point.name, point.layer, _copied(inputs), point.source, cross))
-        rows, positions = self._rows(frame, length)
+        rows, positions = self._rows(visit)
         if len(rows) == 0:
             return
         heads = self.chosen[point]
-        order, first = (None, 0) if cross else key_order(frame.cache, frame.start, length, keys)
+        order, first = visit.key_order(inputs)
         labels: dict[str, Any] = {"queries": positions, "cross": cross}
         asked = [kind for kind in OF_CALLS[:3] if kind in self.kinds and (kind != "sinks" or point.sinks)]
         if asked:
@@ -136,43 +95,48 @@ class Recorder:
                     values = values if order is None else values[..., order]
                     start = first + found.first
                     # Empty slots of a cache come after the last query.
-                    count = values.shape[3] if cross else min(values.shape[3], frame.start + length - start)
+                    count = values.shape[3] if cross else min(values.shape[3], visit.total - start)
                     at = slice(found.first, found.first + count)
                     gradient = None
                     edited = any(rewrite.kind == "weights" for rewrite in inputs.rewrites)
                     got, fix = "gradients of scores within an edit of weights", "Keep gradients of weights."
                     require(not (keeps and edited and kind == "scores"), got, "those of weights", fix)
                     if keeps and (self.foreign or point.out_proj is not None):
-                        gradient = partial(_weights_gradient, kind, inputs, frame.gradients, heads, rows, at)
+                        gradient = partial(_weights_gradient, kind, inputs, run.gradients, heads, rows, at)
                     span = range(start, start + count)
                     self._add(kind, point, values[..., :count], heads=heads, keys=span, gradient=gradient, **labels)
         if "q" in self.kinds:
             self._keep("q", point, inputs.q, ((1, heads), (2, rows)), keeps, heads=heads, **labels)
         shared = tuple(dict.fromkeys(head // inputs.group for head in heads))
-        places = range(keys) if cross else range(frame.start, frame.start + length)
+        places = range(keys) if cross else range(visit.start, visit.total)
         made = tuple(each - first for each in places) if order is None else tuple(order[-length:].tolist())
         for kind, tensor in (("k", inputs.k), ("v", inputs.v)):
             if kind in self.kinds:
                 labels = {"heads": shared, "keys": places, "cross": cross, "length": keys if cross else self._length}
                 self._keep(kind, point, tensor, ((1, shared), (2, made)), keeps, **labels)
 
+    def note_output(self, merged: Tensor, given: Given) -> None:
+        """Collect the gradient of what enters the output projection of the running attention."""
+        self.output(merged)
+
     def output(self, merged: Tensor) -> None:
         """Collect the gradient of the running attention's output, whose heads may be merged or not."""
-        if self.retain_grad and self.frames and merged.requires_grad:
-            gradients = self.frames[-1].gradients
+        if self.retain_grad and self.running.attention is not None and merged.requires_grad:
+            gradients = self.running.attention.gradients
             merged.register_hook(lambda gradient: gradients.append(gradient.flatten(2)))
 
     def note(self, kind: str, point: HookPoint, tensor: Tensor, _: Any = None) -> Tensor | None:
         """Record a tensor [batch, position, dim] of the block or the attention that is running."""
-        if not self.frames:
+        run = self.running.attention or self.running.block
+        if run is None:
             return None
         # The gradient of what a module reads leaves out what else reads it, such as a residual addition.
         own = kind in ("attention_input", "ffn_input", "neurons") and self.retain_grad and tensor.requires_grad
         tensor = tensor.view_as(tensor) if own else tensor
-        values = by_text(tensor, self.frames[-1].shape, f"{kind} of {point.name}")
+        values = by_text(tensor, run.shape, f"{kind} of {point.name}")
         self.calls += 1
-        rows, positions = self._rows(self.frames[-1], values.shape[1])
-        if len(rows) > 0 and kind == "heads":
+        rows, positions = self._rows(run.visit(point, values.shape[1]))
+        if len(rows) > 0 and isinstance(point, AttentionPoint) and kind == "heads":
             heads = self.chosen[point]
             picks = ((1, heads), (2, rows))
             self._keep(kind, point, values, picks, self.retain_grad, point.heads, heads=heads, queries=positions)
@@ -180,33 +144,33 @@ class Recorder:
             self._keep(kind, point, values, ((1, rows),), self.retain_grad, queries=positions)
         return tensor if own else None
 
-    def logits(self, point: HookPoint, values: Tensor, _: Any = None) -> None:
+    def logits(self, point: LogitsPoint, values: Tensor, _: Any = None) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
-        if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
-            values = values[:, None]
-        if values.dim() == 2:
-            require_rows(values, None if self.last is None else self.last[0].shape, point.name)
-            self._add("logits", point, values.detach().clone()[:, None], queries=(0,), length=1)
-        elif self.last is not None:
-            frame, length = self.last
-            kept = kept_logits(self.asked, length, values.shape[1])
-            self._length = frame.start + length
-            rows, positions = rows_of(self.queries, frame.start, length, frame.cache is not None, kept=kept)
-            if len(rows) > 0:
-                self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
+        block = self.running.ended
+        if block is None:
+            if not is_pooled(point, values):
+                return
+            block = self.running.latest
+        pooled = is_pooled(point, values)
+        visit, values = self.running.logits_visit(point, values, block)
+        if pooled:
+            self._add("logits", point, values.detach().clone(), queries=(0,), length=1)
+            return
+        rows, positions = self._rows(visit)
+        if len(rows) > 0:
+            self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
     @torch.no_grad()
-    def mixture(self, point: HookPoint, values: Tensor, given: Sequence[Any]) -> None:
+    def mixture(self, point: MixturePoint, values: Tensor, given: Sequence[Any]) -> None:
         """Record one call of a mixture of experts."""
-        if not self.frames:
+        run = self.running.attention or self.running.block
+        if run is None:
             return
-        x = by_text(given[0], self.frames[-1].shape, f"the input of {point.name}")
+        x = by_text(given[0], run.shape, f"the input of {point.name}")
         self.calls += 1
-        rows, positions = self._rows(self.frames[-1], x.shape[1])
+        rows, positions = self._rows(run.visit(point, x.shape[1]))
         if len(rows) == 0:
             return
-        assert point.route is not None
-        assert point.expert_outputs is not None
         picks = ((1, rows),)
         probabilities, choices, shares = point.route(x)
         for kind, found in (("router", probabilities), ("shares", shares), ("choices", choices)):
@@ -218,9 +182,9 @@ class Recorder:
             outputs = point.expert_outputs(x, choices) if edited is None else _taken(edited, picks)
             self._add("experts", point, outputs, queries=positions)
 
-    def _rows(self, frame: Frame, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        self._length = frame.start + length
-        return rows_of(self.queries, frame.start, length, frame.cache is not None)
+    def _rows(self, visit: Visit) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        self._length = visit.total
+        return visit.rows(self.queries)
 
     def _keep(
         self,
@@ -253,6 +217,16 @@ class Recorder:
         labels |= {"length": length, "source": point.source, "padded": self._padded}
         record = Record(kind, point.name, point.layer, call, kept, **labels)
         self.records.append(record)
+
+
+def _require_captured(run: AttentionRun) -> None:
+    """Refuse an attention that has not passed the point where attention is captured."""
+    if not run.captured:
+        raise InputError(
+            got=f"{run.point.name}, which ran without passing the point where attention is captured",
+            expected="an attention implementation that calls the captured function",
+            fix="Capture other modules, or choose another attention implementation.",
+        )
 
 
 def _has_padding(given: Iterable[Any]) -> bool:

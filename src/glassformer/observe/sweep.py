@@ -19,7 +19,14 @@ from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, network_of
 from glassformer.observe.captured import AXES, Captured
 from glassformer.observe.edits import Over, change
-from glassformer.observe.hook_points import HookPoint, Selection, select
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    HookPoint,
+    MixturePoint,
+    Selection,
+    of_kind,
+    select,
+)
 from glassformer.observe.intervene import intervene
 from glassformer.observe.module_hooks import is_changed, suspended
 from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients, require_one_call
@@ -163,8 +170,9 @@ def patch_sweep(
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation patching).
     """
     model = network_of(model)
-    runner, given = Runner(model, metric, logits, part), prepared(clean, corrupted)
-    return _finished(runner, _steps(runner, given, site, by, layers, batch_size), site, progress)
+    runner = Runner(model, metric, logits, part)
+    texts = prepared(clean, corrupted)
+    return _finished(runner, _steps(runner, texts, site, by, layers, batch_size), site, progress)
 
 
 def ablation_sweep(
@@ -253,23 +261,23 @@ Average = tuple[Mapping[str, Tensor], Over]
 
 def _finished(runner: Runner, steps: Iterator[Sweep], site: str, progress: bool | None) -> Sweep:
     """The sweep after all steps, with a bar; what there is at Ctrl-C."""
-    found = next(steps)
+    sweep = next(steps)
     done = 0
-    with progress_bar(progress, total=found.values.numel(), desc=f"sweep over {site}", unit="place") as bar:
+    with progress_bar(progress, total=sweep.values.numel(), desc=f"sweep over {site}", unit="place") as bar:
         try:
             for _ in steps:
-                now = int(found.values.isfinite().sum())
+                now = int(sweep.values.isfinite().sum())
                 bar.update(now - done)
                 done = now
         except KeyboardInterrupt:
             pass
-    return replace(found, passes=runner.passes)
+    return replace(sweep, passes=runner.passes)
 
 
 @torch.no_grad()
 def _steps(
     runner: Runner,
-    given: Sequence[Mapping[str, Tensor]],
+    runs: Sequence[Mapping[str, Tensor]],
     site: Site | Inner,
     by: Sequence[Axis] | None,
     layers: Selection | None,
@@ -277,87 +285,233 @@ def _steps(
     order: Sequence[int] | None = None,
     average: Average | None = None,
 ) -> Iterator[Sweep]:
-    """Change the last of the given texts; to the values of the first if there are two, else to 0 or to a mean."""
-    require_positive(batch_size=batch_size)
-    axes, points = _axes(site, by), runner.places(site)
-    chosen = tuple(sorted(points)) if layers is None else select("layers", layers, max(points) + 1)
-    missing = [layer for layer in chosen if layer not in points]
-    require(not missing, f"{site} of layers {missing}", f"among {sorted(points)}", "Choose among these.")
-    # Edits of keys, the sweep's or an outer block's, reach those of a cache.
-    needed = 0 if site in ("k", "v") or is_edited() else runner.first_needed(given[-1])
-    between = ("residual_between",) if site == "residual_between" or runner.parted else ()
-    stages = ("residual_before", *between, "residual", *(("k", "v") if needed else ()))
-    with capture(runner.model, what=(*_kinds(site), *stages)) as base:
-        unchanged = runner.run(given[-1])
-    require_one_call(runner.model, base)
-    require(order is None or sorted(order) == sorted(chosen), f"order = {order}", f"all of {chosen}", "Name each once.")
-    ours, best = None, unchanged
-    if len(given) == 2:
-        with capture(runner.model, what=_kinds(site)) as ours:
-            best = runner.run(given[0])
-    elif average is not None:
-        with capture(runner.model, what=_kinds(site)) as ours:
-            runner.logits(average[0])
-    over = None if average is None else average[1]
-    expected = float(unchanged.double().mean())
-    places = _places(axes, site, points[chosen[0]], base)
-    by_text = torch.full((len(chosen), *places, unchanged.numel()), math.nan, dtype=torch.float64)
-    found = torch.full((len(chosen), *places), math.nan, dtype=torch.float64)
-    most = 1 if runner.alone else max(1, batch_size // len(next(iter(given[0].values()))))
-    clean, corrupted = float(best.double().mean()), expected if len(given) == 2 else None
-    sweep = Sweep(found, axes, chosen, clean, corrupted, by_text, unchanged[0].double(), site)
+    """Yield the sweep so far, again after each forward pass.
+
+    The texts of the last run are changed: to the values of the first one if there are two, else to 0 or to a mean.
+    """
+    plan = _planned(runner, runs[-1], site, by, layers, batch_size, order)
+    unchanged = _unchanged_run(plan)
+    source = _source_run(plan, runs, average, unchanged)
+    unchanged_mean = unchanged.mean
+    unchanged_by_text = unchanged.by_text
+    places = _places(plan.axes, site, plan.points[plan.layers[0]], unchanged.seen)
+    values = torch.full((len(plan.layers), *places), math.nan, dtype=torch.float64)
+    by_text = torch.full((*values.shape, unchanged.metric.numel()), math.nan, dtype=torch.float64)
+    sweep = Sweep(
+        values,
+        plan.axes,
+        plan.layers,
+        clean=source.mean,
+        corrupted=unchanged_mean if len(runs) == 2 else None,
+        by_text=by_text,
+        unchanged_by_text=unchanged_by_text,
+        site=site,
+    )
     yield sweep
-    tokens = max(math.prod(each.shape[:2]) for each in given[-1].values())
-    together = max(1, min(most, _TOKENS_TOGETHER // tokens) // max(1, math.prod(places)))
-    groups = [chosen[at : at + together] for at in range(0, len(chosen), together)]
-    first = {layer: at for at, layer in enumerate(chosen if order is None else order)}
-    for group in sorted(groups, key=lambda group: min(first[layer] for layer in group)):
-        replacements: dict[int, _Replacement] = {}
+    for layer_group in plan.layer_groups(math.prod(places)):
+        replacements = {layer: _replaced(plan, layer, unchanged, source) for layer in layer_group}
         starts: dict[Cell, int] = {}
-        for layer in group:
-            replacement = _replacement(
-                runner, points[layer], site, axes, base, _target(site, points[layer], base, ours, over)
-            )
-            differing = _starts(replacement, axes)
+        for layer, replacement in replacements.items():
+            differing = _starts(replacement, plan.axes)
             for cell in set(product(*map(range, places))) - set(differing):
-                index = (chosen.index(layer), *cell)
-                found[index], by_text[index] = expected, unchanged[0].double()
-            replacements[layer] = replacement
-            starts |= {(layer, *cell): start for cell, start in differing.items()}
-        length = replacement.differs.shape[-1]
-        for cells in _batches(starts, {layer: each.stage for layer, each in replacements.items()}, most, length):
-            start = min(needed, *(starts[cell] for cell in cells))
-            written = {
-                layer: _copies(replacements[layer], axes, layer, cells, start)
-                for layer in sorted({cell[0] for cell in cells})
-            }
-            stage = replacements[cells[0][0]].stage
-            logits = _resumed(runner, given[-1], site, points, base, written, start, stage, needed > 0)
-            for cell, value in zip(cells, runner.measured(logits, given[-1]).double(), strict=True):
-                index = (chosen.index(cell[0]), *cell[1:])
-                found[index], by_text[index] = value.mean(), value
+                index = (plan.layers.index(layer), *cell)
+                values[index] = unchanged_mean
+                by_text[index] = unchanged_by_text
+            for cell, start in differing.items():
+                starts[layer, *cell] = start
+        for cells in _batches(starts, replacements, plan.most_copies):
+            measured = _run_batch(plan, unchanged, replacements, cells, starts)
+            for cell, metric in zip(cells, measured.double(), strict=True):
+                index = (plan.layers.index(cell[0]), *cell[1:])
+                values[index] = metric.mean()
+                by_text[index] = metric
             yield sweep
     yield sweep
 
 
-def _resumed(
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What a sweep changes.
+
+    Args:
+        runner: The model and the metric.
+        texts: The texts whose run is changed.
+        site: What is changed.
+        axes: The axes of places.
+        points: The hook points of the site, by layer.
+        layers: The layers that are swept, as the result has them.
+        order: The same layers in the order in which they are swept.
+        most_copies: The most copies of the texts in one forward pass.
+        first_needed: The first position that must be computed; 0 if earlier keys and values cannot be reused.
+    """
+
+    runner: Runner
+    texts: Mapping[str, Tensor]
+    site: Site | Inner
+    axes: tuple[Axis, ...]
+    points: Mapping[int, HookPoint]
+    layers: tuple[int, ...]
+    order: Sequence[int]
+    most_copies: int
+    first_needed: int
+
+    def layer_groups(self, places: int) -> list[tuple[int, ...]]:
+        """Return the layers that are swept together, in the order in which they are; each has so many places."""
+        tokens = max(math.prod(tensor.shape[:2]) for tensor in self.texts.values())
+        copies = min(self.most_copies, _TOKENS_TOGETHER // tokens)
+        size = max(1, copies // max(1, places))
+        groups = [self.layers[start : start + size] for start in range(0, len(self.layers), size)]
+        rank = {layer: index for index, layer in enumerate(self.order)}
+        return sorted(groups, key=lambda group: min(rank[layer] for layer in group))
+
+
+def _planned(
     runner: Runner,
     texts: Mapping[str, Tensor],
     site: Site | Inner,
-    points: Mapping[int, HookPoint],
+    by: Sequence[Axis] | None,
+    layers: Selection | None,
+    batch_size: int,
+    order: Sequence[int] | None,
+) -> _Plan:
+    """Check what is asked of a sweep, and return it as a plan."""
+    require_positive(batch_size=batch_size)
+    axes = _axes(site, by)
+    points = runner.places(site)
+    chosen = tuple(sorted(points)) if layers is None else select("layers", layers, max(points) + 1)
+    missing = [layer for layer in chosen if layer not in points]
+    if missing:
+        raise InputError(
+            got=f"{site} of layers {missing}",
+            expected=f"among {sorted(points)}",
+            fix="Choose among these.",
+        )
+    if order is not None and sorted(order) != sorted(chosen):
+        raise InputError(got=f"order = {order}", expected=f"all of {chosen}", fix="Name each once.")
+    rows = len(next(iter(texts.values())))
+    # Edits of keys, the sweep's or an outer block's, reach those of a cache.
+    reads_cache = site in ("k", "v") or is_edited()
+    return _Plan(
+        runner=runner,
+        texts=texts,
+        site=site,
+        axes=axes,
+        points=points,
+        layers=chosen,
+        order=chosen if order is None else order,
+        most_copies=1 if runner.alone else max(1, batch_size // rows),
+        first_needed=0 if reads_cache else runner.first_needed(texts),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _UnchangedRun:
+    """The run that is changed, as it is without a change.
+
+    Args:
+        seen: Its values of the site, its residual stream, and its keys and values where they are reused.
+        metric: Its metric, [1, text], or [1, 1] of a metric that is a mean.
+    """
+
+    seen: Captured
+    metric: Float[Tensor, "copy text"]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the metric."""
+        return float(self.metric.double().mean())
+
+    @property
+    def by_text(self) -> Float[Tensor, " text"]:
+        """The metric of each text."""
+        return self.metric[0].double()
+
+
+def _unchanged_run(plan: _Plan) -> _UnchangedRun:
+    runner = plan.runner
+    stages = ["residual_before", "residual"]
+    if plan.site == "residual_between" or runner.parted:
+        stages.insert(1, "residual_between")
+    if plan.first_needed:
+        stages += ["k", "v"]
+    with capture(runner.model, what=(*_kinds(plan.site), *stages)) as seen:
+        metric = runner.run(plan.texts)
+    require_one_call(runner.model, seen)
+    return _UnchangedRun(seen, metric)
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Where the new values of a site are from.
+
+    Args:
+        seen: A run of other texts; None: the new values are 0.
+        over: What the mean of that run is over; None: its values are taken as they are.
+        mean: The mean metric of the clean run.
+    """
+
+    seen: Captured | None
+    over: Over | None
+    mean: float
+
+
+def _source_run(
+    plan: _Plan, runs: Sequence[Mapping[str, Tensor]], average: Average | None, unchanged: _UnchangedRun
+) -> _Source:
+    runner = plan.runner
+    if len(runs) == 2:
+        with capture(runner.model, what=_kinds(plan.site)) as clean:
+            metric = runner.run(runs[0])
+        return _Source(clean, None, float(metric.double().mean()))
+    if average is not None:
+        texts, over = average
+        with capture(runner.model, what=_kinds(plan.site)) as reference:
+            runner.logits(texts)
+        return _Source(reference, over, unchanged.mean)
+    return _Source(None, None, unchanged.mean)
+
+
+def _replaced(plan: _Plan, layer: int, unchanged: _UnchangedRun, source: _Source) -> _Replacement:
+    point = plan.points[layer]
+    target = _target(plan.site, point, unchanged.seen, source.seen, source.over)
+    return _replacement(plan.runner, point, plan.site, plan.axes, unchanged.seen, target)
+
+
+def _run_batch(
+    plan: _Plan,
+    unchanged: _UnchangedRun,
+    replacements: Mapping[int, _Replacement],
+    cells: Sequence[Cell],
+    starts: Mapping[Cell, int],
+) -> Float[Tensor, "copy text"]:
+    """Return the metric of copies of the texts, each changed at one place."""
+    start = min(plan.first_needed, *(starts[cell] for cell in cells))
+    layers = sorted({cell[0] for cell in cells})
+    written = {layer: _copies(replacements[layer], plan.axes, layer, cells, start) for layer in layers}
+    stage = replacements[cells[0][0]].stage
+    logits = _resumed(plan, unchanged.seen, written, start, stage)
+    return plan.runner.measured(logits, plan.texts)
+
+
+def _resumed(
+    plan: _Plan,
     base: Captured,
     written: Mapping[int, _Written],
     start: int,
     stage: Stage | None,
-    brief: bool,
 ) -> Float[Tensor, "row position class"]:
-    """The logits of as many copies of the texts, from position ``start`` on, with what is written at each layer: at a
-    stage, or at the site of the only layer, whose block then runs whole."""
+    """Return the logits of copies of the texts, from position ``start`` on, with what is written at each layer.
+
+    It is written at a stage, or at the site of the only layer, whose block then runs whole.
+    """
+    runner = plan.runner
+    texts = plan.texts
+    site = plan.site
     first = min(written)
     block = runner.blocks[first]
     copies = len(written[first].mask)
     stream = base.last(stage or "residual_before")[block.name][:, start:].repeat(copies, 1, 1)
-    options: dict[str, Any] = {"brief": brief}
+    options: dict[str, Any] = {"brief": plan.first_needed > 0}
     options["memory"] = base.last("residual")[runner.memory[-1].name] if runner.memory else None
     options["skip"] = runner.skips(texts, first, stage, base)
     if site not in ("k", "v") and start:
@@ -370,7 +524,7 @@ def _resumed(
             if layer != first
         ]
         return runner.resumed(texts, first, stage, written[first].into(stream), **options)
-    point = points[first]
+    point = plan.points[first]
     if site == "experts":
         options["mixture"] = point.module, written[first].into
     else:
@@ -429,13 +583,13 @@ def _replacement(
         target = base.last("residual_before")[block] + target
     elif site == "ffn" and stage is not None:
         target = base.last("residual_between")[block] + target
-    elif site == "heads" and stage is not None:
+    elif isinstance(point, AttentionPoint) and site == "heads" and stage is not None:
         heads = base.last(site)[point.name]
         alternatives = [[head] for head in range(heads.shape[1])] if "head" in axes else [list(range(heads.shape[1]))]
         outputs = attention_outputs(runner, point, heads, target, alternatives)
         differs = torch.stack([differs[:, some].any(1) for some in alternatives])
         return _Replacement(stage, base.last("residual_before")[block] + outputs, ("batch", "position"), differs)
-    elif site == "experts":
+    elif isinstance(point, MixturePoint):
         mixtures, differs = _mixtures(point, base, target), differs.transpose(0, 1)
         if "expert" not in axes:
             mixtures, differs = target.sum(1)[None], differs.any(0, keepdim=True)
@@ -445,7 +599,7 @@ def _replacement(
 
 
 def attention_outputs(
-    runner: Runner, point: HookPoint, heads: Tensor, target: Tensor, alternatives: Sequence[list[int]]
+    runner: Runner, point: AttentionPoint, heads: Tensor, target: Tensor, alternatives: Sequence[list[int]]
 ) -> Float[Tensor, "alternative batch position dim"]:
     """The output of an attention with some heads as in ``target``, for each alternative."""
     outputs = []
@@ -458,7 +612,7 @@ def attention_outputs(
     return torch.stack(outputs)
 
 
-def _mixtures(point: HookPoint, base: Captured, target: Tensor) -> Float[Tensor, "expert batch position dim"]:
+def _mixtures(point: MixturePoint, base: Captured, target: Tensor) -> Float[Tensor, "expert batch position dim"]:
     """The output of a mixture with the weighted output of each expert as in ``target``."""
     choices, shares, outputs = (base.last(kind)[point.name] for kind in _kinds("experts"))
     weighted = shares[..., None] * outputs
@@ -479,10 +633,13 @@ def _stage(runner: Runner, point: HookPoint, site: Site | Inner) -> Stage | None
         return site
     if is_changed(block.module, "output"):
         return None
-    if site in ("ffn", "experts"):
-        changed = site == "experts" and (point.post_norm or is_changed(point.module, "output"))
+    if isinstance(point, MixturePoint):
+        changed = point.post_norm or is_changed(point.module, "output")
         return None if changed else "residual"
-    several = sum(each.role == "attention" and each.block is block.module for each in runner.points) > 1
+    if not isinstance(point, AttentionPoint):
+        return "residual"
+    attentions = of_kind(runner.points, AttentionPoint)
+    several = sum(attention.block is block.module for attention in attentions) > 1
     if several or is_changed(block.between, "first input"):
         return None
     if site == "attention":
@@ -527,18 +684,22 @@ def _copies(replacement: _Replacement, axes: Sequence[Axis], layer: int, cells: 
     return _Written(values[..., start:, :], torch.stack(masks), replacement.names[1] == "neuron")
 
 
-def _batches(
-    starts: Mapping[Cell, int], stages: Mapping[int, Stage | None], most: int, length: int
-) -> Iterator[list[Cell]]:
-    """Places that are run together, each with its layer: at most ``most``, whose first positions lie in the same
-    quarter of the text; of one layer, unless their layers have the same stage."""
+def _batches(starts: Mapping[Cell, int], replacements: Mapping[int, _Replacement], most: int) -> Iterator[list[Cell]]:
+    """Yield places that are run together, at most ``most``, each with its layer.
+
+    Their first positions lie in the same quarter of the text. They are of one layer, unless their layers have the same
+    stage.
+    """
 
     def kind(cell: Cell) -> tuple[str, int]:
-        return stages[cell[0]] or f"layer {cell[0]}", 4 * starts[cell] // length
+        replacement = replacements[cell[0]]
+        length = replacement.differs.shape[-1]
+        return replacement.stage or f"layer {cell[0]}", 4 * starts[cell] // length
 
     for _, group in groupby(sorted(starts, key=kind), key=kind):
         cells = list(group)
-        yield from (cells[at : at + most] for at in range(0, len(cells), most))
+        for first in range(0, len(cells), most):
+            yield cells[first : first + most]
 
 
 def _kinds(site: Site | Inner) -> tuple[str, ...]:
@@ -570,7 +731,7 @@ def _target(
 def _values(site: Site | Inner, point: HookPoint, seen: Captured) -> Tensor:
     if site == "neurons":
         return seen.last(site)[point.name].transpose(1, 2)[..., None]
-    if site != "experts":
+    if not isinstance(point, MixturePoint):
         return seen.last(site)[point.name]
     choices, shares, made = (seen.last(kind)[point.name] for kind in _kinds(site))
     each = [((choices == expert) * shares)[..., None] * made for expert in range(point.experts)]
@@ -642,9 +803,9 @@ def attribution_sweep(
     runner = Runner(model, metric, logits, part)
     points = runner.places(site)
     target = "ffn" if site == "experts" else site
-    for point in points.values() if site == "experts" else ():
-        changed = point.post_norm or is_changed(point.module, "output")
-        got = f"an estimate for the experts of {point.name}, whose sum is normalised or changed before it is added"
+    for mixture in of_kind(points.values(), MixturePoint):
+        changed = mixture.post_norm or is_changed(mixture.module, "output")
+        got = f"an estimate for the experts of {mixture.name}, whose sum is normalised or changed before it is added"
         require(not changed, got, "experts that are added as they are", "Use patch_sweep(), or the site ffn.")
     ours: Captured | None = None
     ends: dict[Any, Any] = {None: None}

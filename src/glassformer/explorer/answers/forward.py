@@ -39,7 +39,7 @@ from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
 from glassformer.observe.edits import Edit
-from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.hook_points import AttentionPoint, MixturePoint, of_kind
 from glassformer.observe.intervene import intervene
 from glassformer.observe.linear_maps import linear_map, value_sizes
 from glassformer.programs.graph import value_in_words
@@ -274,7 +274,7 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
 
 
 def _watched(model: nn.Module) -> Any:
-    routes = any(point.role == "experts" for point in find_hook_points(model))
+    routes = bool(of_kind(find_hook_points(model), MixturePoint))
     return capture(model, what=("inputs", "v", *(("router", "choices", "shares") if routes else ())))
 
 
@@ -287,7 +287,7 @@ def _kept(
     said: m.Said,
     place: int | None,
 ) -> KeptRun:
-    points = {point.name: point for point in find_hook_points(model) if point.role == "attention"}
+    points = {point.name: point for point in of_kind(find_hook_points(model), AttentionPoint)}
     values = {record.name: record.values for record in seen.records if record.what == "v"}
     stacks: dict[m.Part, list[Attended]] = {}
     sizes: dict[m.Part, list[Float[np.ndarray, "head key"] | None]] = {}
@@ -330,7 +330,7 @@ def _kept(
     return KeptRun(message, stacks, sizes, routed)
 
 
-def _sizes(point: HookPoint, v: Float[Tensor, "one kv_head key dim"]) -> Float[np.ndarray, "head key"] | None:
+def _sizes(point: AttentionPoint, v: Float[Tensor, "one kv_head key dim"]) -> Float[np.ndarray, "head key"] | None:
     projection = None
     if not isinstance(point.module, SingleHead):
         projection = None if point.out_proj is None else linear_map(point.out_proj, point.heads * v.shape[3])

@@ -26,10 +26,10 @@ from glassformer.explorer.loading.loaded_model import (
 from glassformer.modes import evaluating
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit
-from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.hook_points import AttentionPoint, HookPoint, of_kind
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import Readout, readout_of
-from glassformer.observe.module_hooks import scope
+from glassformer.observe.module_hooks import Phase, scope
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Outcomes:
         with lock.at_leisure(), evaluating(self.model), scope() as here:
             for point in self.points:
                 if point.role == "block":
-                    here.insert(point.module, "output", after, 0)
+                    here.insert(point.module, "output", after, Phase.BEFORE)
             pause()
             yield
 
@@ -151,16 +151,15 @@ class Outcomes:
         """The part of the attentions whose queries and keys are tokens."""
         return "decoder" if isinstance(self.loaded, LoadedEncoderDecoder) else "self"
 
-    def attentions(self, part: m.Part) -> list[HookPoint]:
+    def attentions(self, part: m.Part) -> list[AttentionPoint]:
         """The attentions of a part, by layer."""
         return [
             point
-            for point in self.points
-            if point.role == "attention"
-            and part == ("cross" if point.cross else "encoder" if point.source else self.own_part)
+            for point in of_kind(self.points, AttentionPoint)
+            if part == ("cross" if point.cross else "encoder" if point.source else self.own_part)
         ]
 
-    def attention(self, part: m.Part, layer: int, asked: str) -> HookPoint:
+    def attention(self, part: m.Part, layer: int, asked: str) -> AttentionPoint:
         """The attention of a layer."""
         found = {point.layer: point for point in self.attentions(part)}
         parts = ", ".join(stack.part for stack in self.run.message.attentions)

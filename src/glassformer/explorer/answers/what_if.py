@@ -16,8 +16,8 @@ from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture
-from glassformer.observe.edits import Edit, Labels, change, patch, zero
-from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.edits import Edit, Labels, MaskEdit, change, patch, zero
+from glassformer.observe.hook_points import BlockPoint, HookPoint, MixturePoint, of_kind
 from glassformer.observe.lens import Readout
 
 MOST_OUTCOMES = 64
@@ -69,7 +69,7 @@ def edits_of(runs: Runs, ask: m.Ask, loaded: LoadedModel) -> list[Edit]:
 
 def _offers(outcomes: Outcomes) -> list[m.Offer]:
     read = outcomes.readout is not None
-    pre_norm = all(point.pre_norm for point in outcomes.points if point.role == "block")
+    pre_norm = all(block.pre_norm for block in of_kind(outcomes.points, BlockPoint))
     there: dict[m.Offer, bool] = {
         "heads": True,
         "edges": True,
@@ -113,8 +113,8 @@ def _forbidden(outcomes: Outcomes, asked: list[m.ForbiddenEdge]) -> tuple[list[E
             edges.setdefault(point.name, []).append(edge)
     words = [_edge_in_words(outcomes, edge) for edge in asked]
     # One mask for all edges of an attention.
-    edits = [Edit("scores", partial(_masked, some), modules=[name], kernel="forbid") for name, some in edges.items()]
-    return edits, words
+    edits = [MaskEdit("scores", partial(_masked, some), modules=[name]) for name, some in edges.items()]
+    return list[Edit](edits), words
 
 
 def _masked(edges: Sequence[m.ForbiddenEdge], scores: Tensor, point: HookPoint, labels: Labels) -> Tensor:
@@ -169,7 +169,7 @@ def _direction(readout: Readout, toward: int, away: int | None) -> Float[Tensor,
 
 def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[list[Edit], list[str]]:
     what = "a replaced expert"
-    routers = {point.layer: point for point in outcomes.points if point.role == "experts"}
+    routers = {point.layer: point for point in of_kind(outcomes.points, MixturePoint)}
     known = f"one of layers {sorted(routers)}" if routers else "a model with experts"
     require(asked.layer in routers, f"{what}: layer = {asked.layer}", known, "See the call 'experts'.")
     point = routers[asked.layer]

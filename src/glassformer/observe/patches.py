@@ -1,0 +1,39 @@
+"""Changes of the whole process that several blocks share: the first of them makes a change, the last one undoes it."""
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(eq=False)
+class _Patch:
+    undo: Callable[[], object]
+    blocks: int = 0
+
+
+_lock = threading.RLock()
+_patches: dict[Hashable, _Patch] = {}
+
+
+@contextmanager
+def patched(key: Hashable, apply: Callable[[], Callable[[], object]]) -> Iterator[None]:
+    """Within the block and those of other threads a change is made.
+
+    Args:
+        key: Names the change.
+        apply: Make the change, and return what undoes it.
+    """
+    with _lock:
+        if key not in _patches:
+            _patches[key] = _Patch(apply())
+        patch = _patches[key]
+        patch.blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            patch.blocks -= 1
+            if not patch.blocks:
+                del _patches[key]
+                patch.undo()

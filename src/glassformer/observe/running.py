@@ -1,0 +1,215 @@
+"""The block and the attention of a model that are running now, and the positions of their texts that they compute."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.layers.attention import Attended
+from glassformer.observe.hook_points import AttentionPoint, HookPoint, LogitsPoint, Selection
+from glassformer.observe.module_hooks import Given, Phase, Scope
+from glassformer.observe.positions import (
+    cache_of,
+    is_cross,
+    kept_logits,
+    key_order,
+    require_rows,
+    rows_of,
+    start_of,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Visit:
+    """One call of a hook point: which positions of their texts its tensors hold.
+
+    Args:
+        point: The hook point.
+        start: The position of the first query.
+        length: Queries of the call.
+        cache: Earlier keys and values, if there are any.
+        kept: The queries that the tensor has, counted from the call's first one; all when None.
+    """
+
+    point: HookPoint
+    start: int
+    length: int
+    cache: Any
+    kept: Sequence[int] | None = None
+
+    @property
+    def total(self) -> int:
+        """Positions of the text by now."""
+        return self.start + self.length
+
+    def rows(self, queries: Selection | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the chosen queries, as indices in the tensor and as positions of the text."""
+        cached = self.cache is not None
+        return rows_of(queries, self.start, self.length, cached, kept=self.kept)
+
+    def is_cross(self, call: Attended) -> bool:
+        """Return whether an attention reads another text than that of its queries."""
+        return is_cross(self.point, call, self.cache)
+
+    def key_order(self, call: Attended) -> tuple[Tensor | None, int]:
+        """Return the permutation that sorts the keys by position (None: they are sorted), and the first position."""
+        if self.is_cross(call):
+            return None, 0
+        return key_order(self.cache, self.start, self.length, call.k.shape[2])
+
+    def key_places(self, call: Attended) -> dict[int, int]:
+        """Return the index of the key of each position; a cache may hold them in another order."""
+        order, first = self.key_order(call)
+        count = call.k.shape[2]
+        indices = range(count) if order is None else order.tolist()
+        return dict(zip(range(first, first + count), indices, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRun:
+    """A block that is running, or an attention in no block.
+
+    Args:
+        module: The block.
+        start: The position of its first query in its text.
+        cache: Earlier keys and values, if there are any: a cache of glassformer or of transformers.
+        shape: The shape of its input; empty outside of all blocks.
+    """
+
+    module: nn.Module | None
+    start: int
+    cache: Any
+    shape: Sequence[int]
+
+    def visit(self, point: HookPoint, length: int, kept: Sequence[int] | None = None) -> Visit:
+        """Return the call of a hook point in this block."""
+        return Visit(point, self.start, length, self.cache, kept)
+
+
+@dataclass(eq=False)
+class AttentionRun:
+    """An attention that is running.
+
+    Args:
+        point: The attention.
+        block: Its block.
+        cache: Earlier keys and values; None in a cross-attention.
+        captured: Whether its queries and keys have been seen.
+        gradients: Gradients of its output, [batch, query, head * value_dim], one for each backward pass.
+    """
+
+    point: AttentionPoint
+    block: BlockRun
+    cache: Any
+    captured: bool = False
+    gradients: list[Tensor] = field(default_factory=list)
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """The shape of the input of its block."""
+        return self.block.shape
+
+    def visit(self, point: HookPoint, length: int) -> Visit:
+        """Return the call of a hook point in this attention."""
+        # A cross-attention does not receive the position of its queries, but its block does.
+        return Visit(point, self.block.start, length, self.cache)
+
+
+class Running:
+    """What is running: hooks of some blocks and attentions tell it.
+
+    Args:
+        block_entered: Called when a block, or an attention in no block, is entered: with it and its arguments.
+        attention_left: Called when an attention is left.
+    """
+
+    def __init__(
+        self,
+        block_entered: Callable[[nn.Module, Tensor, Given], None],
+        attention_left: Callable[[AttentionRun], None] | None = None,
+    ) -> None:
+        self._block_entered = block_entered
+        self._attention_left = attention_left
+        self.block: BlockRun | None = None
+        self.attention: AttentionRun | None = None
+        self.latest = BlockRun(None, 0, None, torch.Size())
+        """The block that was entered last, whether or not it has been left."""
+        self.ended: BlockRun | None = None
+        """The block that was left last."""
+        self._arguments: Given | None = None
+        """The arguments of a model of transformers, where its logits are read."""
+        self._attentions: list[AttentionPoint] = []
+        self._blocks: list[nn.Module] = []
+
+    def enter(self, scope: Scope, blocks: Mapping[nn.Module, int], attentions: Iterable[AttentionPoint]) -> None:
+        """Follow blocks, each with its layer, and attentions from their input on, within a scope."""
+        self._blocks = list(blocks)
+        self._attentions = list(attentions)
+        for block, layer in blocks.items():
+            scope.insert(block, "input", partial(self._enter_block, block, layer), Phase.BEFORE)
+        for attention in self._attentions:
+            scope.insert(attention.module, "input", partial(self._enter_attention, attention), Phase.BEFORE)
+
+    def leave(self, scope: Scope) -> None:
+        """Follow them to their output; called after all other hooks of their output are inserted."""
+        for attention in self._attentions:
+            scope.insert(attention.module, "output", partial(self._leave_attention, attention), Phase.READ)
+        for block in self._blocks:
+            scope.insert(block, "output", partial(self._leave_block, block), Phase.READ)
+
+    def follow_arguments(self, scope: Scope, point: LogitsPoint) -> None:
+        """Note with which arguments a model of transformers is called, which may choose its logits."""
+        if point.owner is not None:
+            scope.insert(point.owner, "input", self._note_arguments, Phase.BEFORE)
+
+    def logits_visit(self, point: LogitsPoint, values: Tensor, block: BlockRun) -> tuple[Visit, Tensor]:
+        """Return the call of the module that computes logits after a block, and them with an axis of positions.
+
+        A classifier's have one position; others are perhaps those of the last positions alone, or of some.
+        """
+        if is_pooled(point, values):
+            require_rows(values, block.shape or None, point.name)
+            return Visit(point, 0, 1, None), values[:, None]
+        if values.dim() == 2:  # of the last position, as in generate()
+            values = values[:, None]
+        length = block.shape[1]
+        return block.visit(point, length, kept_logits(self._arguments, length, values.shape[1])), values
+
+    def _enter_block(self, module: nn.Module, layer: int, values: Tensor, given: Given) -> None:
+        cache = cache_of(given)
+        self.attention = None  # one that has raised has not left
+        self.block = BlockRun(module, start_of(cache, layer), cache, values.shape)
+        self.latest = self.block
+        self._block_entered(module, values, given)
+
+    def _leave_block(self, module: nn.Module, values: Tensor, given: Given) -> None:
+        if self.block is not None and self.block.module is module:
+            self.ended = self.block
+            self.block = None
+
+    def _enter_attention(self, point: AttentionPoint, values: Tensor, given: Given) -> None:
+        if point.block is None:
+            self._enter_block(point.module, point.layer, values, given)
+        block = self.latest if self.block is None else self.block
+        self.attention = AttentionRun(point, block, None if point.cross else cache_of(given))
+
+    def _leave_attention(self, point: AttentionPoint, values: Tensor, given: Given) -> None:
+        run = self.attention
+        if run is None or run.point is not point:
+            return
+        self.attention = None
+        if point.block is None:
+            self.block = None
+        if self._attention_left is not None:
+            self._attention_left(run)
+
+    def _note_arguments(self, values: Tensor, given: Given) -> None:
+        self._arguments = given
+
+
+def is_pooled(point: LogitsPoint, logits: Tensor) -> bool:
+    """Return whether logits are those of a classifier, one row for each text."""
+    return logits.dim() == 2 and point.name != "output"
