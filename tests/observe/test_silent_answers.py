@@ -151,7 +151,7 @@ def test_gradients_of_weights_are_those_before_a_hook_of_the_output_projection()
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
 def test_edits_of_one_stream_in_nested_blocks_are_made_in_a_first_run(kind: str) -> None:
-    model = small(kind, num_hidden_layers=2)
+    model = small(kind, num_hidden_layers=2, num_key_value_heads=4)
     edit = add("residual_between", 1.0, layers=0)
     with intervene(model, edit), intervene(model, edit):
         nested = logits_of(model, TOKENS)

@@ -128,7 +128,7 @@ def build(
         if name in encoded:
             assert dense is not None
             if dense == "lossless":
-                _require_bfloat16(numbers, tensor, name, place)
+                _require_bfloat16(numbers, tensor, module, place)
             state |= {f"{module}.{part}": value for part, value in _encoded(numbers, dense).items()}
         else:
             state[name] = numbers
