@@ -40,6 +40,7 @@ ALLOWED = {
         "src/glassformer/explorer/server.py",
         "timeout_graceful_shutdown",
     ): "how long open connections are held at the end",
+    ("src/glassformer/training/metrics.py", "waited"): "how often a run prints its progress, not what it computes",
     ("src/glassformer/kernels/native/__init__.py", "time"): "the age of a file that an older version left",
     ("tests/explorer/test_server.py", "wait"): "polls, or shows that an event has not come yet",
     ("tests/test_processor_time.py", "setitimer"): "a timer of the caller, which the test waits for",
