@@ -94,7 +94,7 @@ def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> 
         ) from error
 
 
-def build(
+def read_decoder(
     stored: LazyDecoder,
     place: Path,
     *,

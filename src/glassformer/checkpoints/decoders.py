@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
-    build,
     check_sizes,
     config_errors,
     empty_decoder,
+    read_decoder,
     require_no_nan,
     require_room,
 )
@@ -120,7 +120,7 @@ def load_decoder(
     if experts is not None:
         with config_errors(directory / CONFIG_FILE):
             stored = with_experts(stored, experts)
-    return build(stored, directory, dtype=dtype, device=place, dense=dense)
+    return read_decoder(stored, directory, dtype=dtype, device=place, dense=dense)
 
 
 def open_decoder(

@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.assembly import Hold, build, config_errors
+from glassformer.checkpoints.assembly import Hold, config_errors, read_decoder
 from glassformer.checkpoints.families import FAMILIES, Family, family_of_gguf
 from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.gpt_oss import packed_experts
+from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.gguf_file import GgufFile, read_gguf
 from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor, Together, converted
 from glassformer.checkpoints.tensor_files import FLOATS, FileTensor, check_tensors, cut
@@ -53,7 +54,7 @@ def load_gguf(
     stored = open_gguf(file, allow_nonfinite=allow_nonfinite)
     if hold == "dense":
         stored = with_experts(stored, "dense")
-    return build(stored, file.path, hold=hold, dtype=dtype, device=torch.device(device))
+    return read_decoder(stored, file.path, hold=hold, dtype=dtype, device=torch.device(device))
 
 
 def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
@@ -61,7 +62,7 @@ def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
 
     Experts that are all stored in MXFP4 are packed as a :class:`PackedMixture` holds them.
     """
-    family, config = gguf_config(file)
+    family, config, entries = _checked(file)
     dtype = stored_dtype(file, config)
     norms = stored_dtype(file, config, "norm")
     pages = SharedPages()
@@ -71,7 +72,7 @@ def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
 
     tensors: dict[str, LazyTensor] = {}
     files: list[tuple[str, FileTensor]] = []
-    for entry in gguf_entries(family, config, file.tensors):
+    for entry in entries:
         files += [(entry.ours[0], file.tensors[name]) for name in entry.theirs]
         source = file.tensors[entry.theirs[0]]
         loaded = norms if source.kind in FLOATS and "norm" in source.name else dtype
@@ -114,8 +115,11 @@ def _interleaved_biases(biases: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"gate_up_bias": interleaved(biases["gate_bias"], biases["up_bias"])}
 
 
-def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
-    """The family and the configuration of a file, checked against its tensors; none of them is read but factors."""
+def _checked(file: GgufFile) -> tuple[Family, DecoderConfig, list[Entry]]:
+    """Return the family, the configuration and the entries of a file, checked against its header.
+
+    No tensor is read but factors of frequencies.
+    """
     with config_errors(file.path):
         kind = file.metadata.get("general.type")
         if isinstance(kind, str) and kind in ("adapter", "imatrix", "mmproj"):
@@ -132,8 +136,9 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
         require(
             config.num_layers <= len(shapes), f"{config.num_layers} layers with {len(shapes)} tensors", "fewer", _FIX
         )
+        entries = gguf_entries(family, config, shapes)
         expected: dict[str, list[int]] = {}
-        for entry in gguf_entries(family, config, shapes):
+        for entry in entries:
             expected |= entry.shapes()
     check_tensors(
         {name: tensor for name, tensor in file.tensors.items() if name not in FACTORS},
@@ -143,4 +148,4 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
         described_by=f"a {family.name} with its keys",
         fix=_FIX,
     )
-    return family, config
+    return family, config, entries

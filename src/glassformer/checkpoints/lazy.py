@@ -94,7 +94,7 @@ def in_numbers(decoder: LazyDecoder) -> LazyDecoder:
 
 
 class Together:
-    """Tensors that are computed together; each is kept until it is taken."""
+    """Tensors that are computed together; each is kept until it is taken. Threads may take them at once."""
 
     def __init__(self, compute: Callable[[], Mapping[Any, Tensor]]) -> None:
         self._compute = compute
@@ -102,9 +102,12 @@ class Together:
 
     def take(self, key: Any) -> Tensor:
         """Return the tensor of ``key``, which is computed again when it is taken a second time."""
-        if key not in self._computed:
-            self._computed = dict(self._compute())
-        return self._computed.pop(key)
+        tensor = self._computed.pop(key, None)
+        if tensor is None:  # also where another thread has just taken it
+            computed = dict(self._compute())
+            tensor = computed.pop(key)
+            self._computed = computed
+        return tensor
 
 
 def converted(

@@ -18,8 +18,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from glassformer.checkpoints import assembly
-from glassformer.checkpoints.assembly import Hold
+from glassformer.checkpoints.assembly import Hold, read_decoder
 from glassformer.checkpoints.decoders import is_run, open_decoder, require_device, within_run
 from glassformer.checkpoints.families import Family, family_in, family_of_gguf
 from glassformer.checkpoints.families.files import with_experts
@@ -100,7 +99,7 @@ KNOWN: Mapping[str, Known] = {
 """Models with short names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stored:
     """A model in files: all that is known of it before its weights are read.
 
@@ -275,12 +274,12 @@ def build(
         decoder = with_experts(decoder, "dense")
     if dense is None and dtype is None and _prefers_lossless(stored, place):
         try:
-            return assembly.build(decoder, stored.path, device=place, dense="lossless")
+            return read_decoder(decoder, stored.path, device=place, dense="lossless")
         except CheckpointError:
             raise
         except InputError:  # weights of another dtype, or too many exceptions
             pass
-    return assembly.build(
+    return read_decoder(
         decoder, stored.path, dtype=dtype, device=place, hold=hold, dense=None if dense == "stored" else dense
     )
 
@@ -516,7 +515,7 @@ def _repository(name: str) -> str:
 
 def _named_template(tokenizer: str | None) -> ChatTemplate | None:
     """Return the chat template of the model whose tokenizer a user names; None if it is not here or has none."""
-    if tokenizer is None:
+    if tokenizer in (None, "bytes", "numbers"):
         return None
     path = local_path(tokenizer)
     if path.is_dir():

@@ -4,6 +4,7 @@ import math
 import mmap
 import sys
 from collections.abc import Sequence
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -37,21 +38,23 @@ def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.
 class SharedPages:
     """Huge pages for many tensors, one after another, so that those smaller than a page do not take one each.
 
-    The pages are given back in parts of 32 MiB, each when all its tensors are gone. Not for threads at once.
+    The pages are given back in parts of 32 MiB, each when all its tensors are gone. Threads may take some at once.
     """
 
     def __init__(self) -> None:
         self._free = torch.empty(0, dtype=torch.uint8)
+        self._lock = Lock()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor of no particular content on the CPU, with a storage of its own."""
         size = math.prod(shape) * dtype.itemsize
         if size >= _SHARED:
             return empty_in_huge_pages(shape, dtype)
-        if size > len(self._free):
-            self._free = empty_in_huge_pages([_SHARED], torch.uint8)
         if size == 0:
             return torch.empty(tuple(shape), dtype=dtype)
-        found = torch.frombuffer(self._free.numpy(), dtype=dtype, count=math.prod(shape))
-        self._free = self._free[-(-size // _ALIGNMENT) * _ALIGNMENT :]
-        return found.view(tuple(shape))
+        with self._lock:
+            if size > len(self._free):
+                self._free = empty_in_huge_pages([_SHARED], torch.uint8)
+            tensor = torch.frombuffer(self._free.numpy(), dtype=dtype, count=math.prod(shape))
+            self._free = self._free[-(-size // _ALIGNMENT) * _ALIGNMENT :]
+        return tensor.view(tuple(shape))

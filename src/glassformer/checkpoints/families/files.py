@@ -73,7 +73,7 @@ def open_family(
     finite, unless ``allow_nonfinite``, or for an output projection that should be the embedding and differs from it.
     """
     files = named(family, stored)
-    config = checked_config(family, directory, content, files)
+    config, entries = _checked(family, directory, content, files)
     embedding = f"{family.names['embedding']}.weight"
     output = f"{family.names['output']}.weight"
     dtype = FLOATS[files[embedding].kind]
@@ -89,7 +89,7 @@ def open_family(
     tensors: dict[str, LazyTensor] = {}
     wide: set[str] = set()
     our_names = {files[output].name: "output.weight"} if output in files else {}
-    for entry in family.entries(config):
+    for entry in entries:
         our_names |= {files[name].name: entry.ours[0] for name in entry.theirs}
         kind = files[entry.theirs[0]].kind if entry.theirs else "F32"  # constants, which are in no file
         outputs = Together(partial(entry.read, read))
@@ -104,7 +104,9 @@ def open_family(
 
 
 def _require_same_output(embedding: Tensor, output: FileTensor, name: str) -> None:
-    if not torch.equal(output.read(allow_nonfinite=True).to(embedding.dtype), embedding):
+    projection = output.read(allow_nonfinite=True)
+    wide = torch.promote_types(projection.dtype, embedding.dtype)
+    if not torch.equal(projection.to(wide), embedding.to(wide)):
         raise CheckpointError(
             f"{output.file} with an {output.name} that differs from {name}, and tie_word_embeddings = True in "
             f"{CONFIG_FILE}",
@@ -113,27 +115,28 @@ def _require_same_output(embedding: Tensor, output: FileTensor, name: str) -> No
         )
 
 
-def checked_config(
+def _checked(
     family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, FileTensor]
-) -> DecoderConfig:
-    """The decoder's configuration, checked against tensors by the names of :func:`named`. None of them is read."""
+) -> tuple[DecoderConfig, list[Entry]]:
+    """Return the decoder's configuration and entries, checked against tensors by the names of :func:`named`."""
     with config_errors(directory / CONFIG_FILE):
         config = family.read_config(content)
     check_sizes(config, stored, directory, tensors_of_layer(family.names, config))
     with config_errors(directory / CONFIG_FILE):
         if family.packs and any(name.endswith("blocks") for name in stored):
             config = replace(config, expert_format="mxfp4")
+        entries = family.entries(config)
         shapes: dict[str, list[int]] = {}
         in_bytes: set[str] = set()
-        for entry in family.entries(config):
+        for entry in entries:
             shapes |= entry.shapes()
             if entry.ours[0].endswith(("_blocks", "_scales")):
-                in_bytes |= entry.shapes().keys()
+                in_bytes |= set(entry.theirs)
     output = f"{family.names['output']}.weight"
     if config.tied_output and output in stored:
         shapes[output] = [config.vocab_size, config.hidden_dim]
     check_tensors(stored, shapes, directory, in_bytes=in_bytes)
-    return config
+    return config, entries
 
 
 def named(family: Family, stored: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
