@@ -256,11 +256,6 @@ def has_post_norm(points: Iterable[HookPoint]) -> bool:
     return any(part.post_norm for part in parts)
 
 
-def place_of(point: HookPoint, site: str) -> tuple[nn.Module | None, Where]:
-    """Return the module at which a site of a hook point is read or changed, if it has one, and where."""
-    return point.place(site)
-
-
 def own_points(model: nn.Module) -> Iterator[HookPoint]:
     """Yield every hook point of a model made of glassformer's layers, in the order of its modules."""
     two_stacks = any(isinstance(module, CrossBlock) for module in model.modules())
