@@ -98,11 +98,10 @@ def new_directory(path: Path, *, replaces: Written | None = None) -> Iterator[Pa
             it, or if it holds the working directory.
     """
     path = path.resolve()
-    require_replaceable_directory(path, replaces)
     draft = _beside(path, _PARTIAL)
-    with _turn(draft, directory=True):
+    with _turn(draft, directory=True):  # not looked at before: another process may be replacing ``path``
         try:
-            require_replaceable_directory(path, replaces)  # another process may have written it meanwhile
+            require_replaceable_directory(path, replaces)
             recover(path)
             for left in draft.iterdir():
                 _remove(left)

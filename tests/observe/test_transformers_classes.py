@@ -13,7 +13,7 @@ from transformers_classes import CASES, REFUSED, SITES, Case, build
 from glassformer.errors import InputError
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import add, forbid, scale, zero
-from glassformer.observe.hook_points import ROLES, HookPoint, place_of
+from glassformer.observe.hook_points import ROLES, HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import ablation_sweep, attribution_sweep
@@ -139,7 +139,7 @@ def test_texts_are_kept_apart(case: Case) -> None:
 
 def find_point(model: nn.Module, site: str) -> HookPoint:
     """The first hook point that has a site."""
-    return next(point for point in find_hook_points(model) if point.role == ROLES[site] and place_of(point, site)[0])
+    return next(point for point in find_hook_points(model) if point.role == ROLES[site] and point.place(site)[0])
 
 
 @contextmanager
