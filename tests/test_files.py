@@ -1,6 +1,7 @@
 import fcntl
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -38,6 +39,10 @@ def content(path: Path) -> str:
     return (path / "file").read_text()
 
 
+def read_only(draft: Path, *, directory: bool) -> NoReturn:
+    raise PermissionError(13, "Permission denied", str(draft))
+
+
 def test_appears_complete_and_only_at_the_end(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "target"
     with new_directory(target) as draft:
@@ -68,7 +73,7 @@ def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path, monke
         with refused("exists already"):
             fill(path, "new", replace=True)
     with monkeypatch.context() as patch, refused("exists already"):
-        patch.setattr(module, "_turn", lambda *_, **__: pytest.fail("a read-only parent would be the first complaint"))
+        patch.setattr(module, "_turn", read_only)
         fill(target, "new")
     (tmp_path / "link").symlink_to(target)
     for name in ("target", "link", "link"):
@@ -223,6 +228,7 @@ def test_what_lies_inside(tmp_path: Path) -> None:
 WRITER = """
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 from glassformer.files import Written, new_directory, write_text
 
 TOY = Written("a toy", ("x", "y", "z"), lambda directory: True)

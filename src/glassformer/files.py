@@ -99,7 +99,12 @@ def new_directory(path: Path, *, replaces: Written | None = None) -> Iterator[Pa
     """
     path = path.resolve()
     draft = _beside(path, _PARTIAL)
-    with _turn(draft, directory=True):  # not looked at before: another process may be replacing ``path``
+    try:
+        turn = _turn(draft, directory=True)
+    except OSError:  # a parent that may not be written; what stands at ``path`` is the first thing to change
+        require_replaceable_directory(path, replaces)
+        raise
+    with turn:
         try:
             require_replaceable_directory(path, replaces)
             recover(path)
