@@ -337,3 +337,22 @@ def test_a_terminal_gets_no_control_characters() -> None:
     write(text, piped)
     assert shown.buffer.getvalue() == b"a?[2J\tb?\nc? ?"
     assert piped.getvalue() == text
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "got"),
+    [
+        ("capture", ["--layer", "99"], "--layer [99]"),
+        ("capture", ["--what", "lens", "--layer", "99"], "--layer [99]"),
+        ("capture", ["--head", "99"], "--head [99]"),
+        ("intervene", ["--steer", " a", " b", "--layer", "99"], "--layer [99]"),
+        ("intervene", ["--without", "99.0"], "--without 99.0: layer [99]"),
+        ("intervene", ["--without", "0.99"], "--without 0.99: head [99]"),
+        ("intervene", ["--without", "99.ffn"], "--without 99.ffn: layer [99]"),
+    ],
+)
+def test_a_place_that_the_model_lacks_is_refused_by_its_flag(
+    command: str, flags: list[str], got: str, tiny_gpt_oss: Path, output: Output
+) -> None:
+    printed = output([command, tiny_gpt_oss, "some text", *flags], 2)
+    assert got in printed.err

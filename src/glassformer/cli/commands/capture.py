@@ -30,6 +30,10 @@ def main(flags: CaptureFlags) -> int:
     lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
     tokens = lm.tokens(text)
     (query,) = select("--position", flags.position, tokens.shape[1])
+    if flags.layer is not None:
+        select("--layer", flags.layer, lm.model.config.num_layers)
+    if flags.head is not None:
+        select("--head", flags.head, lm.model.config.num_heads)
     lines, arrays = _TABLES[flags.what](lm, tokens, query, flags)
     for line in lines:
         say(line)

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from glassformer.cli.flags import InterveneFlags
 from glassformer.cli.terminal import say, text_or_input
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.generation.language_model import LanguageModel, load
+from glassformer.models import DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, add, zero
+from glassformer.observe.hook_points import select
 from glassformer.observe.intervene import intervene
 from glassformer.text import short
 
@@ -26,6 +28,7 @@ def main(flags: InterveneFlags) -> int:
     parts = [_without(part) for part in flags.without]  # refused before the model is loaded
     flags = replace(flags, text=text_or_input(flags.text))
     lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
+    _check_places(flags, lm.model.config)
     if flags.steer is not None:
         assert flags.layer is not None
         strength = 0.5 if flags.strength is None else flags.strength
@@ -44,12 +47,31 @@ def main(flags: InterveneFlags) -> int:
 
 
 def _without(part: str) -> Edit:
-    found = _PART.fullmatch(part)
-    expected = "LAYER.HEAD, LAYER.attention or LAYER.ffn"
-    require(found is not None, f"--without {short(part)}", expected, "Write 23.3 for head 3 of layer 23.")
-    assert found is not None
-    layer, which = int(found[1]), found[2]
-    return zero("heads", layers=layer, heads=int(which)) if which.isdecimal() else zero(which, layers=layer)
+    """The edit of one --without."""
+    layer, which = _parsed(part)
+    if which.isdecimal():
+        return zero("heads", layers=layer, heads=int(which))
+    return zero(which, layers=layer)
+
+
+def _parsed(part: str) -> tuple[int, str]:
+    """The layer of a part, and its head, "attention" or "ffn"."""
+    match = _PART.fullmatch(part)
+    if match is None:
+        expected = "LAYER.HEAD, LAYER.attention or LAYER.ffn"
+        raise InputError(f"--without {short(part)}", expected, "Write 23.3 for head 3 of layer 23.")
+    return int(match[1]), match[2]
+
+
+def _check_places(flags: InterveneFlags, config: DecoderConfig) -> None:
+    """Refuse layers and heads that the model does not have, by their flags."""
+    if flags.layer is not None:
+        select("--layer", flags.layer, config.num_layers)
+    for part in flags.without:
+        layer, which = _parsed(part)
+        select(f"--without {part}: layer", layer, config.num_layers)
+        if which.isdecimal():
+            select(f"--without {part}: head", int(which), config.num_heads)
 
 
 def _steering(
