@@ -1019,7 +1019,7 @@ def in_all_orders(lm, rng, num_facts=3):
         rows.append(lm.prompt(asked) + lm.tokenizer.encode(f"{people[0]} lives in"))
     with torch.no_grad():
         logits = lm.model.logits(lm.model.hidden(torch.tensor(rows))[:, -1])
-    options = [lm.tokens(f" {city}")[0, 0].item() for city in cities]
+    options = [lm.token(f" {city}") for city in cities]
     return orders, logits[:, options].argmax(-1).numpy()
 
 

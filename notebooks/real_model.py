@@ -55,7 +55,7 @@ print(lm.generate([{"role": "user", "content": "What is the capital of France?"}
 # %%
 text = "When Mary and John went to the store, John gave a drink to"
 tokens = lm.tokens(text)
-mary, john = lm.tokens(" Mary").item(), lm.tokens(" John").item()
+mary, john = lm.token(" Mary"), lm.token(" John")
 print(best(tokens))
 with capture(model, queries=-1) as seen:
     model(tokens)
@@ -77,7 +77,7 @@ pairs = {("Mary", "John"): "Emma", ("Tom", "James"): "Peter"}
 texts = [(a, b, pair, third) for pair, third in pairs.items() for a, b in (pair, pair[::-1])]
 clean = torch.cat([lm.tokens(template.format(a, b, pair[1])) for a, b, pair, _ in texts])
 others = torch.cat([lm.tokens(template.format(a, b, third)) for a, b, _, third in texts])
-objects, subjects = torch.tensor([[lm.tokens(f" {name}").item() for name in pair] for _, _, pair, _ in texts]).T
+objects, subjects = torch.tensor([[lm.token(f" {name}") for name in pair] for _, _, pair, _ in texts]).T
 
 
 def difference(logits):
@@ -151,7 +151,7 @@ for kind in ("induction", "previous"):
 # %%
 tokens = lm.tokens("The capital of France is")
 lens = logit_lens(model, tokens, queries=-1)[:, 0, 0]
-paris = lm.tokens(" Paris").item()
+paris = lm.token(" Paris")
 for layer in range(24, 31):
     rank = int((lens[layer] > lens[layer, paris]).sum())
     print(f"after {layer} layers: rank {rank}, {lens[layer].softmax(-1)[paris]:.2%}")

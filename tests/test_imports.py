@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import glassformer
 from glassformer import observe
 from processes import printed
 
@@ -32,6 +33,13 @@ answers = client.get("/"), client.get("/explorer.js"), client.post("/api/models"
 assert {answer.status_code for answer in answers} == {200}
 """
 PARTS = {f"glassformer.{part}" for part in ("figures", "labs", "training", "observe")}
+
+
+def test_what_is_used_most_is_an_attribute_of_the_package() -> None:
+    for name in glassformer.__all__:
+        assert getattr(glassformer, name).__name__.rpartition(".")[2] == name
+    with pytest.raises(AttributeError, match="has no attribute 'sweeps'"):
+        glassformer.sweeps
 
 
 @pytest.mark.parametrize(

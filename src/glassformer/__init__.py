@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.explorer.model_page import ModelPage
     from glassformer.generation.language_model import LanguageModel
+    from glassformer.observe import edits, lens, sweep
+    from glassformer.observe.capture import capture
+    from glassformer.observe.intervene import intervene
 
 __version__ = "0.1.0"
+__all__ = [
+    "LanguageModel",
+    "capture",
+    "edits",
+    "explore",
+    "intervene",
+    "lens",
+    "load",
+    "sweep",
+]
+
+_MODULES = {"edits", "lens", "sweep"}
+"""Modules of :mod:`glassformer.observe` that are attributes of this package, loaded when they are used."""
+_NAMES = {
+    "LanguageModel": "glassformer.generation.language_model",
+    "capture": "glassformer.observe.capture",
+    "intervene": "glassformer.observe.intervene",
+}
+"""The modules of a class and of functions, which are loaded when they are used."""
 
 
 def explore(
@@ -43,10 +66,10 @@ def explore(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LanguageModel":
-        from glassformer.generation.language_model import LanguageModel
-
-        return LanguageModel
+    if name in _MODULES:
+        return import_module(f"glassformer.observe.{name}")
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
 
 

@@ -133,6 +133,16 @@ def test_a_reply_begins_without_the_space_of_sentence_piece(
 TEXTS = ["a", "some longer text", "and another one"]
 
 
+def test_one_token_is_that_within_a_text(tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu")
+    assert lm.token("a") == lm.tokens("a")[0, -1]
+    with_begin = replace(lm, tokenizer=replace(lm.tokenizer, begin=(7,)))
+    assert with_begin.token("a") == lm.token("a")
+    for text in ("", "some longer text"):
+        with refused(expected="a text of one token"):
+            lm.token(text)
+
+
 def test_several_texts_are_padded_on_the_left(tiny_gpt_oss: Path) -> None:
     lm = glassformer.load(tiny_gpt_oss, device="cpu", dtype=torch.float32)
     batch = lm.tokens(TEXTS)

@@ -15,7 +15,7 @@ from glassformer.checkpoints.store import build, open_model, weights_in_words
 from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.harmony import FINAL, Message, Setting, render
 from glassformer.data.released_tokenizer import ReleasedTokenizer
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.generation.decoding import GREEDY, padded, stream
 from glassformer.generation.model_files import write_model_files
 from glassformer.generation.model_rule import DEFAULT_RULE, generation_config, overridden, rule_of
@@ -98,6 +98,25 @@ class LanguageModel:
         found = encoder.encode_prompt(text) if special else [*encoder.begin, *encoder.encode(text)]
         require(len(found) > 0, "an empty text", "at least one character", "Begin the text.")
         return torch.tensor([found], device=self.model.device)
+
+    def token(self, text: str) -> int:
+        """Return the id of the one token that ``text`` is within a text: without the token that begins every text.
+
+        Example:
+            >>> john = lm.token(" John")  # doctest: +SKIP
+
+        Raises:
+            InputError: A text of no token or of several.
+        """
+        numbers = self.tokenizer.encode(text)
+        if len(numbers) != 1:
+            pieces = ", ".join(map(repr, self.labels(numbers))) or "none"
+            raise InputError(
+                got=f"{text!r:.80} for one token, which has {len(numbers)}: {pieces:.200}",
+                expected="a text of one token",
+                fix='Begin a word with a space, as in " John", or choose one of its tokens from tokens().',
+            )
+        return numbers[0]
 
     def strings(self, tokens: Tensor | Iterable[int]) -> list[str]:
         """What each token shows of the text; see :meth:`ReleasedTokenizer.strings`."""
