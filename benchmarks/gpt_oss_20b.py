@@ -39,11 +39,12 @@ from typing import Any, get_args
 
 import torch
 
-from glassformer.checkpoints.description import SIXTEENTHS, describe
+from glassformer.checkpoints.description import describe
 from glassformer.generation.decoding import generate as run
 from glassformer.kernels import native
 from glassformer.kernels.huge_pages import empty_in_huge_pages
-from glassformer.layers.quantized import DenseFormat
+from glassformer.kernels.packed import KINDS
+from glassformer.layers.quantized import Pack
 from glassformer.models import Decoder
 
 HERE = Path(__file__).parent
@@ -90,7 +91,7 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
 
 def loaded(options: argparse.Namespace) -> Decoder:
     """The model."""
-    return Decoder.from_pretrained(options.directory, device=options.device, dense=options.dense)
+    return Decoder.from_pretrained(options.directory, device=options.device, pack=options.pack)
 
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
@@ -191,15 +192,19 @@ def run_stage(options: argparse.Namespace) -> None:
     print(json.dumps(result))
 
 
-def bytes_of_a_token(directory: Path, context: int, dense: DenseFormat | None) -> dict[str, int]:
+def bytes_of_a_token(directory: Path, context: int, pack: Pack | None) -> dict[str, int]:
     """What one token reads, by what it is."""
     found = describe(directory)
     config = found.config
     stored = found.stored_bytes
+    share = 1.0
+    if pack is not None:
+        kind = KINDS[pack]
+        share = kind.nbytes / (2 * kind.block)  # of bfloat16
     return {
         "experts": stored["experts"] * config.top_k // config.num_experts,
-        "attention": stored["attention"] * SIXTEENTHS[dense] // SIXTEENTHS[None],
-        "output": stored["output"] * SIXTEENTHS[dense] // SIXTEENTHS[None],
+        "attention": int(stored["attention"] * share),
+        "output": int(stored["output"] * share),
         "router and norms": stored["router"] + stored["norms"],
         "keys and values": found.cache(context),
     }
@@ -217,7 +222,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", choices=sorted(SIZES), default="20b")
     parser.add_argument("--layout", choices=("huggingface", "openai"), default="huggingface")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dense", choices=get_args(DenseFormat), help="how attention and output are held")
+    parser.add_argument("--pack", choices=get_args(Pack), help="kind in which attention and output are packed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=20, help="tokens to generate")
@@ -249,7 +254,7 @@ def main() -> None:
         "size": options.size,
         "layout": options.layout,
         "device": options.device,
-        "dense": options.dense,
+        "pack": options.pack,
     }
     if not options.directory.exists():
         results["make"] = show("make", in_process("make", options))
@@ -263,7 +268,7 @@ def main() -> None:
         show(stage, results[stage])
     if "generation" in results["generate"]:
         # In the middle of what is generated.
-        read = bytes_of_a_token(options.directory, options.tokens // 2, options.dense)
+        read = bytes_of_a_token(options.directory, options.tokens // 2, options.pack)
         results["reading"] = {
             "bytes_per_token": {"total": sum(read.values()), **read},
             "share_of_bandwidth": share_of_bandwidth(results["generate"], sum(read.values())),

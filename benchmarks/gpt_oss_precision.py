@@ -53,9 +53,9 @@ Run = Callable[[Path, Tensor], tuple[Tensor, list[Tensor]]]
 """Directory and tokens to logits ``[position, token]`` and, for each layer, the experts ``[position, top_k]``."""
 
 
-def ours(dtype: torch.dtype, experts: str, dense: str | None = None) -> Run:
+def ours(dtype: torch.dtype, experts: str, pack: str | None = None) -> Run:
     def run(directory: Path, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        decoder = Decoder.from_pretrained(directory / "openai", experts=experts, dense=dense).to(dtype).eval()
+        decoder = Decoder.from_pretrained(directory / "openai", experts=experts, pack=pack).to(dtype).eval()
         chosen: list[Tensor] = []
         for router in decoder.modules():
             if isinstance(router, Router):
@@ -158,8 +158,7 @@ def main() -> None:
     contestants: dict[str, Run] = {
         "glassformer, packed": ours(torch.bfloat16, "mxfp4"),
         "glassformer, dense": ours(torch.bfloat16, "dense"),
-        "glassformer, packed, attention and output in 12 bits": ours(torch.bfloat16, "mxfp4", "lossless"),
-        "glassformer, packed, attention and output in 8 bits": ours(torch.bfloat16, "mxfp4", "int8"),
+        "glassformer, packed, attention and output in Q8_0": ours(torch.bfloat16, "mxfp4", "Q8_0"),
         "transformers": hugging_faces,
     }
     agree = None

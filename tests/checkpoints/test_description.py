@@ -22,7 +22,7 @@ from glassformer.checkpoints.gguf_file import read_gguf
 from glassformer.checkpoints.gguf_writing import _metadata, write_gguf
 from glassformer.errors import CheckpointError
 from glassformer.kernels.options import Clamp
-from glassformer.layers.quantized import DenseFormat
+from glassformer.layers.quantized import Pack
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
 
@@ -171,25 +171,18 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             describe(tmp_path / "model")
 
 
-@pytest.mark.parametrize(
-    ("ff_dim", "dtype", "fit"),
-    [
-        (64, torch.bfloat16, ["int8", "lossless"]),
-        (64, torch.float16, ["int8"]),
-        (48, torch.bfloat16, ["lossless"]),
-        (40, torch.bfloat16, []),
-    ],
-)
-def test_formats_that_cannot_hold_the_weights(ff_dim: int, dtype: torch.dtype, fit: list[str], tmp_path: Path) -> None:
-    Decoder(replace(DENSE, num_experts=None, ff_dim=ff_dim)).to(dtype).save_pretrained(tmp_path / "model")
+@pytest.mark.parametrize("pack", get_args(Pack))
+@pytest.mark.parametrize(("ff_dim", "fits"), [(64, True), (48, False)])
+def test_kinds_that_cannot_hold_the_weights(pack: Pack, ff_dim: int, fits: bool, tmp_path: Path) -> None:
+    Decoder(replace(DENSE, num_experts=None, ff_dim=ff_dim)).bfloat16().save_pretrained(tmp_path / "model")
     found = describe(tmp_path / "model")
-    for dense in get_args(DenseFormat):
-        if dense in fit:
-            Decoder.from_pretrained(tmp_path / "model", dense=dense)
-        else:
-            with refused(got="in_features" if dtype == torch.bfloat16 else "not stored in bfloat16"):
-                Decoder.from_pretrained(tmp_path / "model", dense=dense)
-        assert (found.memory(2, dense=dense) is None) == (dense not in fit)
+    if fits:
+        decoder = Decoder.from_pretrained(tmp_path / "model", pack=pack)
+        assert found.memory(2, pack=pack) == held(decoder)
+    else:
+        with refused(got="a width of 48"):
+            Decoder.from_pretrained(tmp_path / "model", pack=pack)
+        assert found.memory(2, pack=pack) is None
 
 
 def test_narrow_experts_cannot_be_packed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary
 from glassformer.errors import CheckpointError
-from glassformer.kernels.blocks import KINDS
+from glassformer.kernels.packed import KINDS
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.processor_time import Budget
 from refusals import refused

@@ -16,10 +16,11 @@ from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.table import canonical
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import read_gguf
-from glassformer.checkpoints.gguf_writing import quantize_q8_0, write_gguf
+from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
+from glassformer.kernels.packed import encode
 from glassformer.layers.options import Llama3, LongRope
-from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized.packed import PackedEmbedding, PackedLinear
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
@@ -42,7 +43,7 @@ def test_q8_0_has_the_bits_of_the_reference() -> None:
     weights[3, 1:] = torch.arange(63) / 2  # 63.5 of the largest 127: halves
     weights[3, 0] = 127
     expected = gguf.quants.quantize(weights.numpy(), gguf.GGMLQuantizationType.Q8_0)
-    assert quantize_q8_0(weights).numpy().tobytes() == expected.tobytes()
+    assert encode("Q8_0", weights).numpy().tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F32", None), ("F16", torch.float16), ("BF16", torch.bfloat16)])
@@ -80,8 +81,8 @@ def test_q8_0_is_held_in_blocks_or_expanded(tied: bool, tmp_path: Path) -> None:
             torch.nn.init.normal_(parameter)
     write_gguf(decoder, tmp_path / "a.gguf", kind="Q8_0")
     packed, dense = (load_gguf(tmp_path / "a.gguf", hold=hold).eval() for hold in ("blocks", "dense"))
-    assert isinstance(packed.embedding, BlockEmbedding)
-    assert isinstance(packed.output, BlockLinear)
+    assert isinstance(packed.embedding, PackedEmbedding)
+    assert isinstance(packed.output, PackedLinear)
     assert (packed.output.blocks.data_ptr() == packed.embedding.blocks.data_ptr()) == tied
     for name, weight in decoder.named_parameters():
         module, _, part = name.rpartition(".")
@@ -102,7 +103,7 @@ def test_a_tied_output_beside_packed_layers(tmp_path: Path) -> None:
     decoder = Decoder(replace(PLAIN, hidden_dim=40, tied_output=True))
     write_gguf(decoder, tmp_path / "a.gguf", kind="Q8_0")
     held = load_gguf(tmp_path / "a.gguf")
-    assert isinstance(held.layers[0].ffn.down, BlockLinear)
+    assert isinstance(held.layers[0].ffn.down, PackedLinear)
     assert held.output.weight is held.embedding.weight
     kinds = {name: each.kind for name, each in read_gguf(tmp_path / "a.gguf").tensors.items()}
     expected = {"token_embd.weight": "F16", "blk.0.ffn_down.weight": "Q8_0", "output_norm.weight": "F32"}

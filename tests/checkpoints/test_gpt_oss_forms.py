@@ -21,8 +21,8 @@ from glassformer.checkpoints.families.gpt_oss import GPT_OSS as ROW
 from glassformer.checkpoints.families.gpt_oss import OPENAI, packed_experts
 from glassformer.checkpoints.store import open_model
 from glassformer.errors import CheckpointError
-from glassformer.kernels.blocks import values
 from glassformer.kernels.options import Clamp
+from glassformer.kernels.packed import values
 from glassformer.layers.options import Yarn
 from glassformer.layers.quantized import mxfp4
 from glassformer.models import Decoder, DecoderConfig

@@ -55,8 +55,8 @@ def test_large_finite_weights_are_no_fault(tmp_path: Path) -> None:
     load_decoder(tmp_path / "model")
 
 
-@pytest.mark.parametrize("dense", [None, "lossless"])
-def test_gpt_oss(dense: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pack", [None, "Q8_0"])
+def test_gpt_oss(pack: Any, tmp_path: Path) -> None:
     experts: dict[str, Any] = {"num_experts": 2, "ff_dim": 32, "ff_bias": True, "clamp": Clamp()}
     attention: dict[str, Any] = {"attention_bias": True, "sinks": True, "window": 8, "windowed_layers": "even"}
     decoder = Decoder(dataclasses.replace(FORM, **experts, **attention)).bfloat16()
@@ -64,8 +64,8 @@ def test_gpt_oss(dense: Any, tmp_path: Path) -> None:
     for name in ("q_proj.weight", "experts.down_proj"):
         spoilt = spoil(tmp_path / "model", name, float("nan"))
         with refused(spoilt, error=CheckpointError):
-            load_decoder(tmp_path / "model", dense=dense)
-        load_decoder(tmp_path / "model", dense=None, allow_nonfinite=True)
+            load_decoder(tmp_path / "model", pack=pack)
+        load_decoder(tmp_path / "model", allow_nonfinite=True)
         spoil(tmp_path / "model", name, 0.5)
 
 

@@ -25,12 +25,7 @@ from glassformer.data.harmony import FINAL, Message, Setting, render
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.generation import language_model
-from glassformer.kernels import plain
-from glassformer.kernels.native import Library
-from glassformer.layers.quantized import lossless
-from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.layers.quantized.packed_experts import PackedMixture
-from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.detectors import head_scores
 from glassformer.observe.edits import zero
@@ -85,7 +80,7 @@ def test_all_parts_of_a_model_are_downloaded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
-    model = module.build(module.open_model(str(tiny_gpt_oss)), device="cpu", dense="stored")
+    model = module.build(module.open_model(str(tiny_gpt_oss)), device="cpu")
     assert not model.training
     expected = load_decoder(tiny_gpt_oss).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
@@ -107,10 +102,10 @@ def test_texts_run_under_captures_and_interventions(tiny_gpt_oss: Path) -> None:
         assert not torch.equal(lm("some text"), logits)
 
 
-@pytest.mark.parametrize("dense", ["stored", "int8", "lossless"])
-def test_every_weight_is_counted_however_it_is_held(dense: Any, directory: Path) -> None:
+@pytest.mark.parametrize("pack", [None, "Q8_0"])
+def test_every_weight_is_counted_however_it_is_held(pack: Any, directory: Path) -> None:
     (directory / "consolidated.safetensors").write_bytes(bytes(1000))  # not what is loaded
-    lm = glassformer.load(directory, device="cpu", dense=dense)
+    lm = glassformer.load(directory, device="cpu", pack=pack)
     assert isinstance(lm.model.layers[0].ffn, PackedMixture)
     assert language_model.count_weights(lm.model) == count_parameters(replace(lm.model.config, expert_format="dense"))
     assert lm.size == (directory / "model.safetensors").stat().st_size
@@ -230,27 +225,12 @@ def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
         lm.prompt(messages)
 
 
-def test_a_processor_gets_the_same_weights_in_12_bits(
-    library: Library, tiny_gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = module.build(module.open_model(str(tiny_gpt_oss)), device="cpu")
-    output = model.output
-    assert isinstance(output, LosslessLinear) == (library.level > 0)
-    stored = load_decoder(tiny_gpt_oss).output.weight
-    torch.testing.assert_close(output.weight, stored, rtol=0, atol=0)
-    with plain():
-        assert not isinstance(module.build(module.open_model(str(tiny_gpt_oss)), device="cpu").output, LosslessLinear)
-    with monkeypatch.context() as patch:
-        patch.setattr(lossless, "_NUMBERS_PER_EXCEPTION", 2**40)  # no exception is allowed
-        with refused(got="exceptions or more"):
-            load_decoder(tiny_gpt_oss, dense="lossless")
-        assert torch.equal(module.build(module.open_model(str(tiny_gpt_oss)), device="cpu").output.weight, stored)
-    Decoder.from_pretrained(tiny_gpt_oss, dtype=torch.float32).save_pretrained(tmp_path / "wide")
-    wide = module.open_model(tmp_path / "wide")
-    assert module.build(wide, device="cpu").output.weight.dtype == torch.float32
-    (tmp_path / "wide" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError):
-        module.build(wide, device="cpu")
+def test_the_former_name_of_pack_is_refused(tiny_gpt_oss: Path) -> None:
+    for dense in ("int8", "lossless", "stored"):
+        with refused(got=f"dense = {dense!r}", expected="pack = 'Q8_0'"):
+            glassformer.load(tiny_gpt_oss, device="cpu", dense=dense)
+        with refused(got=f"dense = {dense!r}", expected="pack = 'Q8_0'"):
+            load_decoder(tiny_gpt_oss, dense=dense)
 
 
 def test_stop_tokens_are_those_of_files_and_names(directory: Path) -> None:

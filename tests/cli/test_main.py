@@ -148,9 +148,17 @@ def test_what_steers_a_terminal_is_written_as_numbers(
 
 
 def test_too_little_memory_is_one_line(command: Callable[..., None], refuses: Refuses) -> None:
-    for error in (MemoryError("rows_int8"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
+    for error in (
+        MemoryError("rows_blocks"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ):
         command(Mock(side_effect=error))
         refuses(["probe"], "not enough memory", status=1)
+
+
+def test_a_former_flag_names_what_takes_its_place(refuses: Refuses) -> None:
+    for flags in (["--dense", "int8"], ["--dense=lossless"]):
+        refuses(["generate", "model", "text", *flags], "--pack Q8_0")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])

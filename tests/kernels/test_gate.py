@@ -17,12 +17,11 @@ from torch import Tensor
 import glassformer
 from glassformer.errors import InputError
 from glassformer.kernels import native
-from glassformer.kernels.int8 import int8_linear
 from glassformer.kernels.native import FUNCTIONS, Library
 from glassformer.kernels.rms_norm import rms_norm
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.norms import RMSNorm
-from glassformer.layers.quantized.int8 import Int8Linear
+from glassformer.layers.quantized.packed import PackedExperts, PackedLinear
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -34,7 +33,7 @@ for _module in pkgutil.walk_packages([str(SOURCE / "kernels")], "glassformer.ker
     importlib.import_module(_module.name)
 
 LETTERS = {
-    **{"float": "f", "T": "fh", "BFloat16": "h", "uint16_t": "h", "int64_t": "l", "int32_t": "i", "int8_t": "c"},
+    **{"float": "f", "T": "fh", "BFloat16": "h", "uint16_t": "h", "int64_t": "l"},
     **{"uint8_t": "b?", "void": "b"},
 }
 INSIDE = {"some_rows", "prepare", "block_rows"}  # which C++ alone calls
@@ -75,10 +74,8 @@ def numbers_of(name: str) -> list[Any]:
         return [2, 4, 2, 3, 5, 8, 1, 5, 0.5, 4, 1]
     if name.startswith("rotate"):
         return [2, 3, 5, 8, 1]
-    if name == "expand_lossless":
-        return [3, 64, 6, 1, 3, 1]
     if name.endswith("blocks"):
-        return [5, 3, 64, 0, 3, 1] if name.startswith("expand") else [5, 3, 64, 2, 1]
+        return [7, 3, 64, 0, 3, 1] if name.startswith("expand") else [7, 3, 64, 2, 1]
     if name == "decode_step":
         return [0, 2, 3, 7, 8, 1]
     return [1.0 if kind == "double" else 64 for kind in kinds]
@@ -115,13 +112,11 @@ def test_what_a_function_does_not_take_never_reaches_it(name: str) -> None:
 
 def test_sizes_that_fit_nothing() -> None:
     for name, numbers in {
-        "expand_lossless": [3, 64, 6, 1, 4, 1],  # rows 1 to 4 of 3
-        "rows_blocks": [5, 3, 48, 2, 1],  # 48 weights in blocks of 32
-        "list_exceptions": [3, 64, 3, 1],  # an index that lacks entries of rows
+        "expand_blocks": [7, 3, 64, 1, 4, 1],  # rows 1 to 4 of 3
+        "rows_blocks": [7, 3, 48, 2, 1],  # 48 weights in blocks of 32
     }.items():
         known = FUNCTIONS[name]
         sizes = [max(0, size) for size in known.sizes(*numbers)]
-        sizes = [size - 2 if dtype == torch.int32 else size for size, dtype in zip(sizes, known.dtypes, strict=True)]
         tensors = [torch.empty(size, dtype=dtype) for size, dtype in zip(sizes, known.dtypes, strict=True)]
         stub = ctypes.CDLL(None)
         setattr(stub, f"glassformer_{name}_0", pytest.fail)
@@ -155,7 +150,8 @@ def test_modules_on_two_devices() -> None:
         spoilt.get_submodule(name).to("meta")
         with pytest.raises(InputError), torch.no_grad():
             spoilt(torch.zeros(1, 4, dtype=torch.int64))
-    for made in (MixtureOfExperts(64, 32, 4, 2), PackedMixture.pack(MixtureOfExperts(64, 32, 4, 2))):
+    packed = PackedExperts(64, 32, 4, 2, kinds=dict.fromkeys(("gate", "up", "down"), "Q8_0"))
+    for made in (MixtureOfExperts(64, 32, 4, 2), PackedMixture.pack(MixtureOfExperts(64, 32, 4, 2)), packed):
         for name, weight in made.state_dict().items():
             spoilt = copy.deepcopy(made)
             part, _, last = name.rpartition(".")
@@ -163,12 +159,10 @@ def test_modules_on_two_devices() -> None:
             spoilt.get_submodule(part).register_buffer(last, weight.to("meta"))
             with pytest.raises(InputError), torch.no_grad():
                 spoilt(torch.randn(3, 64))
-    layer = Int8Linear(64, 8)
-    layer.scales = layer.scales.to("meta")
+    layer = PackedLinear(64, 8, "Q8_0")
+    layer.blocks = layer.blocks.to("meta")
     with pytest.raises((InputError, RuntimeError)), torch.no_grad():
         layer(torch.randn(2, 64))
-    with pytest.raises(InputError):
-        int8_linear(torch.randn(2, 64), torch.ones(8, 64, dtype=torch.int8), torch.ones(8, 2, device="meta"))
     x = torch.randn(2, 64, requires_grad=True)
     out = rms_norm(x, torch.ones(64), 1e-6)
     with pytest.raises((InputError, RuntimeError)):
@@ -207,14 +201,13 @@ def check(name, call):
 
 wide, rows = 2**21, 16
 x, out = torch.zeros(8, wide), torch.zeros(8, rows)
-integers, scales = torch.zeros(rows, wide, dtype=torch.int8), torch.zeros(rows, wide // 32, dtype=torch.bfloat16)
-for tokens in (2, 8):
-    given = integers, scales, x[:tokens], out[:tokens], rows, wide, tokens, 1
-    check(f"rows_int8 {{tokens}}", lambda: library.call("rows_int8", *given))
 blocks, exponents = torch.zeros(rows, wide // 2, dtype=torch.uint8), torch.zeros(rows, wide // 32, dtype=torch.uint8)
+for tokens in (2, 8):
+    few = blocks, exponents, x[:tokens], out[:tokens], rows, wide, tokens, 1
+    check(f"rows_mxfp4 {{tokens}}", lambda: library.call("rows_mxfp4", *few))
 given = blocks, exponents, x, out, rows, wide // 32, 8, 1
 if library.level == 4:
-    many = torch.zeros(rows, wide // 32 * 18, dtype=torch.uint8), x, out, 5, rows, wide, 8, 1
+    many = torch.zeros(rows, wide // 32 * 18, dtype=torch.uint8), x, out, 3, rows, wide, 8, 1
     check("matrix_blocks", lambda: library.call("matrix_blocks", *many))
 check("mxfp4_multiply", lambda: library.call("mxfp4_multiply_float32", *given))
 q = torch.zeros(1, 1, 4096, 512)
@@ -243,7 +236,7 @@ def test_too_little_memory_is_a_memory_error() -> None:
     """It was a segmentation fault or the end of the process; what is left works afterwards."""
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     found = printed(_STARVED.format(compiled=native.COMPILED), env=environment, timeout=600)
-    told = ["rows_int8 2", "rows_int8 8", "mxfp4_multiply", "backward", "forward", "decode_step"]
+    told = ["rows_mxfp4 2", "rows_mxfp4 8", "mxfp4_multiply", "backward", "forward", "decode_step"]
     if native.best_level() == native.LEVELS.index("AMX"):
         told.insert(2, "matrix_blocks")
     assert found.splitlines() == told

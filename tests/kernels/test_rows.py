@@ -6,44 +6,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.kernels.int8 import BLOCK
 from glassformer.kernels.mxfp4 import GROUP, expand_definition
 from glassformer.kernels.native import Library
-from glassformer.layers.quantized.lossless import encode
 
-FORMATS = ("float32", "bfloat16", "lossless", "int8", "mxfp4")
-MULTIPLES = {"lossless": 16, "int8": BLOCK, "mxfp4": GROUP}
+FORMATS = ("float32", "bfloat16", "mxfp4")
+MULTIPLES = {"mxfp4": GROUP}
 
 
 def weights(kind: str, rows: int, width: int) -> tuple[tuple[Tensor, ...], Tensor]:
     """The arguments of a product, and the same weights in float64."""
-    if kind == "int8":
-        integers, scales = torch.randint(-127, 128, (rows, width), dtype=torch.int8), torch.rand(rows, width // 32)
-        scales = scales.bfloat16()
-        return (integers, scales), integers.double() * scales.double().repeat_interleave(32, dim=1)
     if kind == "mxfp4":
         blocks = torch.randint(256, (rows, width // 32, 16), dtype=torch.uint8)
         codes = torch.randint(100, 150, (rows, width // 32), dtype=torch.uint8)
         return (blocks, codes), expand_definition(blocks, codes)
-    if kind == "lossless":
-        dense = ((torch.rand(rows, width) + 0.5) * torch.randn(rows, width).sign()).bfloat16()
-        dense[:, 3] *= 2.0**-20  # which has no code
-        return encode(dense), dense.double()
     dense = torch.randn(rows, width, dtype=getattr(torch, kind))
     return (dense,), dense.double()
 
 
 def product(library: Library, kind: str, packed: tuple[Tensor, ...], x: Tensor, rows: int, threads: int = 1) -> Tensor:
     out = torch.full((len(x), rows), float("nan"))
-    entries = [len(packed[1])] if kind == "lossless" else []
-    library.call(f"rows_{kind}", *packed, x.contiguous(), out, rows, x.shape[1], len(x), *entries, threads)
+    library.call(f"rows_{kind}", *packed, x.contiguous(), out, rows, x.shape[1], len(x), threads)
     return out
 
 
 def error_bound(kind: str, x: Tensor, exact: Tensor) -> Tensor:
     """Of adding n numbers in float32 in any order; in fixed point a token is off by 2^-16 of its block's greatest."""
     bound = x.shape[1] * 2.0**-24 * (x.double().abs() @ exact.abs().T)
-    if kind in ("int8", "mxfp4"):
+    if kind == "mxfp4":
         greatest = x.double().abs().unflatten(1, (-1, 32)).amax(2)
         bound += 2.0**-16 * greatest @ exact.abs().unflatten(1, (-1, 32)).sum(2).T
     return bound
@@ -87,14 +76,6 @@ def test_numbers_that_are_not_finite_stay_so(at_level: Library, kind: str, speci
     assert got.isfinite().all(1).tolist() == [True, False, True]
     assert not bool(got[1].isfinite().any())  # not even where the weight is 0
     torch.testing.assert_close(got[0::2], product(at_level, kind, packed, x[0::2], 5), rtol=0, atol=0)
-
-
-def test_expanding_weights_of_12_bits(at_level: Library) -> None:
-    for width in (16, 80, 96, 128, 336):
-        (packed, index), exact = weights("lossless", 7, width)
-        out = torch.empty(5, width, dtype=torch.bfloat16)
-        at_level.call("expand_lossless", packed, index, out, 7, width, len(index), 1, 6, 2)
-        torch.testing.assert_close(out.double(), exact[1:6], rtol=0, atol=0)
 
 
 def test_special_scales(at_level: Library) -> None:

@@ -19,8 +19,8 @@ from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
 from glassformer.generation.decoding import generate
 from glassformer.generation.native_step import DecodingStep
-from glassformer.kernels.blocks import KINDS, expanded, values
 from glassformer.kernels.linear import avx512_of_amd
+from glassformer.kernels.packed import KINDS, expanded, values
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import put

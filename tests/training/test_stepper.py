@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from training_toys import ToyModel, ToyTask
 
-from glassformer.layers.quantized.int8 import Int8Linear
+from glassformer.layers.quantized.packed import PackedLinear
 from glassformer.training import Batch, DivergedError, EpochBatches, TrainingConfig, train
 from glassformer.training.optim import build_optimizers, learning_rate_factor
 from glassformer.training.run_directory import RunState
@@ -49,7 +49,7 @@ def plain_update(model: nn.Module, task: ToyTask, config: TrainingConfig, step: 
 
 def test_packed_weights_are_named_as_not_trained() -> None:
     with pytest.warns(UserWarning, match="weights of 1 layers are packed"):
-        build_optimizers(nn.Sequential(Int8Linear(32, 2), nn.Linear(2, 2)), TrainingConfig())
+        build_optimizers(nn.Sequential(PackedLinear(32, 2, "Q8_0"), nn.Linear(2, 2)), TrainingConfig())
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 3, 9])

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor
+from glassformer.checkpoints.lazy import LazyDecoder
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.kernels.blocks import KINDS as BLOCKS
+from glassformer.kernels.packed import KINDS, encode, finite
 from glassformer.layers.feedforward import Linear
-from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
-from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized import Pack, mxfp4
+from glassformer.layers.quantized.packed import PackedLinear, buffer_name, packed_like
 from glassformer.memory import process_memory
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size
@@ -26,11 +26,6 @@ from glassformer.text import byte_size
 Hold = Literal["blocks", "dense"]
 """Packed weights as the file's own blocks, or expanded."""
 _CPU = torch.device("cpu")
-_HELD: dict[DenseFormat, tuple[type[int8.Int8Linear | lossless.LosslessLinear], tuple[str, str]]] = {
-    "int8": (int8.Int8Linear, ("integers", "scales")),
-    "lossless": (lossless.LosslessLinear, ("packed", "index")),
-}
-"""The linear layer of a format, and the names of its weights."""
 
 # No kernel takes wider heads.
 _WIDEST_HEAD = 2048
@@ -101,7 +96,7 @@ def read_decoder(
     dtype: torch.dtype | None = None,
     device: torch.device = _CPU,
     hold: Hold = "blocks",
-    dense: DenseFormat | None = None,
+    pack: Pack | None = None,
 ) -> Decoder:
     """Read a decoder's tensors, one by one, into a new decoder in evaluation mode.
 
@@ -111,93 +106,78 @@ def read_decoder(
         dtype: Dtype of all numbers that are not packed; None: as they are stored.
         device: The decoder's.
         hold: ``"blocks"`` keeps packed matrices as they are in the file, ``"dense"`` expands them.
-        dense: Format of the :func:`convertible` layers; None: as they are stored.
+        pack: Kind in which the :func:`convertible` layers are packed, which rounds; None: as they are stored.
     """
     decoder = empty_decoder(stored.config, dtype or stored.dtype)
     decoder.family = stored.family
-    packed = _hold_blocks(decoder, stored) if hold == "blocks" else set()
-    encoded = _hold_encoded(decoder, dense) if dense is not None else set()
+    kinds: dict[str, str] = {}
+    if pack is not None:
+        kinds = {f"{name}.weight": pack for name in convertible(decoder)}
+        hold_packed(decoder, kinds)
+    if hold == "blocks":
+        kinds |= hold_packed(decoder, stored_kinds(stored))
     require_memory(decoder, device, place)
     state: dict[str, Tensor] = {}
     for name, tensor in stored.tensors.items():
-        module = name.removesuffix(".weight")
-        if name in packed:
-            state[f"{module}.blocks"] = tensor.read().to(device)
-            continue
-        numbers = tensor.load(stored.dtype_of(name, dtype)).to(device)
-        if name in encoded:
-            assert dense is not None
-            if dense == "lossless":
-                _require_bfloat16(numbers, tensor, module, place)
-            state |= {f"{module}.{part}": value for part, value in _encoded(numbers, dense).items()}
+        kind = kinds.get(name)
+        if kind is None:
+            state[name] = tensor.load(stored.dtype_of(name, dtype)).to(device)
+        elif kind == tensor.kind:
+            state[buffer_name(name)] = tensor.read().to(device)
         else:
-            state[name] = numbers
+            numbers = tensor.load(stored.dtype_of(name, dtype))
+            state[buffer_name(name)] = _packed(numbers, kind, name, place).to(device)
     return fill(decoder, state).eval()
 
 
-def _hold_encoded(decoder: Decoder, dense: DenseFormat) -> set[str]:
-    """Replace the :func:`convertible` layers by layers of a format; return the names of their weights."""
-    kind, _ = _HELD[dense]
-    names = set()
-    for name, linear in convertible(decoder).items():
-        with torch.device("meta"):
-            layer = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
-        if layer.bias is not None:
-            layer.bias.data = layer.bias.data.to(linear.weight.dtype)
-        decoder.set_submodule(name, layer)
-        names.add(f"{name}.weight")
-    return names
-
-
-def _require_bfloat16(numbers: Tensor, tensor: LazyTensor, name: str, place: Path) -> None:
-    """Refuse weights that 12 bits do not hold: those of other files, though they may be read in another dtype."""
-    is_held = tensor.kind == "BF16" and (numbers.is_meta or torch.equal(numbers.bfloat16().to(numbers), numbers))
-    if not is_held:
-        raise InputError(
-            got=f"dense = 'lossless' with {name} of {place}, which is not stored in bfloat16",
-            expected="weights stored in bfloat16",
-            fix="Leave dense out, or take 'int8'.",
+def _packed(numbers: Tensor, kind: str, name: str, place: Path) -> Tensor:
+    """Return the packed bytes of a tensor, whose numbers must be within the range of the kind."""
+    blocks = encode(kind, numbers)
+    if not finite(kind, blocks):
+        raise CheckpointError(
+            f"{name} of {place} with weights beyond {kind}, or infinite or NaN",
+            f"finite weights of {kind}",
+            "Leave out pack.",
         )
+    return blocks
 
 
-def _encoded(weight: Tensor, dense: DenseFormat) -> dict[str, Tensor]:
-    """Return the buffers of a layer that holds ``weight`` in a format."""
-    _, names = _HELD[dense]
-    buffers = int8.encode(weight) if dense == "int8" else lossless.encode(weight.bfloat16())
-    return dict(zip(names, buffers, strict=True))
+def stored_kinds(stored: LazyDecoder) -> dict[str, str]:
+    """Return the kind of each tensor that is stored packed, by its name."""
+    return {name: tensor.kind for name, tensor in stored.tensors.items() if tensor.kind in KINDS}
 
 
-def _hold_blocks(decoder: Decoder, stored: LazyDecoder) -> set[str]:
-    """Replace layers whose weights are stored in blocks by layers that hold blocks; return the weights' names."""
-    names = set()
-    for name, tensor in stored.tensors.items():
-        module, _, part = name.rpartition(".")
-        if tensor.kind not in BLOCKS or part != "weight":
+def hold_packed(decoder: Decoder, kinds: Mapping[str, str]) -> dict[str, str]:
+    """Replace the modules of some weights by modules that hold them packed.
+
+    Args:
+        decoder: From :func:`empty_decoder`.
+        kinds: The kind of each weight that is to be packed, by its name. A mixture of experts holds all its matrices
+            packed or none.
+
+    Returns:
+        The part of ``kinds`` that is held packed. Other weights are numbers.
+    """
+    kinds_by_module: dict[str, dict[str, str]] = {}
+    for name, kind in kinds.items():
+        module_name, _, weight = name.rpartition(".")
+        kinds_by_module.setdefault(module_name, {})[weight] = kind
+    held: dict[str, str] = {}
+    for module_name, module_kinds in kinds_by_module.items():
+        module = packed_like(decoder.get_submodule(module_name), module_kinds)
+        if module is None:
             continue
-        layer = _block_layer(decoder.get_submodule(module), tensor.kind)
-        if layer is None:
-            continue
-        decoder.set_submodule(module, layer)
-        names.add(name)
-        if module == "embedding" and decoder.config.tied_output:
-            with torch.device("meta"):
-                output = BlockLinear(decoder.config.hidden_dim, decoder.config.vocab_size, tensor.kind)
-            decoder.set_submodule("output", output)
-    return names
-
-
-def _block_layer(layer: nn.Module, kind: str) -> BlockLinear | BlockEmbedding | None:
-    """Return a layer that holds blocks in place of ``layer``; None for other layers than matrices."""
-    with torch.device("meta"):
-        if isinstance(layer, nn.Embedding):
-            return BlockEmbedding(layer.num_embeddings, layer.embedding_dim, kind)
-        if isinstance(layer, nn.Linear):
-            return BlockLinear(layer.in_features, layer.out_features, kind, bias=layer.bias is not None)
-    return None
+        decoder.set_submodule(module_name, module)
+        held |= {f"{module_name}.{weight}": kind for weight, kind in module_kinds.items()}
+    if decoder.config.tied_output and "embedding.weight" in held:
+        with torch.device("meta"):
+            output = PackedLinear(decoder.config.hidden_dim, decoder.config.vocab_size, held["embedding.weight"])
+        decoder.set_submodule("output", output)
+    return held
 
 
 def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
-    """The linear layers that ``dense`` applies to: all but routers, experts, and an output that is the embedding."""
+    """Return the linear layers that ``pack`` applies to: no routers and experts, no output that is the embedding."""
     tied = decoder.config.tied_output
     return {
         name: module

@@ -46,9 +46,8 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import Written, local_path, new_directory, write_text
-from glassformer.layers.quantized import DenseFormat
-from glassformer.layers.quantized.int8 import Int8Linear
-from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized import Pack
+from glassformer.layers.quantized.packed import PACKED
 from glassformer.models import Decoder, DecoderConfig
 
 Experts = Literal["dense", "mxfp4"]
@@ -83,7 +82,8 @@ def load_decoder(
     *,
     dtype: torch.dtype | None = None,
     experts: Experts | None = None,
-    dense: DenseFormat | None = None,
+    pack: Pack | None = None,
+    dense: str | None = None,
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
 ) -> Decoder:
@@ -100,15 +100,15 @@ def load_decoder(
         dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
         experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds); ``"dense"`` keeps
             or expands them; None: as they are stored. That happens while they are read.
-        dense: How linear layers are held, but experts and an output that is the embedding, for inference only.
-            ``"lossless"``: bfloat16 numbers in 12 bits (:func:`~glassformer.layers.quantized.lossless.encode`), a
-            quarter less to read for each token; for processors, since elsewhere they are expanded at each use.
-            ``"int8"``: 8 bits (:func:`~glassformer.layers.quantized.int8.encode`), half as much to read, with an error.
-            None: as they are stored.
+        pack: Kind in which linear layers but experts, and an output that is the embedding, are packed, for inference
+            only. ``"Q8_0"``: 8 bits and a scale for 32 weights, about half of bfloat16 to read for each token, with an
+            error. None: as they are stored.
+        dense: Former name of ``pack``, an error.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
     """
-    for name, value, known in (("experts", experts, get_args(Experts)), ("dense", dense, get_args(DenseFormat))):
+    refuse_dense(dense)
+    for name, value, known in (("experts", experts, get_args(Experts)), ("pack", pack, get_args(Pack))):
         require(value in (None, *known), f"{name} = {value!r}", f"one of {known} or None", "Use one of these.")
     dtypes = ", ".join(map(str, FLOATS.values()))
     fix = "Leave it out to keep what is stored."
@@ -120,7 +120,17 @@ def load_decoder(
     if experts is not None:
         with config_errors(directory / CONFIG_FILE):
             stored = with_experts(stored, experts)
-    return read_decoder(stored, directory, dtype=dtype, device=place, dense=dense)
+    return read_decoder(stored, directory, dtype=dtype, device=place, pack=pack)
+
+
+def refuse_dense(dense: str | None) -> None:
+    """Refuse the former name of ``pack``."""
+    if dense is not None:
+        raise InputError(
+            got=f"dense = {dense!r}",
+            expected="pack = 'Q8_0', or nothing",
+            fix="Pass pack='Q8_0', or --pack Q8_0, in place of dense='int8'. Leave out others.",
+        )
 
 
 def open_decoder(
@@ -211,15 +221,21 @@ def save_decoder(
         beside: Writes other files into the directory.
     """
     require(layout in (None, *LAYOUTS), f"layout = {layout!r}", f"one of {LAYOUTS} or None", "Use one of these.")
-    require(
-        not any(isinstance(module, Int8Linear | LosslessLinear) for module in decoder.modules()),
-        "a decoder with weights of 8 or 12 bits, which no layout has",
-        "weights as they were stored",
-        "Load it without dense=...",
-    )
+    _require_exact(decoder)
     place = local_path(directory)
     stored = decoder_in_memory(decoder)
     write_decoder(stored, place, layout, replace=replace, shard_bytes=shard_bytes, beside=beside)
+
+
+def _require_exact(decoder: Decoder) -> None:
+    """Refuse packed weights that would be rounded: they are written expanded, in the dtype of other weights."""
+    is_packed = any(isinstance(module, PACKED) for module in decoder.modules())
+    if is_packed and decoder.dtype != torch.float32:
+        raise InputError(
+            got=f"a decoder in {decoder.dtype} with packed weights",
+            expected="packed weights in a decoder of float32, which holds them expanded",
+            fix="Load it with dtype=torch.float32, or without pack=.",
+        )
 
 
 def write_decoder(

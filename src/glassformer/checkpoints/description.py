@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.checkpoints import bert
-from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder
+from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder, hold_packed, stored_kinds
 from glassformer.checkpoints.hub import hub_tensors
 from glassformer.checkpoints.lazy import LazyDecoder
 from glassformer.checkpoints.store import find_model, open_found
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, read_json, stored_tensors
-from glassformer.kernels.blocks import KINDS
-from glassformer.layers.quantized import DenseFormat, int8, lossless, mxfp4
+from glassformer.kernels.packed import KINDS
+from glassformer.layers.quantized import Pack, mxfp4
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder import EncoderConfig
-
-SIXTEENTHS: dict[DenseFormat | None, int] = {None: 32, "lossless": 24, "int8": 17}
-"""Sixteenths of a byte for each weight: of bfloat16 and of the formats that replace it."""
 
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
 """The part of a model that a tensor belongs to."""
@@ -81,25 +78,27 @@ class Description:
             return None
         return self.config.expert_format
 
-    def memory(self, number_bytes: int, *, packed: bool = False, dense: DenseFormat | None = None) -> int | None:
-        """Bytes of the loaded weights, with ``number_bytes`` (2 in bfloat16) each but for experts ``packed`` in MXFP4.
+    def memory(self, number_bytes: int, *, packed: bool = False, pack: Pack | None = None) -> int | None:
+        """Return the bytes of the loaded weights.
 
-        Linear layers (:func:`~glassformer.checkpoints.assembly.convertible`) take 8.5 bits a weight with
-        ``dense="int8"``, about 12 with ``"lossless"``. None if experts are to be packed and cannot be, or the model has
-        none, or with ``dense`` for widths that the format does not have, or ``"lossless"`` and attention that is not
-        stored in bfloat16.
+        Args:
+            number_bytes: Bytes of a number: 2 in bfloat16.
+            packed: Whether experts are packed in MXFP4.
+            pack: Kind in which :func:`~glassformer.checkpoints.assembly.convertible` layers are packed.
+
+        Returns:
+            None if experts are to be packed and cannot be, or the model has none; or if layers have widths that blocks
+            of ``pack`` do not fill.
         """
-        config, total = self.config, number_bytes * self.total
-        if isinstance(config, DecoderConfig) and dense:
-            sixteen_bits = self.stored_bytes["attention"] == 2 * self.parameters["attention"]
-            if dense == "lossless" and ("F16" in self.kinds or not sixteen_bits):
+        config = self.config
+        total = number_bytes * self.total
+        if isinstance(config, DecoderConfig) and pack is not None:
+            kind = KINDS[pack]
+            layers = convertible(empty_decoder(replace(config, expert_format="dense"))).values()
+            if any(layer.in_features % kind.block for layer in layers):
                 return None
-            layers = convertible(empty_decoder(replace(config, expert_format="dense")))
-            group = int8.BLOCK if dense == "int8" else lossless.MULTIPLE
-            if any(layer.in_features % group for layer in layers.values()):
-                return None
-            converted = sum(layer.weight.numel() for layer in layers.values())
-            total += converted * SIXTEENTHS[dense] // 16 - number_bytes * converted
+            weights = sum(layer.weight.numel() for layer in layers)
+            total += kind.row_bytes(weights) - number_bytes * weights
         if not packed:
             return total
         if not isinstance(config, DecoderConfig) or config.num_experts is None:
@@ -148,14 +147,17 @@ def _describe_encoder(source: Path | str, directory: Path, content: Mapping[str,
     return _described(directory, family, layout, config, list(files.items()))
 
 
-def _held(decoder: LazyDecoder) -> int:
+def _held(stored: LazyDecoder) -> int:
     """Return the bytes of a GGUF file's weights once they are loaded."""
-    held = 0
-    for tensor in decoder.tensors.values():
-        # Layers hold matrices in blocks. Experts but those packed in MXFP4 are expanded.
-        is_kept = tensor.kind == "U8" or (tensor.kind in KINDS and len(tensor.shape) == 2)
-        held += tensor.nbytes if is_kept else tensor.dtype.itemsize * math.prod(tensor.shape)
-    return held
+    decoder = empty_decoder(stored.config, stored.dtype)
+    held = hold_packed(decoder, stored_kinds(stored))
+    nbytes = 0
+    for name, tensor in stored.tensors.items():
+        if name in held or tensor.kind == "U8":
+            nbytes += tensor.nbytes
+        else:
+            nbytes += tensor.dtype.itemsize * math.prod(tensor.shape)
+    return nbytes
 
 
 def _described(

@@ -19,8 +19,8 @@ from glassformer.checkpoints.gguf_file import GgufFile, read_gguf
 from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor, Together, converted
 from glassformer.checkpoints.tensor_files import FLOATS, FileTensor, check_tensors, cut
 from glassformer.errors import CheckpointError, require
-from glassformer.kernels.blocks import KINDS as BLOCKS
 from glassformer.kernels.huge_pages import SharedPages
+from glassformer.kernels.packed import KINDS as BLOCKS
 from glassformer.layers.quantized.packed_experts import interleaved
 from glassformer.models import Decoder, DecoderConfig
 
@@ -42,8 +42,8 @@ def load_gguf(
 
     Args:
         source: A file, also one of several parts, or what :func:`~glassformer.checkpoints.gguf_file.read_gguf` gave.
-        hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and gradients of activations;
-            of experts only those in MXFP4, others are expanded. ``"dense"`` expands all.
+        hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and gradients of activations.
+            ``"dense"`` expands all.
         dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, but for RMSNorms, else float32, since
             other weights would lose bits.
         device: The decoder's.

@@ -19,7 +19,7 @@ import numpy as np
 from glassformer.checkpoints.tensor_files import FileTensor, Pieces, WeightFile, cut
 from glassformer.errors import CheckpointError, InputError
 from glassformer.files import local_path
-from glassformer.kernels.blocks import KINDS
+from glassformer.kernels.packed import KINDS
 from glassformer.untrusted import require_regular
 
 # By their number in a file: the kinds that are read, and names of others for messages.
@@ -49,7 +49,7 @@ class GgufFile:
     metadata: Mapping[str, Any]
     """Texts, numbers and booleans; arrays are lists of texts or arrays of NumPy."""
     tensors: Mapping[str, FileTensor]
-    """By name; their kinds are keys of :data:`FLOATS` or of :data:`~glassformer.kernels.blocks.KINDS`."""
+    """By name; their kinds are keys of :data:`FLOATS` or of :data:`~glassformer.kernels.packed.KINDS`."""
     files: tuple[WeightFile, ...]
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.lazy import LazyDecoder, in_numbers
 from glassformer.errors import InputError, require
 from glassformer.files import any_file, holds, local_path, new_file, require_replaceable
+from glassformer.kernels.packed import encode, finite
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models import Decoder, DecoderConfig
 
@@ -98,18 +99,6 @@ def write_gguf(
 
 def _is_written(file: Path) -> bool:
     return holds(file, b"GGUF", 4) and holds(file, _text(_WRITER) + _value("glassformer"), 256)
-
-
-def quantize_q8_0(weights: Tensor) -> Tensor:
-    """Blocks of Q8_0, uint8 ``[..., width / 32 * 34]``: codes ``round(w / d)`` with ``d = max |w| / 127`` in float16,
-    halves rounded away from zero; the bits of llama.cpp's ``quantize_row_q8_0_ref``."""
-    blocks = weights.float().unflatten(-1, (-1, 32))
-    scale = blocks.abs().amax(-1, keepdim=True) / 127
-    scaled = blocks * torch.where(scale == 0, 0, 1 / scale)
-    whole = scaled.abs().floor()
-    codes = scaled.sign() * (whole + (2 * (scaled.abs() - whole)).floor())
-    half = scale.half().view(torch.uint8)
-    return torch.cat([half, codes.to(torch.int8).view(torch.uint8)], dim=-1).flatten(-2)
 
 
 def _described(
@@ -252,13 +241,13 @@ def _tensors(
 def _encoded(tensor: Tensor, kind: str, name: str) -> memoryview:
     wide = tensor.cpu().float()
     if kind == "Q8_0":
-        encoded = quantize_q8_0(wide)
-        finite = bool((encoded.unflatten(-1, (-1, 34))[..., :2].contiguous().view(torch.float16)).isfinite().all())
+        encoded = encode(kind, wide)
+        is_finite = finite(kind, encoded)
     else:
         encoded = wide.to(_DTYPES[kind])
-        finite = bool(encoded.isfinite().all())
+        is_finite = bool(encoded.isfinite().all())
     fix = "Use kind='F32' or 'BF16' for large weights."
-    require(finite, f"{name} with weights beyond {kind}, or infinite or NaN", f"finite weights of {kind}", fix)
+    require(is_finite, f"{name} with weights beyond {kind}, or infinite or NaN", f"finite weights of {kind}", fix)
     return memoryview(encoded.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.tensor_files import DTYPES, KINDS, FileTensor, stored_bytes
-from glassformer.kernels.blocks import KINDS as BLOCKS
-from glassformer.kernels.blocks import values
+from glassformer.kernels.packed import KINDS as BLOCKS
+from glassformer.kernels.packed import values
 from glassformer.models import DecoderConfig
 
 

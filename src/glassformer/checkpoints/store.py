@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 
 from glassformer.checkpoints.assembly import Hold, read_decoder
-from glassformer.checkpoints.decoders import is_run, open_decoder, require_device, within_run
+from glassformer.checkpoints.decoders import is_run, open_decoder, refuse_dense, require_device, within_run
 from glassformer.checkpoints.families import Family, family_in, family_of_gguf
 from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.gguf import open_gguf
@@ -36,11 +36,9 @@ from glassformer.data.released_tokenizer import (
     read_tokenizer,
     tokenizer_beside,
 )
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import InputError
 from glassformer.files import local_path
-from glassformer.kernels import native
-from glassformer.kernels.dispatch import use_definition
-from glassformer.layers.quantized import DenseFormat
+from glassformer.layers.quantized import Pack
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size, known_name
 
@@ -250,7 +248,8 @@ def build(
     device: str = "auto",
     dtype: torch.dtype | None = None,
     hold: Hold = "blocks",
-    dense: DenseFormat | Literal["stored"] | None = None,
+    pack: Pack | None = None,
+    dense: str | None = None,
 ) -> Decoder:
     """Read a model's weights into a decoder in evaluation mode.
 
@@ -260,49 +259,29 @@ def build(
         dtype: Dtype of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16 if all
             matrices are stored so, or else float32.
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
-        dense: Format of a directory's linear layers, as for :func:`~glassformer.checkpoints.decoders.load_decoder`;
-            ``"stored"`` keeps them as they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with
-            the C++ library, which computes the same faster, and ``"stored"`` for others and for weights that cannot be
-            held so.
+        pack: Kind in which a directory's linear layers are packed, as for
+            :func:`~glassformer.checkpoints.decoders.load_decoder`; None: as they are stored.
+        dense: Former name of ``pack``, an error.
     """
-    _check_options(stored, hold, dense)
+    refuse_dense(dense)
+    _check_options(stored, hold, pack)
     place = chosen_device(device)
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"loading {stored.path} ...", file=sys.stderr)
     decoder = stored.decoder
     if hold == "dense" and stored.layout == "GGUF":
         decoder = with_experts(decoder, "dense")
-    if dense is None and dtype is None and _prefers_lossless(stored, place):
-        try:
-            return read_decoder(decoder, stored.path, device=place, dense="lossless")
-        except CheckpointError:
-            raise
-        except InputError:  # weights of another dtype, or too many exceptions
-            pass
-    return read_decoder(
-        decoder, stored.path, dtype=dtype, device=place, hold=hold, dense=None if dense == "stored" else dense
-    )
+    return read_decoder(decoder, stored.path, dtype=dtype, device=place, hold=hold, pack=pack)
 
 
-def _check_options(stored: Stored, hold: Hold, dense: str | None) -> None:
+def _check_options(stored: Stored, hold: Hold, pack: Pack | None) -> None:
     if hold not in get_args(Hold):
         raise InputError(got=f"hold = {hold!r}", expected="'blocks' or 'dense'", fix="Use one of these.")
-    if dense not in (None, "stored", *get_args(DenseFormat)):
-        formats = ", ".join(map(repr, get_args(DenseFormat)))
-        raise InputError(
-            got=f"dense = {dense!r}", expected=f"one of {formats}, 'stored' or None", fix="Use one of these."
-        )
-    if stored.layout == "GGUF" and dense not in (None, "stored"):
-        raise InputError(got=f"dense = {dense!r} for {stored.path}", expected="a directory", fix="Leave it out.")
-
-
-def _prefers_lossless(stored: Stored, device: torch.device) -> bool:
-    """Return whether 12 bits are faster than the weights as they are stored."""
-    is_gpt_oss = stored.family is not None and stored.family.name == "gpt-oss" and stored.layout != "GGUF"
-    if not is_gpt_oss or device.type != "cpu" or use_definition():
-        return False
-    library = native.library()
-    return library is not None and library.level > 0
+    if pack not in (None, *get_args(Pack)):
+        kinds = ", ".join(map(repr, get_args(Pack)))
+        raise InputError(got=f"pack = {pack!r}", expected=f"one of {kinds}, or None", fix="Use one of these.")
+    if stored.layout == "GGUF" and pack is not None:
+        raise InputError(got=f"pack = {pack!r} for {stored.path}", expected="a directory", fix="Leave it out.")
 
 
 def chosen_device(name: str) -> torch.device:

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import local_path, standing
-from glassformer.kernels.blocks import KINDS as BLOCKS
-from glassformer.kernels.blocks import finite
 from glassformer.kernels.huge_pages import empty_in_huge_pages
+from glassformer.kernels.packed import KINDS as BLOCKS
+from glassformer.kernels.packed import finite
 from glassformer.untrusted import json_value, read_text, require_regular
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

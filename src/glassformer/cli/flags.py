@@ -9,7 +9,7 @@ from tyro.conf import FlagCreatePairsOff, OmitSubcommandPrefixes, Positional, ar
 from glassformer.config import Count, Fraction, NonNegative, Positive, Seed, Size, config
 from glassformer.errors import InputError, require
 from glassformer.files import require_absent
-from glassformer.layers.quantized import DenseFormat
+from glassformer.layers.quantized import Pack
 
 TaskName = Literal[
     "identity",
@@ -46,12 +46,11 @@ Tokenizer = Annotated[
     ),
 ]
 Device = Annotated[str, arg(help="cpu, cuda, or auto (a GPU if there is one).")]
-Dense = Annotated[
-    DenseFormat | Literal["stored"] | None,
+PackFlag = Annotated[
+    Pack | None,
     arg(
-        help="How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers "
-        "in 12 bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a "
-        "processor, otherwise as stored."
+        help="Kind in which a directory's linear layers are packed. Q8_0: 8 bits and a scale for 32 weights, which is "
+        "faster than 16 bits and less precise. None: as stored."
     ),
 ]
 _TEMPERATURE = "Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
@@ -174,7 +173,7 @@ class GenerateFlags:
     """Print each token when it is generated, or all at the end."""
     speed: bool = True
     """Print the number of tokens per second at the end, to standard error."""
-    dense: Dense = None
+    pack: PackFlag = None
     device: Device = "auto"
 
 
@@ -214,7 +213,7 @@ class ChatFlags:
     speed: bool = True
     """Print the number of tokens per second after each reply."""
     tokenizer: Tokenizer = None
-    dense: Dense = None
+    pack: PackFlag = None
     device: Device = "auto"
 
 

@@ -1,9 +1,10 @@
 """Language models as people have them: a decoder with its tokenizer, chat template and sampling rule."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -20,11 +21,8 @@ from glassformer.generation.decoding import GREEDY, padded, stream
 from glassformer.generation.model_files import write_model_files
 from glassformer.generation.model_rule import DEFAULT_RULE, generation_config, overridden, rule_of
 from glassformer.generation.sampling import SamplingRule
-from glassformer.kernels.blocks import KINDS
-from glassformer.layers.quantized import DenseFormat
-from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
-from glassformer.layers.quantized.int8 import Int8Linear
-from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized import Pack
+from glassformer.layers.quantized.packed import PACKED
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder
 from glassformer.text import byte_size
@@ -280,16 +278,15 @@ def _require_texts(texts: Any) -> None:
 
 
 def count_weights(model: nn.Module) -> int:
-    """Weights; those of an output that is the embedding count once."""
+    """Return the number of weights; those of an output that is the embedding count once."""
     counts: dict[Any, int] = {}
     for module in model.modules():
-        if isinstance(module, BlockLinear | BlockEmbedding):
-            counts[module.blocks.data_ptr()] = len(module.blocks) * KINDS[module.kind].width(module.blocks.shape[1])
-        elif isinstance(module, Int8Linear | LosslessLinear):
-            counts[module] = module.in_features * module.out_features
+        if isinstance(module, PACKED):
+            for weight in module.packed_weights().values():
+                counts[weight.blocks.data_ptr()] = math.prod(weight.shape)
         elif isinstance(module, PackedMixture):
             counts[module] = 3 * module.num_experts * module.hidden_dim * module.ff_dim
-        counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
+        counts |= {parameter.data_ptr(): parameter.numel() for parameter in module.parameters(recurse=False)}
     return sum(counts.values())
 
 
@@ -300,7 +297,8 @@ def load(
     hold: Hold = "blocks",
     dtype: torch.dtype | None = None,
     tokenizer: str | None = None,
-    dense: DenseFormat | Literal["stored"] | None = None,
+    pack: Pack | None = None,
+    dense: str | None = None,
     allow_nonfinite: bool = False,
 ) -> LanguageModel:
     """Open a language model.
@@ -317,7 +315,9 @@ def load(
         tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short name with one,
             whose chat template is used too if the model has none; ``"bytes"`` or ``"numbers"`` for a model whose tokens
             these are; None: the model's own.
-        dense: How a directory's linear layers are held; see :func:`~glassformer.checkpoints.store.build`.
+        pack: Kind in which a directory's linear layers are packed; see
+            :func:`~glassformer.checkpoints.store.build`.
+        dense: Former name of ``pack``, an error.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
@@ -333,7 +333,7 @@ def load(
     return LanguageModel(
         name=stored.name,
         tokenizer=stored.require_tokenizer(),
-        model=build(stored, device=device, hold=hold, dtype=dtype, dense=dense),
+        model=build(stored, device=device, hold=hold, dtype=dtype, pack=pack, dense=dense),
         chat_template=stored.chat_template,
         stop_tokens=stored.stop_tokens,
         size=stored.nbytes,

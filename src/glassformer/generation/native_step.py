@@ -14,11 +14,19 @@ from torch.utils.hooks import RemovableHandle
 
 from glassformer.errors import InputError
 from glassformer.kernels import native
-from glassformer.kernels.blocks import KINDS, number
-from glassformer.kernels.decode_step import ACTIVATIONS, FORMATS, Layer, Matrix, Norm, Rotation, decode_step
+from glassformer.kernels.decode_step import (
+    ACTIVATIONS,
+    FORMATS,
+    MXFP4_APART,
+    Layer,
+    Matrix,
+    Norm,
+    Rotation,
+    decode_step,
+)
 from glassformer.kernels.decode_step import Decoder as Weights
 from glassformer.kernels.dispatch import use_definition
-from glassformer.kernels.lossless import fits
+from glassformer.kernels.packed import KINDS
 from glassformer.layers.attention import is_observed
 from glassformer.layers.blocks import Block
 from glassformer.layers.cache import Cache, LayerCache
@@ -29,9 +37,7 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import RMSNorm, SoftCap
 from glassformer.layers.options import LongRope
 from glassformer.layers.positions import RotaryEmbedding
-from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
-from glassformer.layers.quantized.int8 import Int8Linear
-from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized.packed import PACKED, PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
@@ -40,9 +46,9 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
     *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, nn.LayerNorm, Block, GroupedQueryAttention),
     *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, SoftCap),
-    *(Int8Linear, LosslessLinear, BlockLinear, BlockEmbedding),
+    *PACKED,
 )
-_LINEAR = (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear)
+_LINEAR = (Linear, nn.Linear, PackedLinear)
 # What the native form stands for, unless other methods are in their place.
 _METHODS = [
     (kind, name, getattr(kind, name))
@@ -231,18 +237,11 @@ class _Plan:
         )
 
     def _embedding(self, model: Decoder, name: str, rows: int) -> Matrix:
-        table, width = _part(model, name, nn.Embedding, BlockEmbedding), model.config.hidden_dim
+        table, width = _part(model, name, nn.Embedding, PackedEmbedding), model.config.hidden_dim
         _require(table.max_norm is None and table.num_embeddings >= rows)
-        if isinstance(table, BlockEmbedding):
-            return self._blocks(table, table.num_embeddings, width)
-        return self._matrix(table.weight, table.num_embeddings, width)
-
-    def _blocks(self, owner: BlockLinear | BlockEmbedding, rows: int, width: int) -> Matrix:
-        _require(self.dtype == torch.float32)  # in which their layers compute
-        kind = KINDS[owner.kind]
-        _require(width % kind.block == 0)
-        address = self._address(owner.blocks, torch.uint8, rows, kind.row_bytes(width))
-        return Matrix(address, None, number(owner.kind), width)
+        # Rows of an embedding that is packed are float32, and so is what the ordinary pass computes with them.
+        _require(not isinstance(table, PackedEmbedding) or self.dtype == torch.float32)
+        return self._weights(table, "weight", table.num_embeddings, width)
 
     def _rotations(self, model: Decoder) -> Any:
         """The rotation of all layers and that of windowed ones; none with learned positions."""
@@ -298,7 +297,7 @@ class _Plan:
         layer.cap = attention.cap or 0.0
 
     def _feed_forward(self, layer: Layer, block: Block, width: int) -> None:
-        ffn = _part(block, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture)
+        ffn = _part(block, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedExperts, PackedMixture)
         for name in ("ffn_norm", "ffn_post_norm"):
             setattr(layer, name, self._norm(block, name, width))
         layer.parallel = block.parallel
@@ -322,12 +321,19 @@ class _Plan:
         self._set_linear(layer, "router", router, "score", experts, width, Score)
         # Of equal scores, as of rows of zeros, torch's topk takes others.
         _require(len(router.score.weight[:, :32].sum(1, dtype=torch.float64).unique()) == experts)
-        packed = isinstance(ffn, PackedMixture)
-        _require(not packed or self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
-        shapes = {"gate_up": (2 * ffn.ff_dim, width)} if packed else dict.fromkeys(("gate", "up"), (ffn.ff_dim, width))
-        for name, shape in (shapes | {"down": (width, ffn.ff_dim)}).items():
-            to, size = name.removesuffix("_up"), (experts, *shape)
-            setattr(layer, to, self._packed(ffn, name, *size) if packed else self._matrix(getattr(ffn, name), *size))
+        if isinstance(ffn, PackedMixture):
+            self._packed_mixture(layer, ffn, experts, width)
+            return
+        for name, shape in (("gate", (ffn.ff_dim, width)), ("up", (ffn.ff_dim, width)), ("down", (width, ffn.ff_dim))):
+            setattr(layer, name, self._weights(ffn, name, experts, *shape))
+            setattr(layer, f"{name}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0]))
+            self.size += shape[0] * shape[1] * layer.top_k
+
+    def _packed_mixture(self, layer: Layer, ffn: PackedMixture, experts: int, width: int) -> None:
+        """Rows of gate and up are in turns, in one matrix."""
+        _require(self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
+        for name, to, shape in (("gate_up", "gate", (2 * ffn.ff_dim, width)), ("down", "down", (width, ffn.ff_dim))):
+            setattr(layer, to, self._apart(ffn, name, experts, *shape))
             setattr(layer, f"{to}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0]))
             self.size += shape[0] * shape[1] * layer.top_k
 
@@ -340,33 +346,31 @@ class _Plan:
     def _vector(self, weight: Tensor | None, *shape: int) -> int | None:
         return None if weight is None else self._address(weight, self.dtype, *shape)
 
-    def _matrix(self, weight: Tensor, *shape: int) -> Matrix:
-        return Matrix(self._address(weight, self.dtype, *shape), None, FORMATS[self.dtype], shape[-1])
+    def _weights(self, owner: Any, name: str, *shape: int) -> Matrix:
+        """The weights of this name, as numbers or as their owner holds them packed."""
+        if isinstance(owner, PACKED):
+            return self._packed(owner.packed_weights()[name], *shape)
+        address = self._address(getattr(owner, name), self.dtype, *shape)
+        return Matrix(address, None, FORMATS[self.dtype], shape[-1])
 
-    def _packed(self, owner: PackedMixture, name: str, experts: int, rows: int, width: int) -> Matrix:
+    def _packed(self, weight: PackedWeight, *shape: int) -> Matrix:
+        kind = KINDS[weight.kind]
+        _require(shape[-1] % kind.block == 0)
+        address = self._address(weight.blocks, torch.uint8, *kind.packed_shape(shape))
+        return Matrix(address, None, kind.number, shape[-1])
+
+    def _apart(self, owner: PackedMixture, name: str, experts: int, rows: int, width: int) -> Matrix:
         shape = (experts, rows, width // 32)
         scales = self._address(getattr(owner, f"{name}_scales"), torch.uint8, *shape)
         blocks = self._address(getattr(owner, f"{name}_blocks"), torch.uint8, *shape, 16)
-        return Matrix(blocks, scales, FORMATS[torch.uint8], width)
+        return Matrix(blocks, scales, MXFP4_APART, width)
 
     def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> tuple[Matrix, int | None]:
         """The weights of a linear layer and the address of its bias."""
         linear = _part(owner, name, *(kinds or _LINEAR))
         self.size += rows * width
         bias = self._vector(linear.bias, rows)
-        if isinstance(linear, BlockLinear):
-            return self._blocks(linear, rows, width), bias
-        if isinstance(linear, LosslessLinear):
-            packed, index = linear.packed, linear.index
-            _require(len(packed) == rows and fits(packed, index, width))
-            address = self._address(packed, torch.uint8, *packed.shape)
-            return Matrix(address, self._address(index, torch.int32, *index.shape), FORMATS["lossless"], width), bias
-        if not isinstance(linear, Int8Linear):
-            return self._matrix(linear.weight, rows, width), bias
-        _require(self.dtype == torch.bfloat16)  # as packed experts
-        scales = self._address(linear.scales, torch.bfloat16, rows, width // 32)
-        integers = self._address(linear.integers, torch.int8, rows, width)
-        return Matrix(integers, scales, FORMATS[torch.int8], width), bias
+        return self._weights(linear, "weight", rows, width), bias
 
     def _set_linear(self, layer: Layer, to: str, *linear: Any) -> None:
         matrix, bias = self._linear(*linear)

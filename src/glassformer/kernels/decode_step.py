@@ -14,9 +14,10 @@ from torch import Tensor
 
 from glassformer.kernels.native import Library, declare
 
-FORMATS = {torch.float32: 0, torch.bfloat16: 1, "lossless": 2, torch.int8: 3, torch.uint8: 4}
-"""Formats of a :class:`Matrix`: dtypes, of which int8 and MXFP4's uint8 have scales, and 12 bits with an index in their
-place. GGUF's blocks follow: :func:`~glassformer.kernels.blocks.number`."""
+FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+"""Formats of a :class:`Matrix` of numbers. Packed kinds have a number in the table of kinds."""
+MXFP4_APART = 2
+"""Format of MXFP4 whose codes and scales are apart."""
 
 
 class Matrix(ctypes.Structure):

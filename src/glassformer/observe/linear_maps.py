@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.layers.feedforward import Linear
-from glassformer.layers.quantized.block_layers import BlockLinear
-from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized.packed import PackedLinear
 from glassformer.modes import evaluating
 from glassformer.observe.module_hooks import other_hooks, suspended
 
-_KNOWN = (nn.Linear, Linear, BlockLinear, LosslessLinear)
+_KNOWN = (nn.Linear, Linear, PackedLinear)
 _ROWS_AT_ONCE = 1024
 
 

@@ -11,9 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from glassformer.errors import require
 from glassformer.kernels.orthogonal import COEFFICIENTS, EPS, STEPS, orthogonalised
-from glassformer.layers.quantized.block_layers import BlockLinear
-from glassformer.layers.quantized.int8 import Int8Linear
-from glassformer.layers.quantized.lossless import LosslessLinear
+from glassformer.layers.quantized.packed import PACKED
 from glassformer.training.config import TrainingConfig
 
 
@@ -75,9 +73,9 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
     """
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     require(bool(trainable), "a model without trainable weights", "at least one", "Set requires_grad on its weights.")
-    packed = sum(isinstance(each, BlockLinear | Int8Linear | LosslessLinear) for each in model.modules())
+    packed = sum(isinstance(module, PACKED) for module in model.modules())
     if packed:
-        fix = 'to train them, load the model with hold="dense" (a GGUF file), or without dense= (a directory)'
+        fix = 'to train them, load the model with hold="dense" (a GGUF file), or without pack= (a directory)'
         warnings.warn(f"the weights of {packed} layers are packed and stay as they are; {fix}", stacklevel=2)
     hidden = muon_weights(model) if config.optimizer == "muon" else set()
     got, fix = 'optimizer = "muon" with a model that has no matrix inside blocks', 'Use optimizer="adamw".'

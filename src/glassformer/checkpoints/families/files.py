@@ -23,7 +23,7 @@ from glassformer.checkpoints.tensor_files import (
     check_tensors,
 )
 from glassformer.errors import CheckpointError, InputError
-from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.layers.quantized.packed import PACKED, buffer_name
 from glassformer.layers.quantized.packed_experts import packed, unpacked
 from glassformer.models import Decoder, DecoderConfig
 
@@ -34,7 +34,7 @@ _TEXT = re.compile(r"(model\.)?language_model\.")
 
 
 def decoder_in_memory(decoder: Decoder) -> LazyDecoder:
-    """Return the lazy tensors of a decoder that is in memory, with weights that are packed in blocks expanded."""
+    """Return the lazy tensors of a decoder that is in memory, with packed weights expanded."""
     config = decoder.config
     expected = [
         (config.layer_window(layer), layer not in config.unrotated_layers) for layer in range(config.num_layers)
@@ -47,15 +47,13 @@ def decoder_in_memory(decoder: Decoder) -> LazyDecoder:
             fix="Load them into a Decoder whose configuration has them.",
         )
     tensors = {name: in_memory(tensor) for name, tensor in decoder.state_dict().items()}
-    for name, module in decoder.named_modules():
-        if isinstance(module, BlockLinear):
-            shape = [module.out_features, module.in_features]
-        elif isinstance(module, BlockEmbedding):
-            shape = [module.num_embeddings, module.embedding_dim]
-        else:
+    for module_name, module in decoder.named_modules():
+        if not isinstance(module, PACKED):
             continue
-        del tensors[f"{name}.blocks"]
-        tensors[f"{name}.weight"] = LazyTensor(shape, "F32", torch.float32, partial(getattr, module, "weight"))
+        for weight_name, weight in module.packed_weights().items():
+            name = f"{module_name}.{weight_name}"
+            del tensors[buffer_name(name)]
+            tensors[name] = LazyTensor(weight.shape, "F32", torch.float32, weight.dense)
     return LazyDecoder(config, tensors, decoder.dtype, decoder.family)
 
 

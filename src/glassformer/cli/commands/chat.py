@@ -160,7 +160,7 @@ def main(flags: ChatFlags) -> int:
     context = min(CONTEXT, longest) if flags.context is None else flags.context
     expected = f"at most the {longest} tokens that {stored.path} can read"
     require(context <= longest, f"--context {context}", expected, "Pass less, or leave it out.")
-    model = build(stored, device=flags.device, dense=flags.dense)
+    model = build(stored, device=flags.device, pack=flags.pack)
     conversation = Conversation(
         Continuation(model, context, rule=sampling.rule),
         tokenizer,

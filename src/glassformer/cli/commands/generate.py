@@ -24,7 +24,7 @@ def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[st
     prompt = [*tokenizer.begin, *tokenizer.encode(text)]
     require(len(prompt) > 0, "an empty prompt", "at least one character", "Begin the text.")
     stop = {*stored.stop_tokens, *(_token(name, tokenizer, stored.config.vocab_size) for name in flags.stop)}
-    decoder = build(stored, device=flags.device, dense=flags.dense)
+    decoder = build(stored, device=flags.device, pack=flags.pack)
     if decoder.device.type == "cpu":
         native.library()  # what it says of compiling is printed before the prompt, not within
     steps = stream(decoder, [prompt], flags.max_new_tokens, rule=rule, stop_tokens=tuple(stop))

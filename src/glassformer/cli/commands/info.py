@@ -10,7 +10,7 @@ from glassformer.cli.flags import InfoFlags
 from glassformer.cli.terminal import count, say
 from glassformer.kernels import native
 from glassformer.layers.options import Yarn
-from glassformer.layers.quantized import DenseFormat
+from glassformer.layers.quantized import Pack
 from glassformer.memory import process_memory
 from glassformer.models import DecoderConfig
 from glassformer.text import byte_size
@@ -112,12 +112,13 @@ def _form(found: Description) -> list[tuple[str, str]]:
     windowed = [layer for layer, window in enumerate(_windows(found)) if window is not None]
     yarn = config.rope_scaling if isinstance(config.rope_scaling, Yarn) else None
     stretch = f", {yarn.factor:g} times {yarn.original_max_seq_len:,} by YaRN" if yarn else ""
-    formats = {"mxfp4": "MXFP4", "dense": "numbers"}
-    experts = f"{config.num_experts} of width {config.ff_dim:,}, {config.top_k} for each token, as "
+    formats = {"mxfp4": "as MXFP4", "dense": "as numbers"}
+    held = "as in the file" if found.layout == "GGUF" else formats[config.expert_format]
+    experts = f"{config.num_experts} of width {config.ff_dim:,}, {config.top_k} for each token, {held}"
     return [
         ("layers", f"{config.num_layers}, {config.hidden_dim:,} wide"),
         ("heads", f"{config.num_heads} of width {config.head_dim}, {kv} for keys and values"),
-        ("experts", "" if config.num_experts is None else experts + formats[config.expert_format]),
+        ("experts", "" if config.num_experts is None else experts),
         ("feed-forward", f"{config.ff_dim:,} wide" if config.num_experts is None and config.ff_dim else ""),
         ("windows", f"{config.window:,} tokens in {_listed(windowed, config.num_layers)}" if windowed else "none"),
         ("context", f"{config.max_seq_len:,} tokens{stretch}"),
@@ -151,8 +152,8 @@ def _memory(found: Description) -> dict[str, int]:
         "as in the file": found.held,
         "experts packed": found.memory(2, packed=True) if found.experts else None,
         **{
-            f"with --dense {dense}": found.memory(2, packed=found.experts == "mxfp4", dense=dense)
-            for dense in get_args(DenseFormat)
+            f"with --pack {pack}": found.memory(2, packed=found.experts == "mxfp4", pack=pack)
+            for pack in get_args(Pack)
             if found.layout != "GGUF" and isinstance(found.config, DecoderConfig)
         },
         "all in bfloat16": found.memory(2),

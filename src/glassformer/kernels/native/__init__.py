@@ -84,7 +84,7 @@ class Function(NamedTuple):
 
 FUNCTIONS: dict[str, Function] = {}
 """The library's functions that Python calls, by the name that C++ gives them."""
-_DTYPES = {"f": torch.float32, "h": torch.bfloat16, "l": torch.int64, "i": torch.int32, "c": torch.int8}
+_DTYPES = {"f": torch.float32, "h": torch.bfloat16, "l": torch.int64}
 _DTYPES |= {"b": torch.uint8, "?": torch.bool}
 _OUT_OF_MEMORY = 1  # a result in native.h
 _KEPT = 90 * 86400  # seconds for which libraries of former versions stay
@@ -95,8 +95,8 @@ def declare(name: str, letters: str, sizes: Callable[..., Sequence[int | tuple[i
 
     Args:
         name: Its name; with a ``T`` in ``letters`` there are two, ``name_float32`` and ``name_bfloat16``.
-        letters: The tensors' dtypes: ``f`` float32, ``h`` bfloat16, ``T`` either, ``l`` int64, ``i`` int32, ``c`` int8,
-            ``b`` uint8, ``?`` bool.
+        letters: The tensors' dtypes: ``f`` float32, ``h`` bfloat16, ``T`` either, ``l`` int64, ``b`` uint8,
+            ``?`` bool.
         sizes: :attr:`Function.sizes`; -1 for what fits nothing.
     """
     both = {f"{name}_float32": "f", f"{name}_bfloat16": "h"}

@@ -2,7 +2,7 @@
 //
 // A product expands some of a row's blocks in the caches and multiplies them by all tokens, in float32: activations are
 // not rounded. Of an output the products are added in one order for every number of tokens, rows and threads.
-#include "blocks.h"
+#include "rows.h"
 
 namespace {
 

@@ -126,22 +126,22 @@ void normalise(const Norm& norm, const float* x, int64_t tokens, int64_t width, 
   }
 }
 
-// Tokens as products with a matrix take them: numbers, or in fixed point where its weights are blocks.
+// Tokens as products with a matrix take them: numbers, or in fixed point.
 struct Tokens {
   const char* data;
   int64_t bytes, count;  // bytes of a token
 };
 
 inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* room) {
-  if (m.format < INT8 || m.format >= BLOCKS) return {reinterpret_cast<const char*>(x), m.width * 4, count};
-  CALL(prepare)(m.format, x, m.width, count, room);
+  if (m.format != MXFP4_APART) return {reinterpret_cast<const char*>(x), m.width * 4, count};
+  CALL(prepare)(x, m.width, count, room);
   return {room, token_bytes(m.width), count};
 }
 
-// The numbers of a row, of FLOAT32, BFLOAT16 or blocks.
+// The numbers of a row, of FLOAT32, BFLOAT16 or in blocks.
 inline int64_t row_of(const Matrix& m, int64_t row, float* out) {
   const Numbers table{m.data, m.format == BFLOAT16};
-  if (m.format >= BLOCKS) return CALL(expand_blocks)(m.data, out, m.format, 0, m.width, row, row + 1, 1);
+  if (in_blocks(m.format)) return CALL(expand_blocks)(m.data, out, m.format, 0, m.width, row, row + 1, 1);
   for (int64_t i = 0; i < m.width; ++i) out[i] = table[row * m.width + i];
   return DONE;
 }

@@ -3,7 +3,7 @@
 // A register holds 16 tokens or 16 rows; the products of two are added to a third in float32. What they multiply are
 // bfloat16 numbers. Codes are such, and a number of float32 is the sum of three, so that each product is exact. Those of
 // a group are added, then multiplied by its scale: activations are not rounded. A token has the same bits beside all others.
-#include "blocks.h"
+#include "formats.h"
 
 #if defined(__AMX_BF16__)
 

@@ -1,6 +1,6 @@
-"""Formats of weights: MXFP4 and experts stored in it, 8-bit integers, and bfloat16 in 12 bits."""
+"""Packed weights: layers that hold them, of every kind of the table in :mod:`glassformer.kernels.packed`."""
 
 from typing import Literal
 
-DenseFormat = Literal["int8", "lossless"]
-"""What attention's projections and the output of a gpt-oss may be converted to when they are loaded."""
+Pack = Literal["Q8_0"]
+"""Kinds in which linear layers may be packed when they are loaded."""

@@ -1,9 +1,235 @@
-// GGUF's blocks of packed weights, which blocks.py describes: how their codes, scales and offsets are read.
+// How weights are stored: every format, and how its numbers are read. kernels/packed.py and kernels/mxfp4.py define them.
+//
+// Dense weights are numbers of float32 or bfloat16. Mxfp4 is that of gpt-oss's files, whose codes and scales are apart.
+// The other formats are blocks: codes, scales and offsets beside one another, as GGUF has them.
 #pragma once
 
-#include "rows.h"
+#include "vector.h"
 
 namespace {
+
+// By the numbers of kernels/decode_step.py and of the table of kinds in kernels/packed.py.
+enum Stored : int64_t {
+  FLOAT32,
+  BFLOAT16,
+  MXFP4_APART,  // codes and scales apart, as gpt-oss has them
+  Q4_0_BLOCKS,
+  Q4_1_BLOCKS,
+  Q5_0_BLOCKS,
+  Q5_1_BLOCKS,
+  Q8_0_BLOCKS,
+  Q2_K_BLOCKS,
+  Q3_K_BLOCKS,
+  Q4_K_BLOCKS,
+  Q5_K_BLOCKS,
+  Q6_K_BLOCKS,
+  IQ4_NL_BLOCKS,
+  IQ4_XS_BLOCKS,
+  MXFP4_BLOCKS,
+};
+inline bool in_blocks(int64_t format) { return format >= Q4_0_BLOCKS; }
+
+constexpr int64_t BLOCK = 32;
+#define INLINE __attribute__((always_inline))
+
+// ---- integers of 16 and 8 bits --------------------------------------------------------------------------------------
+
+typedef int16_t Words __attribute__((vector_size(VECTOR_BYTES)));
+typedef int8_t Bytes __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint8_t QuarterBytes __attribute__((vector_size(VECTOR_BYTES / 4)));
+
+template <typename Vector>
+inline Vector vector_at(const void* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+inline float as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// Of 16 bytes those with the indices given, which are below 16.
+inline Bytes looked_up(const int8_t* table, Bytes indices) {
+#if WITH_AVX512
+  const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return (Bytes)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(all), (__m512i)indices);
+#elif WITH_AVX2
+  const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), (__m256i)indices);
+#else
+  Bytes found;
+  for (int i = 0; i < VECTOR_BYTES; ++i) found[i] = table[indices[i]];
+  return found;
+#endif
+}
+
+// a[2i] b[2i] + a[2i + 1] b[2i + 1] for a >= 0.
+inline Words products_of_pairs(Bytes a, Bytes b) {
+#if WITH_AVX512
+  return (Words)_mm512_maddubs_epi16((__m512i)a, (__m512i)b);
+#elif WITH_AVX2
+  return (Words)_mm256_maddubs_epi16((__m256i)a, (__m256i)b);
+#else
+  return ((Words)a << 8 >> 8) * ((Words)b << 8 >> 8) + ((Words)a >> 8) * ((Words)b >> 8);
+#endif
+}
+
+// a[2i] b[2i] + a[2i + 1] b[2i + 1].
+inline Ints products_of_pairs(Words a, Words b) {
+#if WITH_AVX512
+  return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif WITH_AVX2
+  return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+  return ((Ints)((Bits)a << 16) >> 16) * ((Ints)((Bits)b << 16) >> 16) + ((Ints)a >> 16) * ((Ints)b >> 16);
+#endif
+}
+
+// ---- numbers, and codes and scales apart --------------------------------------------------------------------------
+//
+// A format whose weights are blocks of 32 with a scale (Mxfp4) says how tile() multiplies by them:
+//
+//   BYTES            bytes of a block's codes
+//   TOGETHER         blocks whose products fill one vector; all below is about so many at a time
+//   TOKEN            bytes that a prepared token has for them; put() writes them, products() reads them
+//   UNIT             what a token's scale is multiplied by, where the codes are multiples of the values
+//   end, INSIDE      the last block; INSIDE promises that no vector that is read reaches beyond it, which saves asking
+//   read, products   the codes of blocks as a vector, and the integer sums of their products with a token
+//   Unpacked         the codes as 16-bit words, for rows that are read off once and multiplied by many tokens
+//   scale            WIDTH scales as floats
+//
+// The sums of block j are in some lanes of the vector and need that block's scale in each of these lanes. A vector of
+// WIDTH scales is kept in such an order that one cheap instruction copies them there: scale_lane(i) is the lane of block
+// i's scale, in_lanes() puts scales in that order, and repeated(scales, i) are the factors for the blocks from i on.
+
+// Numbers of float or BFloat16. A row's vectors are added to PARTS sums in turns.
+template <typename Number, int PARTS>
+struct Dense {
+  const Number* weights;
+};
+
+// 16 bytes of two codes, the first in the lower half; weight = 2^(scale - 127) * value, NaN for the scale 255.
+//
+// The values, doubled and raised by 12, are bytes from 0 to 24. The integers x of a token are split into signed bytes,
+// x = 256 high + low. For blocks that fill a vector, a token has 10 vectors: x for the first codes of each two bytes, the
+// second, third and fourth, for rows that are unpacked once for many tokens; then high bytes for the first codes of each
+// byte, low bytes, the same for the second codes, and -12 times the sum of the x that a lane multiplies. A lane adds the
+// same products both ways.
+struct Mxfp4 {
+  const uint8_t* blocks;
+  const uint8_t* scales;
+  int64_t end;
+  static constexpr int64_t BYTES = BLOCK / 2, TOGETHER = VECTOR_BYTES / BYTES, TOKEN = 10 * VECTOR_BYTES;
+  static constexpr bool INSIDE = false;
+  static constexpr float UNIT = 0.5f;
+  struct Some {
+    Bytes first, second;
+  };
+  struct Unpacked {
+    Words words[4];
+  };
+  const void* block(int64_t i) const { return blocks + i * BYTES; }
+  INLINE Some read(int64_t, int64_t row, int64_t i, bool inside) const {
+    alignas(16) static constexpr int8_t RAISED[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    Bits codes = {};
+    if (inside || row + i + TOGETHER <= end) codes = vector_at<Bits>(blocks + (row + i) * BYTES);
+    else std::memcpy(&codes, blocks + (row + i) * BYTES, (end - row - i) * BYTES);
+    return {looked_up(RAISED, (Bytes)(codes & 0x0f0f0f0fu)), looked_up(RAISED, (Bytes)(codes >> 4 & 0x0f0f0f0fu))};
+  }
+  INLINE static Ints products(const Some& some, const char* token) {
+    const auto part = [&](int i) { return vector_at<Bytes>(token + (4 + i) * VECTOR_BYTES); };
+#if WITH_AVX512 && defined(__AVX512VNNI__)
+    const auto add = [&](Ints sums, Bytes codes, int i) INLINE {
+      return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)part(i));
+    };
+    const Ints high = add(add(Ints{}, some.first, 0), some.second, 2);
+    return (high << 8) + add(add((Ints)part(4), some.first, 1), some.second, 3);
+#else
+    const Words high = products_of_pairs(some.first, part(0)) + products_of_pairs(some.second, part(2));
+    const Words low = products_of_pairs(some.first, part(1)) + products_of_pairs(some.second, part(3));
+    return products_of_pairs(high, Words{} + 256) + products_of_pairs(low, Words{} + 1) + (Ints)part(4);
+#endif
+  }
+  INLINE static Unpacked unpacked(const Some& some) {
+    const Words first = (Words)some.first, second = (Words)some.second;
+    return {{(first & 255) - 12, (second & 255) - 12, (first >> 8) - 12, (second >> 8) - 12}};
+  }
+  INLINE static Ints products(const Unpacked& all, const char* token) {
+    Ints sums = {};
+    for (int part = 0; part < 4; ++part)
+      sums += products_of_pairs(all.words[part], vector_at<Words>(token + part * VECTOR_BYTES));
+    return sums;
+  }
+  static void put(int64_t block, const int16_t* integers, char* token) {
+    token += block / TOGETHER * TOKEN + block % TOGETHER * BYTES;
+    int16_t words[4][8];
+    int8_t bytes[4][BYTES];
+    int32_t raised[4] = {};
+    for (int64_t i = 0; i < BLOCK; ++i) words[i % 4][i / 4] = integers[i];
+    for (int64_t i = 0; i < BYTES; ++i) {
+      const int16_t first = integers[2 * i], second = integers[2 * i + 1];
+      bytes[1][i] = static_cast<int8_t>(first), bytes[3][i] = static_cast<int8_t>(second);
+      bytes[0][i] = static_cast<int8_t>((first - bytes[1][i]) >> 8);
+      bytes[2][i] = static_cast<int8_t>((second - bytes[3][i]) >> 8);
+      raised[i / 4] -= 12 * (first + second);
+    }
+    for (int part = 0; part < 4; ++part, token += VECTOR_BYTES) std::memcpy(token, words[part], BYTES);
+    for (int part = 0; part < 4; ++part, token += VECTOR_BYTES) std::memcpy(token, bytes[part], BYTES);
+    std::memcpy(token, raised, BYTES);
+  }
+  static Floats scale(const uint8_t* from) {
+    Bits exponents;
+#if WITH_AVX512
+    exponents = (Bits)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#elif WITH_AVX2
+    exponents = (Bits)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#else
+    exponents = __builtin_convertvector(vector_at<QuarterBytes>(from), Bits);
+#endif
+    const Bits usual = exponents << 23;
+    const Bits all = usual > 0x400000u ? usual : Bits{} + 0x400000u;  // 2^-127 is subnormal
+    return (Floats)(all | (Bits)(exponents == 255u));
+  }
+  static constexpr int64_t scale_lane(int64_t i) { return i % TOGETHER * 4 + i / TOGETHER; }
+  static Floats in_lanes(Floats scales) {
+#if WITH_AVX512
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return (Floats)_mm512_permutexvar_ps(order, (__m512)scales);
+#elif WITH_AVX2
+    return (Floats)_mm256_permutevar8x32_ps((__m256)scales, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+#else
+    Floats all;
+    for (int64_t i = 0; i < WIDTH; ++i) all[scale_lane(i)] = scales[i];
+    return all;
+#endif
+  }
+  INLINE static Floats repeated(const Floats& scales, int64_t i) {
+    switch (i / TOGETHER) {
+      case 0: return copied<0>(scales);
+      case 1: return copied<1>(scales);
+      case 2: return copied<2>(scales);
+      default: return copied<3>(scales);
+    }
+  }
+  // Each four numbers become four times the one with this index.
+  template <int INDEX>
+  INLINE static Floats copied(const Floats& scales) {
+#if WITH_AVX512
+    return (Floats)_mm512_permute_ps((__m512)scales, INDEX * 0x55);
+#elif WITH_AVX2
+    return (Floats)_mm256_permute_ps((__m256)scales, INDEX * 0x55);
+#else
+    Floats all;
+    for (int64_t lane = 0; lane < WIDTH; ++lane) all[lane] = scales[lane / 4 * 4 + INDEX];
+    return all;
+#endif
+  }
+};
+
+// ---- numbers in blocks ----------------------------------------------------------------------------------------------
 
 // Numbers of float16 in the lower halves.
 inline Floats from_halves(Bits halves) {
@@ -172,7 +398,7 @@ INLINE inline Values<Use> in_values(Use use) {
   return {use};
 }
 
-// ---- formats --------------------------------------------------------------------------------------------------------
+// ---- formats in blocks ----------------------------------------------------------------------------------------------
 //
 // A format has blocks of BLOCK weights in ROOM bytes, each GROUP of which has a scale and, if it has OFFSETS, an offset.
 // read() gives the scales and offsets of some blocks, and up to 15 more numbers; expand() hands a block's codes to `use`.
@@ -429,19 +655,19 @@ INLINE inline int64_t for_rows(const uint8_t* blocks, int64_t width, int64_t fir
 // f(Kind()) for the format, by its number.
 template <typename F>
 inline void with_kind(int64_t format, const F& f) {
-  switch (format - BLOCKS) {
-    case 0: return f(Q4_0());
-    case 1: return f(Q4_1());
-    case 2: return f(Q5_0());
-    case 3: return f(Q5_1());
-    case 4: return f(Q8_0());
-    case 5: return f(Q2_K());
-    case 6: return f(Q3_K());
-    case 7: return f(Q4_K());
-    case 8: return f(Q5_K());
-    case 9: return f(Q6_K());
-    case 10: return f(IQ4_NL());
-    case 11: return f(IQ4_XS());
+  switch (format) {
+    case Q4_0_BLOCKS: return f(Q4_0());
+    case Q4_1_BLOCKS: return f(Q4_1());
+    case Q5_0_BLOCKS: return f(Q5_0());
+    case Q5_1_BLOCKS: return f(Q5_1());
+    case Q8_0_BLOCKS: return f(Q8_0());
+    case Q2_K_BLOCKS: return f(Q2_K());
+    case Q3_K_BLOCKS: return f(Q3_K());
+    case Q4_K_BLOCKS: return f(Q4_K());
+    case Q5_K_BLOCKS: return f(Q5_K());
+    case Q6_K_BLOCKS: return f(Q6_K());
+    case IQ4_NL_BLOCKS: return f(IQ4_NL());
+    case IQ4_XS_BLOCKS: return f(IQ4_XS());
     default: return f(MxFp4());
   }
 }

@@ -1,4 +1,6 @@
-"""GGUF's blocks: the bits of the package gguf's dequantize, and products with them."""
+"""Packed kinds: the bits of the package gguf's dequantize, and products with them."""
+
+import re
 
 import numpy as np
 import pytest
@@ -6,9 +8,10 @@ import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from glassformer.kernels import plain
-from glassformer.kernels.blocks import KINDS, block_linear, definition, expanded, finite, number, values
+from glassformer.kernels import native, plain
 from glassformer.kernels.native import LEVELS, Library
+from glassformer.kernels.packed import KINDS, definition, encode, expanded, finite, packed_linear, values
+from refusals import refused
 
 
 def random_blocks(kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False) -> torch.Tensor:
@@ -46,11 +49,11 @@ def test_products_are_those_of_the_expanded_matrix(kind: str, tokens: int) -> No
     bias = torch.randn(33, generator=generator)
     expected = x.double() @ values(kind, blocks).double().T + bias
     scale = float(expected.abs().max())
-    assert float((block_linear(x, blocks, kind, bias) - expected).abs().max()) < 2e-6 * scale
-    assert float((block_linear(x.double(), blocks, kind, bias) - expected).abs().max()) < 1e-14 * scale
-    assert float((block_linear(x.bfloat16(), blocks, kind, bias).float() - expected).abs().max()) < 2e-2 * scale
+    assert float((packed_linear(x, blocks, kind, bias) - expected).abs().max()) < 2e-6 * scale
+    assert float((packed_linear(x.double(), blocks, kind, bias) - expected).abs().max()) < 1e-14 * scale
+    assert float((packed_linear(x.bfloat16(), blocks, kind, bias).float() - expected).abs().max()) < 2e-2 * scale
     with plain():
-        assert torch.equal(block_linear(x, blocks, kind, bias), definition(x, blocks, kind, bias))
+        assert torch.equal(packed_linear(x, blocks, kind, bias), definition(x, blocks, kind, bias))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,16 +61,16 @@ def test_every_instruction_set_has_the_same_values_and_products(kind: str, at_le
     rows, width = 7, 3 * KINDS[kind].block
     blocks, generator = random_blocks(kind, rows, 3), torch.Generator().manual_seed(2)
     found = torch.full((rows, width), torch.nan)
-    at_level.call("expand_blocks", blocks, found, number(kind), rows, width, 0, rows, 2)
+    at_level.call("expand_blocks", blocks, found, KINDS[kind].number, rows, width, 0, rows, 2)
     assert torch.equal(found, expanded(kind, blocks))
-    at_level.call("expand_blocks", blocks, found[:2], number(kind), rows, width, 2, 4, 1)
+    at_level.call("expand_blocks", blocks, found[:2], KINDS[kind].number, rows, width, 2, 4, 1)
     assert torch.equal(found[:2], expanded(kind, blocks)[2:4])
 
     blocks, x = random_blocks(kind, rows, 3, usual=True), torch.randn(9, width, generator=generator)
 
     def products(x: torch.Tensor, threads: int) -> torch.Tensor:
         out = torch.full((len(x), rows), torch.nan)
-        at_level.call("rows_blocks", blocks, x, out, number(kind), rows, width, len(x), threads)
+        at_level.call("rows_blocks", blocks, x, out, KINDS[kind].number, rows, width, len(x), threads)
         return out
 
     all_tokens, exact = products(x, 1), x.double() @ expanded(kind, blocks).double().T
@@ -95,7 +98,7 @@ def test_matrix_registers_round_no_activations(
 
     def products(x: torch.Tensor, threads: int) -> torch.Tensor:
         out = torch.full((len(x), rows), torch.nan)
-        matrix_registers.call("matrix_blocks", blocks, x, out, number(kind), rows, width, len(x), threads)
+        matrix_registers.call("matrix_blocks", blocks, x, out, KINDS[kind].number, rows, width, len(x), threads)
         return out
 
     codes, scales, offsets = KINDS[kind].unpacked(blocks.unflatten(-1, (-1, KINDS[kind].nbytes)))
@@ -111,11 +114,11 @@ def test_matrix_registers_round_no_activations(
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
 def test_infinite_activations_stay_in_their_token(kind: str, matrix_registers: Library) -> None:
     blocks, x = random_blocks(kind, 9, 2, usual=True), torch.randn(20, 2 * KINDS[kind].block)
-    usual = block_linear(x, blocks, kind)
+    usual = packed_linear(x, blocks, kind)
     nan_by_its_lowest_bit = torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)
     for token, value in enumerate([torch.inf, -torch.inf, torch.nan, nan_by_its_lowest_bit]):
         x[token, 5] = value
-    found = block_linear(x, blocks, kind)
+    found = packed_linear(x, blocks, kind)
     assert torch.equal(found[4:], usual[4:])
     assert not found[:4].isfinite().any()
     assert found[2:4].isnan().all()
@@ -129,11 +132,11 @@ def test_the_input_has_gradients_of_any_order() -> None:
     x = torch.randn(3, 256, dtype=torch.float64, requires_grad=True)
 
     def cubed(x: torch.Tensor) -> torch.Tensor:
-        return block_linear(x, blocks, "Q4_K") ** 3
+        return packed_linear(x, blocks, "Q4_K") ** 3
 
     assert torch.autograd.gradcheck(cubed, x)
     assert torch.autograd.gradgradcheck(cubed, x)
-    jacobian = torch.func.jacrev(lambda x: block_linear(x, blocks, "Q4_K"))(x[0].detach())
+    jacobian = torch.func.jacrev(lambda x: packed_linear(x, blocks, "Q4_K"))(x[0].detach())
     assert torch.equal(jacobian, values("Q4_K", blocks).double())
 
 
@@ -148,3 +151,44 @@ def test_weights_that_are_no_numbers_are_found(kind: str) -> None:
         if kind == "MXFP4":
             damaged[1, 1, 0] = 255
         assert not finite(kind, damaged.flatten(1))
+
+
+def test_weights_become_the_nearest_codes_of_q8_0() -> None:
+    """A number is off by half a scale at most, and the scale is that of the greatest of its 32, rounded to float16."""
+    weights = torch.randn(9, 64, dtype=torch.float64) * torch.logspace(-1, 3, 9, dtype=torch.float64).unsqueeze(1)
+    for given in (weights, weights.float(), weights.bfloat16()):
+        blocks = encode("Q8_0", given)
+        wide = given.double().unflatten(1, (2, 32))
+        scales = wide.abs().amax(2, keepdim=True) / 127
+        off = (values("Q8_0", blocks).double().unflatten(1, (2, 32)) - wide).abs()
+        assert bool((off <= scales * (0.5 + 127 * 2.0**-11)).all())
+        assert torch.equal(encode("Q8_0", given.view(3, 3, 64)).view(9, -1), blocks)
+    whole = torch.arange(-127, 129).clamp(max=127).float().view(4, 64) * 0.5
+    whole[:, ::32] = 63.5  # the greatest of each block
+    assert torch.equal(values("Q8_0", encode("Q8_0", whole)), whole)
+    assert not encode("Q8_0", torch.zeros(2, 32)).any()
+    assert encode("Q8_0", torch.zeros(3, 0)).shape == (3, 0)
+    assert encode("Q8_0", torch.empty(3, 64, device="meta")).shape == (3, 68)
+
+
+def test_large_matrices_are_encoded_in_parts() -> None:
+    weights = torch.randn(5, 2**17)
+    assert torch.equal(encode("Q8_0", weights)[4:], encode("Q8_0", weights[4:]))
+
+
+def test_what_cannot_be_encoded() -> None:
+    with refused("a width of 33", expected="a multiple of 32"):
+        encode("Q8_0", torch.zeros(2, 33))
+    with refused("Q4_K, which is only read", expected="one of Q8_0"):
+        encode("Q4_K", torch.zeros(2, 256))
+    for special in (torch.nan, torch.inf, 1e30):
+        assert not finite("Q8_0", encode("Q8_0", torch.full((1, 32), special)))
+
+
+def test_numbers_of_kinds_are_those_of_the_header() -> None:
+    header = (native.FOLDER / "formats.h").read_text(encoding="utf-8")
+    names = re.search(r"enum Stored : int64_t \{(.*?)\};", header, re.DOTALL)[1]
+    numbers = re.findall(r"^  (\w+),", names, re.MULTILINE)
+    assert {f"{name}_BLOCKS": kind.number for name, kind in KINDS.items()} == {
+        name: number for number, name in enumerate(numbers) if name.endswith("_BLOCKS")
+    }

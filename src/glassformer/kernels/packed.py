@@ -1,12 +1,12 @@
-"""GGUF's blocks of packed weights: what they stand for, and products with them.
+"""The packed kinds of weights: what their bytes stand for, and products with them.
 
-Rows are cut into blocks of 32 or 256 weights. A block holds a code for each weight, and for each group of 16 or 32 a
-scale and perhaps an offset::
+A matrix is packed by rows, and a row is cut into blocks of 32 or 256 weights. A block holds a code for each weight, and
+for each group of 16 or 32 a scale and perhaps an offset::
 
     weight = scale * code + offset
 
 Scales and offsets are products of numbers in the block, exact in float32, so that weights have the bits of llama.cpp's
-``dequantize_row_*``.
+``dequantize_row_*``. :data:`KINDS` is the table of kinds; a kind is its row, and its struct in ``native/formats.h``.
 
 Source: llama.cpp, ``ggml-common.h`` and ``ggml-quants.c``; OCP Microscaling Formats 1.0 (MXFP4).
 """
@@ -19,101 +19,155 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from glassformer.errors import InputError
 from glassformer.kernels import native
 from glassformer.kernels.dispatch import defined_backward, use_definition
+from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.kernels.linear import linear, parts, threads_for
 from glassformer.kernels.native import LEVELS, declare
 
 FEW_TOKENS = 16
 """Up to here C++ multiplies while it expands."""
 _EXPANDED = 2**20  # bytes of blocks that are expanded at a time for more tokens
-_FIRST = 5  # BLOCKS of rows.h
+_ENCODED = 2**18  # weights that are encoded at a time: what is computed with stays in caches
 
 Unpacked = tuple[Tensor, Tensor, Tensor | None]
 """Codes, scales and offsets (None: all 0) of blocks; the last axis is weights, groups and groups of a block."""
 
 
 @dataclass(frozen=True)
-class BlockKind:
-    """A format."""
+class PackedKind:
+    """A row of the table of packed kinds.
+
+    Args:
+        name: Its name, as in GGUF: ``"Q4_K"``.
+        number: Its number in C++, ``Stored`` in ``native/formats.h``.
+        block: Weights in a block.
+        nbytes: Bytes of a block.
+        group: Weights that share a scale and an offset.
+        unpacked: Returns what blocks ``[..., nbytes]`` of uint8 hold: the definition of the kind.
+        halves: Where the float16 numbers of a block are.
+        encode_blocks: Returns the nearest blocks ``[..., nbytes]`` of weights ``[..., block]`` in float32; None if
+            weights of this kind are only read.
+    """
 
     name: str
-    """As in GGUF: ``"Q4_K"``."""
+    number: int
     block: int
-    """Weights in a block."""
     nbytes: int
-    """Bytes of a block."""
     group: int
-    """Weights that share a scale and an offset."""
     unpacked: Callable[[Tensor], Unpacked]
-    """Of blocks ``[..., nbytes]`` of uint8."""
     halves: tuple[int, ...]
-    """Where the float16 numbers of a block are."""
+    encode_blocks: Callable[[Tensor], Tensor] | None = None
 
     def row_bytes(self, width: int) -> int:
-        """Bytes of a row of ``width`` weights, a multiple of ``block``."""
+        """Return the bytes of a row of ``width`` weights, a multiple of ``block``."""
         return width // self.block * self.nbytes
 
     def packed_shape(self, shape: Sequence[int]) -> list[int]:
-        """The shape of the bytes that hold numbers of ``shape``."""
+        """Return the shape of the bytes that hold numbers of ``shape``."""
         return [*shape[:-1], self.row_bytes(shape[-1])]
 
     def width(self, row_bytes: int) -> int:
-        """Weights of a row of so many bytes."""
+        """Return the number of weights in a row of so many bytes."""
         return row_bytes // self.nbytes * self.block
 
 
 def expanded(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*rows width"]:
-    """``scale * code + offset`` in float32."""
-    codes, scales, offsets = KINDS[kind].unpacked(blocks.unflatten(-1, (-1, KINDS[kind].nbytes)))
-    grouped = codes.unflatten(-1, (-1, KINDS[kind].group)) * scales.unsqueeze(-1)
-    return (grouped if offsets is None else grouped + offsets.unsqueeze(-1)).flatten(-3)
+    """Return ``scale * code + offset`` in float32."""
+    row = KINDS[kind]
+    codes, scales, offsets = row.unpacked(blocks.unflatten(-1, (-1, row.nbytes)))
+    weights = codes.unflatten(-1, (-1, row.group)) * scales.unsqueeze(-1)
+    if offsets is not None:
+        weights = weights + offsets.unsqueeze(-1)
+    return weights.flatten(-3)
 
 
 def values(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*rows width"]:
-    """:func:`expanded`; on the CPU by the C++ library, which gives the same bits."""
+    """Return :func:`expanded`; on the CPU by the C++ library, which gives the same bits."""
     library = _library(blocks)
     if library is None:
         return expanded(kind, blocks)
     width = KINDS[kind].width(blocks.shape[-1])
     out = torch.empty(*blocks.shape[:-1], width, dtype=torch.float32)
     rows = out.numel() // width
-    library.call("expand_blocks", blocks, out, number(kind), rows, width, 0, rows, threads_for(out))
+    threads = threads_for(out)
+    library.call("expand_blocks", blocks, out, KINDS[kind].number, rows, width, 0, rows, threads)
     return out
 
 
-def number(kind: str) -> int:
-    """The format as C++ knows it."""
-    return _FIRST + list(KINDS).index(kind)
+def encode(kind: str, weights: Float[Tensor, "*rows width"]) -> UInt8[Tensor, "*rows bytes"]:
+    """Return the packed bytes of the weights of ``kind`` that are nearest to ``weights``.
+
+    Of weights that are infinite, NaN or beyond the range of the kind, :func:`finite` is False.
+
+    Raises:
+        InputError: A kind that is only read, or a width that its blocks do not fill.
+    """
+    row = KINDS[kind]
+    if row.encode_blocks is None:
+        raise InputError(
+            got=f"weights to be packed in {kind}, which is only read",
+            expected=f"one of {', '.join(name for name in KINDS if KINDS[name].encode_blocks)}",
+            fix="Pack them in another kind.",
+        )
+    require_width_fits(kind, weights.shape[-1])
+    packed = empty_in_huge_pages(row.packed_shape(weights.shape), torch.uint8, weights.device)
+    if weights.is_meta or weights.numel() == 0:
+        return packed
+    matrix = weights.detach().reshape(-1, weights.shape[-1])
+    for rows in parts(matrix, _ENCODED):
+        some = matrix[rows].float()
+        blocks = row.encode_blocks(some.unflatten(-1, (-1, row.block)))
+        packed.view(len(matrix), -1)[rows] = blocks.flatten(-2)
+    return packed
 
 
-def _bytes(format: int, rows: int, width: int) -> int:
-    kind = list(KINDS.values())[format - _FIRST]
+def require_width_fits(kind: str, width: int) -> None:
+    """Refuse an unknown kind, and rows that its blocks do not fill."""
+    if kind not in KINDS:
+        raise InputError(
+            got=f"kind = {kind!r}", expected=f"one of {', '.join(KINDS)}", fix="Keep other weights as numbers."
+        )
+    block = KINDS[kind].block
+    if width % block != 0:
+        raise InputError(
+            got=f"a width of {width}",
+            expected=f"a multiple of {block} for {kind}",
+            fix="Keep these weights as numbers.",
+        )
+
+
+def _bytes(number: int, rows: int, width: int) -> int:
+    kind = _BY_NUMBER[number]
     return -1 if width % kind.block else rows * kind.row_bytes(width)
 
 
-def _expanded_sizes(format: int, rows: int, width: int, first: int, last: int, _threads: int) -> tuple[int, int]:
-    return _bytes(format, rows, width), (last - first) * width if 0 <= first <= last <= rows else -1
+def _expanded_sizes(number: int, rows: int, width: int, first: int, last: int, _threads: int) -> tuple[int, int]:
+    is_inside = 0 <= first <= last <= rows
+    return _bytes(number, rows, width), (last - first) * width if is_inside else -1
+
+
+def _product_sizes(number: int, rows: int, width: int, tokens: int, _threads: int) -> tuple[int, int, int]:
+    return _bytes(number, rows, width), tokens * width, tokens * rows
 
 
 declare("expand_blocks", "bf", _expanded_sizes)
-for _name in ("rows_blocks", "matrix_blocks"):
-    declare(
-        _name,
-        "bff",
-        lambda kind, rows, width, tokens, _: (_bytes(kind, rows, width), tokens * width, tokens * rows),
-    )
+declare("rows_blocks", "bff", _product_sizes)
+declare("matrix_blocks", "bff", _product_sizes)
 
 
 def _library(blocks: Tensor) -> native.Library | None:
-    """The C++ library if it takes these blocks."""
+    """Return the C++ library if it takes these blocks."""
     plain = blocks.is_cpu and blocks.is_contiguous() and blocks.numel() > 0 and type(blocks) is Tensor
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-    return None if not plain or watched or use_definition() else native.library()
+    if not plain or watched or use_definition():
+        return None
+    return native.library()
 
 
 def finite(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> bool:
-    """Whether all weights are numbers: the scales and offsets are neither infinite nor NaN."""
+    """Return whether all weights are numbers: scales and offsets are neither infinite nor NaN."""
     cut = blocks.unflatten(-1, (-1, KINDS[kind].nbytes))
     if kind == "MXFP4":
         return bool((cut[..., 0] < 255).all())
@@ -122,13 +176,15 @@ def finite(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> bool:
 
 
 def definition(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = None) -> Tensor:
-    """``x @ values.T + bias`` in float32 at least, rounded to ``x``'s dtype."""
+    """Return ``x @ weights.T + bias``, computed in float32 at least and rounded to ``x``'s dtype."""
     wide = torch.promote_types(x.dtype, torch.float32)
     out = x.to(wide) @ expanded(kind, blocks).to(wide).T
-    return (out if bias is None else out + bias.to(wide)).to(x.dtype)
+    if bias is not None:
+        out = out + bias.to(wide)
+    return out.to(x.dtype)
 
 
-def block_linear(
+def packed_linear(
     x: Float[Tensor, "*batch in"],
     blocks: UInt8[Tensor, "out bytes"],
     kind: str,
@@ -145,7 +201,9 @@ def block_linear(
     if torch.compiler.is_compiling() or use_definition() or x.numel() == 0:
         return definition(x, blocks, kind, bias)
     out = _Product.apply(x.reshape(-1, x.shape[-1]), blocks, kind, False)
-    return (out if bias is None else out + bias.to(out.dtype)).view(*x.shape[:-1], len(blocks))
+    if bias is not None:
+        out = out + bias.to(out.dtype)
+    return out.view(*x.shape[:-1], len(blocks))
 
 
 class _Product(torch.autograd.Function):
@@ -154,7 +212,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
         ctx.save_for_backward(blocks)
-        ctx.kind, ctx.transposed = kind, transposed
+        ctx.kind = kind
+        ctx.transposed = transposed
         return _product(x, blocks, kind, transposed)
 
     @staticmethod
@@ -168,14 +227,14 @@ class _Product(torch.autograd.Function):
 
 def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
-    tokens, width = x.to(wide), KINDS[kind].width(blocks.shape[1])
-    library = None if transposed or wide != torch.float32 or not x.is_cpu else _library(blocks)
-    few = len(x) <= FEW_TOKENS
-    if library is not None and (few or library.level >= LEVELS.index("AMX")):
-        out = tokens.new_empty(len(x), len(blocks))
-        name, threads = ("rows_blocks", threads_for(blocks)) if few else ("matrix_blocks", torch.get_num_threads())
-        library.call(name, blocks, tokens.contiguous(), out, number(kind), len(blocks), width, len(x), threads)
-        return out.to(x.dtype)
+    tokens = x.to(wide)
+    width = KINDS[kind].width(blocks.shape[1])
+    is_native = not transposed and wide == torch.float32 and x.is_cpu
+    library = _library(blocks) if is_native else None
+    if library is not None and len(x) <= FEW_TOKENS:
+        return _natively(library, "rows_blocks", tokens, blocks, kind, threads_for(blocks)).to(x.dtype)
+    if library is not None and library.level >= LEVELS.index("AMX"):
+        return _natively(library, "matrix_blocks", tokens, blocks, kind, torch.get_num_threads()).to(x.dtype)
     pieces = parts(blocks, _EXPANDED)
     if len(pieces) == 1 and not transposed:
         return linear(tokens, values(kind, blocks).to(wide)).to(x.dtype)
@@ -187,6 +246,16 @@ def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
         else:
             out[:, rows] = linear(tokens, weights)
     return out.to(x.dtype)
+
+
+def _natively(
+    library: native.Library, function: str, tokens: Tensor, blocks: Tensor, kind: str, threads: int
+) -> Tensor:
+    out = tokens.new_empty(len(tokens), len(blocks))
+    row = KINDS[kind]
+    sizes = (row.number, len(blocks), row.width(blocks.shape[1]), len(tokens), threads)
+    library.call(function, blocks, tokens.contiguous(), out, *sizes)
+    return out
 
 
 # ---- the formats; a block's weights are in order, q the codes' bits, d and m scales and offsets in float16 -----------
@@ -237,6 +306,18 @@ def _q5_1(b: Tensor) -> Unpacked:
 
 def _q8_0(b: Tensor) -> Unpacked:
     return b[..., 2:].view(torch.int8), _half(b, 0), None
+
+
+def _encode_q8_0(weights: Tensor) -> Tensor:
+    """Codes ``round(w / d)`` with ``d = max |w| / 127`` in float16, halves rounded away from zero.
+
+    The bits are those of llama.cpp's ``quantize_row_q8_0_ref``.
+    """
+    scale = weights.abs().amax(-1, keepdim=True) / 127
+    scaled = weights * torch.where(scale == 0, 0, 1 / scale)
+    whole = scaled.abs().floor()
+    codes = scaled.sign() * (whole + (2 * (scaled.abs() - whole)).floor())
+    return torch.cat([scale.half().view(torch.uint8), codes.to(torch.int8).view(torch.uint8)], dim=-1)
 
 
 def _q2_k(b: Tensor) -> Unpacked:
@@ -299,22 +380,23 @@ def _looked_up(table: tuple[int, ...], codes: Tensor) -> Tensor:
     return torch.tensor(table, dtype=torch.int8, device=codes.device)[codes.int()]
 
 
-KINDS: dict[str, BlockKind] = {
+KINDS: dict[str, PackedKind] = {
     kind.name: kind
     for kind in (
-        BlockKind("Q4_0", 32, 18, 32, _q4_0, (0,)),
-        BlockKind("Q4_1", 32, 20, 32, _q4_1, (0, 2)),
-        BlockKind("Q5_0", 32, 22, 32, _q5_0, (0,)),
-        BlockKind("Q5_1", 32, 24, 32, _q5_1, (0, 2)),
-        BlockKind("Q8_0", 32, 34, 32, _q8_0, (0,)),
-        BlockKind("Q2_K", 256, 84, 16, _q2_k, (80, 82)),
-        BlockKind("Q3_K", 256, 110, 16, _q3_k, (108,)),
-        BlockKind("Q4_K", 256, 144, 32, _q4_k, (0, 2)),
-        BlockKind("Q5_K", 256, 176, 32, _q5_k, (0, 2)),
-        BlockKind("Q6_K", 256, 210, 16, _q6_k, (208,)),
-        BlockKind("IQ4_NL", 32, 18, 32, _iq4_nl, (0,)),
-        BlockKind("IQ4_XS", 256, 136, 32, _iq4_xs, (0,)),
-        BlockKind("MXFP4", 32, 17, 32, _mxfp4, ()),
+        PackedKind("Q4_0", 3, 32, 18, 32, _q4_0, (0,)),
+        PackedKind("Q4_1", 4, 32, 20, 32, _q4_1, (0, 2)),
+        PackedKind("Q5_0", 5, 32, 22, 32, _q5_0, (0,)),
+        PackedKind("Q5_1", 6, 32, 24, 32, _q5_1, (0, 2)),
+        PackedKind("Q8_0", 7, 32, 34, 32, _q8_0, (0,), _encode_q8_0),
+        PackedKind("Q2_K", 8, 256, 84, 16, _q2_k, (80, 82)),
+        PackedKind("Q3_K", 9, 256, 110, 16, _q3_k, (108,)),
+        PackedKind("Q4_K", 10, 256, 144, 32, _q4_k, (0, 2)),
+        PackedKind("Q5_K", 11, 256, 176, 32, _q5_k, (0, 2)),
+        PackedKind("Q6_K", 12, 256, 210, 16, _q6_k, (208,)),
+        PackedKind("IQ4_NL", 13, 32, 18, 32, _iq4_nl, (0,)),
+        PackedKind("IQ4_XS", 14, 256, 136, 32, _iq4_xs, (0,)),
+        PackedKind("MXFP4", 15, 32, 17, 32, _mxfp4, ()),
     )
 }
-"""The formats by name."""
+"""The table of packed kinds, by name."""
+_BY_NUMBER = {kind.number: kind for kind in KINDS.values()}
