@@ -85,7 +85,7 @@ def not_watching(rounds: int) -> dict[str, Any]:
     runs = {"never watched": lambda: untouched(tokens), "watched before": lambda: watched(tokens)}
     seconds = in_turns(runs, 20 * rounds, 10)
     question = (
-        timeit.timeit(lambda: not torch.compiler.is_compiling() and attention._watchers.get(), number=100_000) / 100_000
+        timeit.timeit(lambda: not torch.compiler.is_compiling() and attention.is_observed(), number=100_000) / 100_000
     )
     share = seconds["watched before"] / seconds["never watched"] - 1
     return {"seconds": seconds, "added": share, "the question alone": LAYERS * question / seconds["never watched"]}

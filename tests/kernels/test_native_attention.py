@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glassformer import kernels
 from glassformer.kernels import attention as kernel
-from glassformer.kernels import native
+from glassformer.kernels import attention_native, native
 from glassformer.kernels.native import Library
 from glassformer.kernels.pattern import Pattern
 from torch_settings import threads
@@ -23,7 +23,7 @@ def library_for_short_texts(library: Library, monkeypatch: pytest.MonkeyPatch) -
     if library.level == 0:
         pytest.skip("without vector instructions PyTorch's kernel runs")
     monkeypatch.setattr(native, "library", lambda: library)
-    monkeypatch.setattr(kernel, "_FEW_QUERIES", 1)
+    monkeypatch.setattr(attention_native, "FEW_QUERIES", 1)
 
 
 def results(inputs: list[Tensor], pattern: Pattern, scale: float, sinks: Tensor | None) -> list[Tensor]:

@@ -1,4 +1,5 @@
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_it_is_the_loop_over_tokens(sizes: dict[str, Any], tokens: int, seed: in
     upstream = torch.randn_like(x)
     inputs = [x, *moe.parameters()]
     theirs, load = one_token_at_a_time(moe, x)
-    with collect_routing() as routings:
+    with collect_routing(moe) as routings:
         ours = moe(x)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert load_of(routings) == load
@@ -118,7 +119,7 @@ def poisoned(moe: MixtureOfExperts, expert: int) -> MixtureOfExperts:
 def test_an_expert_that_nobody_chose_is_never_run(tokens: int, expert: int) -> None:
     moe = poisoned(make(bias=True), expert)
     x = torch.randn(1, tokens, 8, requires_grad=True)
-    with collect_routing() as routings:
+    with collect_routing(moe) as routings:
         out = moe(x)
     assert load_of(routings)[expert] == 0
     assert out.isfinite().all()
@@ -189,12 +190,36 @@ def test_leading_axes_are_free() -> None:
 def test_every_call_is_collected_and_leaves_nothing_on_the_module() -> None:
     moe = make(num_experts=5, top_k=3)
     before = set(vars(moe))
-    with collect_routing() as routings:
+    with collect_routing(moe) as routings:
         moe(torch.randn(7, 11, 8))
         moe(torch.randn(2, 8))
     moe(torch.randn(2, 8))
     assert [(*routing.scores.shape, *routing.indices.shape) for routing in routings] == [(77, 5, 77, 3), (2, 5, 2, 3)]
     assert set(vars(moe)) == before
+
+
+def test_only_the_model_that_was_named_is_collected_in_the_thread_that_asked() -> None:
+    moe, other, x = make(), make(), torch.randn(7, 8)
+    with collect_routing(moe) as outer, collect_routing(nn.Sequential(moe)) as inner:
+        copied = copy.deepcopy(moe)
+        for module in (moe, other, copied):
+            module(x)
+        thread = threading.Thread(target=lambda: moe(x))
+        thread.start()
+        thread.join()
+    assert len(outer) == len(inner) == 1
+    assert torch.equal(outer[0].indices, inner[0].indices)
+    assert moe.router.collectors == copied.router.collectors == ()
+
+
+def test_blocks_that_end_in_another_order_leave_the_collectors_of_others() -> None:
+    moe, x = make(), torch.randn(7, 8)
+    first, second = collect_routing(moe), collect_routing(moe)
+    routings, later_routings = first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    moe(x)
+    second.__exit__(None, None, None)
+    assert (len(routings), len(later_routings)) == (0, 1)
 
 
 def test_the_router() -> None:
@@ -235,7 +260,7 @@ def test_under_autocast_the_shares_add_up_to_one() -> None:
 def test_the_balance_loss_is_switchs_formula_and_trains_the_router(top_k: int) -> None:
     moe = make(num_experts=3, top_k=top_k)
     x = torch.randn(2, 15, 8)
-    with collect_routing() as routings:
+    with collect_routing(moe) as routings:
         moe(x)
     loss = balance_loss(routings)
     probabilities = moe.router.score(x).softmax(-1).view(-1, 3)

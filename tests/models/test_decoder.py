@@ -197,7 +197,7 @@ def test_a_cache_beyond_the_model_is_refused() -> None:
 
 def test_the_balance_loss_is_the_mean_over_layers_and_trains_every_router() -> None:
     model = make(num_experts=4).train()
-    with collect_routing() as routings:
+    with collect_routing(model) as routings:
         model(torch.randint(32, (4, 30)))
     assert len(routings) == len(model.layers)
     loss = balance_loss(routings)
@@ -263,7 +263,7 @@ def test_the_last_layer_computes_other_positions_only_where_they_are_read(monkey
     monkeypatch.setattr(MixtureOfExperts, "mix", lambda self, x, *rest: (rows.append(len(x)), mix(self, x, *rest))[1])
     model.hidden(tokens, last=1)
     assert rows == [12, 12, 12, 2]
-    with collect_routing():
+    with collect_routing(model):
         model.hidden(tokens, last=1)
     with watching(lambda _: None):
         model.hidden(tokens, last=1)

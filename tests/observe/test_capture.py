@@ -109,6 +109,19 @@ def fail(*_: object) -> None:
     raise RuntimeError("within")
 
 
+@torch.no_grad()
+def test_an_attention_that_has_raised_records_no_other() -> None:
+    model, tokens = decoder(), torch.randint(50, (1, 5))
+    with capture(model, layers=1) as expected:
+        model(tokens)
+    with capture(model, layers=1) as seen:
+        with model.layers[1].attention.output.register_forward_pre_hook(fail), pytest.raises(RuntimeError):
+            model(tokens)
+        model(tokens)
+    assert len(seen.records) == 2
+    assert torch.equal(seen.records[1].values, expected.records[0].values)
+
+
 def test_other_models_and_other_threads_are_not_seen() -> None:
     model, (source, target) = lookup_model(), batch()
     with capture(model) as seen:

@@ -79,7 +79,7 @@ def test_the_balance_loss_is_added_with_its_weight(wrap: object) -> None:
     batch = {"tokens": cycles(4)}
     plain = task().loss(wrap(model), batch)
     weighed = task(balance_weight=0.5).loss(wrap(model), batch)
-    with collect_routing() as routings:
+    with collect_routing(model) as routings:
         model(batch["tokens"][:, :-1])
     assert (weighed - plain).item() == pytest.approx(0.5 * balance_loss(routings).item(), abs=1e-6)
     weighed.backward()

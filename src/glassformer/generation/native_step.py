@@ -31,7 +31,7 @@ from glassformer.layers.attention import is_observed
 from glassformer.layers.blocks import Block
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.embedding import check_tokens
-from glassformer.layers.experts import MixtureOfExperts, Router, Score, is_collected
+from glassformer.layers.experts import MixtureOfExperts, Router, Score
 from glassformer.layers.feedforward import MLP, Linear, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import RMSNorm, SoftCap
@@ -137,7 +137,6 @@ def _nothing_watches(tokens: Tensor) -> bool:
         or tokens.device.type != "cpu"
         or torch.is_autocast_enabled("cpu")
         or is_observed()
-        or is_collected()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or hooks._global_forward_hooks
@@ -168,6 +167,7 @@ class _Plan:
         ]
         # A rotary embedding's tensor is an ordinary attribute.
         self._tables = [*tables, *(vars(each) for each in self._modules if type(each) is RotaryEmbedding)]
+        self._routers = [module for module in self._modules if isinstance(module, Router)]
         self._tensors: list[Tensor] = []
         self._memory: list[Tensor] = []
         self._handles = -1
@@ -185,8 +185,8 @@ class _Plan:
         return plan if plan.is_current() else None
 
     def is_current(self) -> bool:
-        """Whether modules, weights and cache are those that the plan was made of, and no module has a hook."""
-        if self._state() != self._parts:
+        """Whether modules, weights and cache are those that the plan was made of, without hooks and collectors."""
+        if self._state() != self._parts or any(router.collectors for router in self._routers):
             return False
         before, self._handles = self._handles, RemovableHandle.next_id
         return before == self._handles or not any(

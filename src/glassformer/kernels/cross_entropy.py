@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from glassformer.kernels import native
 from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, differentiate, native_library, use_definition
 from glassformer.kernels.native import declare
 
@@ -30,11 +31,14 @@ def cross_entropy(
     For the backward pass it keeps the logits and one number per row. NaN where every target is ``ignored``,
     by default a number that is no token.
     """
-    fits = targets.dtype == torch.int64 and targets.shape == logits.shape[:1] and targets.device == logits.device
-    plain = not fits or logits.numel() < _FEW or torch.compiler.is_compiling() or use_definition()
-    if plain or native_library(logits) is None:
+    # A compiler fuses the definition, and torch.func transforms it.
+    if torch.compiler.is_compiling() or use_definition():
         return definition(logits, targets, ignored)
-    return Fast.apply(_OPERATION, (ignored,), logits, targets)
+    # C++, where it pays and the targets are what it takes them for; the definition refuses others.
+    fits = targets.dtype == torch.int64 and targets.shape == logits.shape[:1] and targets.device == logits.device
+    if fits and logits.numel() >= _FEW and native_library(logits) is not None:
+        return Fast.apply(_IN_CPP, (ignored,), logits, targets)
+    return definition(logits, targets, ignored)
 
 
 declare("cross_entropy", "Tlff", lambda rows, size, *_: (rows * size, rows, rows, rows))
@@ -42,29 +46,33 @@ declare("cross_entropy_backward", "TlfT", lambda rows, size, *_: (rows * size, r
 
 
 def _forward(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
-    library = native_library(logits)
+    """The mean loss, and the log-sum-exp of every row."""
+    library = native.library()
     assert library is not None
     rows, size = logits.shape
     losses, lse = logits.new_empty(2, rows, dtype=torch.float32).unbind()
-    name, threads = f"cross_entropy_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
-    library.call(name, logits.contiguous(), targets.contiguous(), losses, lse, rows, size, ignored, threads)
+    name = f"cross_entropy_{NATIVE_NAMES[logits.dtype]}"
+    sizes = (rows, size, ignored, torch.get_num_threads())
+    library.call(name, logits.contiguous(), targets.contiguous(), losses, lse, *sizes)
     loss = losses.sum().div_((targets != ignored).sum())
     return definition(logits, targets, ignored) if loss.isnan() else loss, lse  # it raises for an unknown target
 
 
 def _backward(
-    _needed: Any, grad: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignored: int
+    needed: Any, grad: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignored: int
 ) -> tuple[Tensor | None, ...]:
     """``d logits = (softmax(logits) - [target]) / rows``, 0 in rows that are ignored."""
     library = native_library(logits)
     if library is None:
         return *differentiate(lambda logits: definition(logits, targets, ignored), (logits,), (True,), grad), None
-    logits, (rows, size) = logits.contiguous(), logits.shape
+    logits = logits.contiguous()
+    rows, size = logits.shape
     out = torch.empty_like(logits)
-    name, threads = f"cross_entropy_backward_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
     scale = float(grad) / max(int((targets != ignored).sum()), 1)
-    library.call(name, logits, targets.contiguous(), lse, out, rows, size, ignored, scale, threads)
+    name = f"cross_entropy_backward_{NATIVE_NAMES[logits.dtype]}"
+    sizes = (rows, size, ignored, scale, torch.get_num_threads())
+    library.call(name, logits, targets.contiguous(), lse, out, *sizes)
     return out, None
 
 
-_OPERATION = Operation(definition, _forward, _backward)
+_IN_CPP = Operation(definition, _forward, _backward)

@@ -51,13 +51,13 @@ def slow_mkl() -> bool:
     Of AMD's, Zen 4 multiplies 512 bits in two halves: what is read without gradients is a seventh faster by oneDNN,
     training is not. Its successors have AVX-VNNI, too.
     """
-    found = _capabilities()
-    return avx512_of_amd() and bool(found.get("avx_vnni") or found.get("avx512_vp2intersect"))
+    capabilities = _capabilities()
+    return avx512_of_amd() and bool(capabilities.get("avx_vnni") or capabilities.get("avx512_vp2intersect"))
 
 
 def _capabilities() -> Mapping[str, object]:
-    found: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
-    return found
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
+    return capabilities
 
 
 def linear(
@@ -77,8 +77,10 @@ def linear(
     large = x.dtype == torch.float32 and (
         (work >= LEAST_WORK and slow_mkl()) or (work >= LEAST_WORK_HALVES and avx512_of_amd())
     )
+    # Torch's own product, where no form below pays or takes it. Of small models such questions take as long as the
+    # product, so the first one that is asked is the one that most products answer.
     if (
-        not (few or narrow or large)  # first: small models spend as long on such questions as on products
+        not (few or narrow or large)
         or work == 0
         or weight.dim() != 2
         or x.shape[-1:] != weight.shape[1:]
@@ -88,21 +90,25 @@ def linear(
     ):
         return definition(x, weight, bias)
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    grad = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    # C++ reads the weights once for a few tokens.
     if few and not grad and weight.numel() >= _LEAST:
         library = native_library(*tensors)
         if library is not None and weight.is_contiguous():
             return few_tokens(library, f"rows_{NATIVE_NAMES[weight.dtype]}", (weight,), x, bias)
+    form = None
     if narrow:
-        wide = x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16()
-    else:
-        wide = large and (not grad or slow_mkl()) and all(each.is_contiguous() for each in tensors[1:])
-        wide = wide and native_library(*tensors) is not None
-    if wide:
-        rows = x.reshape(-1, x.shape[-1])
-        out = Fast.apply(_WIDE, (), rows, weight, bias) if grad else _wide(rows, weight, bias)
-        return out.view(*x.shape[:-1], len(weight))
-    return definition(x, weight, bias)
+        # bfloat16 on a processor without products of it: in float32, some rows at a time.
+        if x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16():
+            form = _IN_FLOAT32
+    elif large and (not grad or slow_mkl()) and _onednn_takes(tensors):
+        # float32 on a processor whose vectors MKL does not use.
+        form = _BY_ONEDNN
+    if form is None:
+        return definition(x, weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    out = Fast.apply(form, (), rows, weight, bias) if grad else form.forward(rows, weight, bias)[0]
+    return out.view(*x.shape[:-1], len(weight))
 
 
 declare("rows", "Tff", lambda rows, width, tokens, _: (rows * width, tokens * width, tokens * rows))
@@ -140,40 +146,57 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out
 
 
-def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if x.dtype == torch.float32:
-        return by_onednn(x.contiguous(), weight, bias)
-    wide, out = x.float(), x.new_empty(len(x), len(weight))
-    with torch.autocast("cpu", enabled=False):
-        for rows in parts(weight):
-            out[:, rows] = F.linear(wide, weight[rows].float(), None if bias is None else bias[rows].float())
-    return out
+def _onednn_takes(tensors: tuple[Tensor, ...]) -> bool:
+    return all(tensor.is_contiguous() for tensor in tensors[1:]) and native_library(*tensors) is not None
 
 
-def _wide_backward(
+def _onednn_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor]:
+    return (by_onednn(x.contiguous(), weight, bias),)
+
+
+def _onednn_backward(
     needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """``d x = grad @ weight``, ``d weight = grad.T @ x`` and ``d bias = sum of grad``."""
     of_x, of_weight, of_bias = needed
+    to_bias = grad.sum(0, dtype=torch.float32) if of_bias else None
+    grad = grad.contiguous()
+    to_x = by_onednn(grad, weight.T) if of_x else None
+    to_weight = by_onednn(grad.T, x.contiguous().T) if of_weight else None
+    return to_x, to_weight, to_bias
+
+
+@torch.autocast("cpu", enabled=False)
+def _float32_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor]:
+    wide = x.float()
+    out = x.new_empty(len(x), len(weight))
+    for rows in parts(weight):
+        out[:, rows] = F.linear(wide, weight[rows].float(), None if bias is None else bias[rows].float())
+    return (out,)
+
+
+@torch.autocast("cpu", enabled=False)
+def _float32_backward(
+    needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """As :func:`_onednn_backward`, in float32, some rows of the weights at a time."""
+    of_x, of_weight, of_bias = needed
     to_bias = grad.sum(0, dtype=torch.float32).to(weight.dtype) if of_bias else None
-    if x.dtype == torch.float32:
-        grad = grad.contiguous()
-        to_x = by_onednn(grad, weight.T) if of_x else None
-        return to_x, by_onednn(grad.T, x.contiguous().T) if of_weight else None, to_bias
-    grad, wide = grad.float(), x.float() if of_weight else x
     to_x = torch.zeros_like(x, dtype=torch.float32) if of_x else None
     to_weight = torch.empty_like(weight) if of_weight else None
-    with torch.autocast("cpu", enabled=False):
-        for rows in parts(weight):
-            if to_x is not None:
-                to_x.addmm_(grad[:, rows], weight[rows].float())
-            if to_weight is not None:
-                to_weight[rows] = grad[:, rows].T @ wide
+    grad = grad.float()
+    wide = x.float() if of_weight else x
+    for rows in parts(weight):
+        if to_x is not None:
+            to_x.addmm_(grad[:, rows], weight[rows].float())
+        if to_weight is not None:
+            to_weight[rows] = grad[:, rows].T @ wide
     return None if to_x is None else to_x.to(x.dtype), to_weight, to_bias
 
 
-_WIDE = Operation(
-    lambda x, weight, bias: definition(x, weight, bias),
-    lambda x, weight, bias: (_wide(x, weight, bias),),
-    _wide_backward,
-)
+def _by_formula(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return definition(x, weight, bias)
+
+
+_BY_ONEDNN = Operation(_by_formula, _onednn_forward, _onednn_backward)
+_IN_FLOAT32 = Operation(_by_formula, _float32_forward, _float32_backward)

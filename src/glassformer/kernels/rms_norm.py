@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.kernels import native
 from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, native_library, use_definition
 from glassformer.kernels.native import declare
 
@@ -25,13 +26,20 @@ def rms_norm(
 ) -> Float[Tensor, "*batch hidden_dim"]:
     """:func:`definition`; on the CPU in fewer passes over memory, elsewhere by torch's kernel.
 
-    For the backward pass the CPU's form keeps ``x`` and one number per position.
+    For the backward pass the CPU's forms keep ``x`` and one number per position.
     """
+    # A compiler fuses the definition, and torch.func transforms it.
     if torch.compiler.is_compiling() or use_definition():
         return definition(x, weight, eps)
+    # An accelerator has a kernel of torch's.
     if x.device.type != "cpu":
         return F.rms_norm(x, weight.shape, weight, eps)
-    return Fast.apply(_OPERATION, (eps,), x, weight) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
+    # C++ in one pass over memory, or torch in a few.
+    fits = weight.shape == x.shape[-1:] and native_library(x) is not None
+    form = _IN_CPP if fits else _IN_TORCH
+    if torch.is_grad_enabled():
+        return Fast.apply(form, (eps,), x, weight)
+    return form.forward(x, weight, eps)[0]
 
 
 declare("rms_norm", "TfTf", lambda rows, size, *_: (rows * size, size, rows * size, rows))
@@ -43,16 +51,24 @@ declare(
 _PARTS = 64  # of the rows, whose gradients of the weight are summed one after another
 
 
-def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def _in_cpp(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The result, and ``1 / rms`` of every position in float32."""
+    library = native.library()
+    assert library is not None
+    x = x.contiguous()
+    size = x.shape[-1]
+    out = torch.empty_like(x)
+    inverse = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+    name = f"rms_norm_{NATIVE_NAMES[x.dtype]}"
+    sizes = (inverse.numel(), size, float(eps), torch.get_num_threads())
+    library.call(name, x, _narrow(weight), out, inverse, *sizes)
+    return out, inverse
+
+
+def _in_torch(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The result, and ``1 / rms`` of every position in float32 or wider."""
-    library = native_library(x) if weight.shape == x.shape[-1:] else None
-    if library is not None:
-        x, size = x.contiguous(), x.shape[-1]
-        out, inverse = torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
-        name, threads = f"rms_norm_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
-        library.call(name, x, _narrow(weight), out, inverse, inverse.numel(), size, float(eps), threads)
-        return out, inverse
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    wide = torch.promote_types(x.dtype, torch.float32)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
     inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * inverse).mul_(weight).to(x.dtype), inverse
 
@@ -63,19 +79,26 @@ def _narrow(weight: Tensor) -> Tensor:
 
 
 def _backward(
-    _needed: Any, grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, _eps: float
+    needed: Any, grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g n``."""
     library = native_library(x, grad) if weight.shape == x.shape[-1:] else None
-    if library is not None:
-        rows, size = inverse.numel(), x.shape[-1]
-        grad, x, grad_x = grad.contiguous(), x.contiguous(), x.new_empty(x.shape)
-        sums = inverse.new_empty(min(_PARTS, rows), size)
-        name, threads = f"rms_norm_backward_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
-        library.call(name, grad, x, _narrow(weight), inverse.contiguous(), grad_x, sums, rows, size, len(sums), threads)
-        return grad_x, sums.sum(0).to(weight.dtype)
+    if library is None:
+        return _backward_in_torch(grad, x, weight, inverse)
+    rows = inverse.numel()
+    size = x.shape[-1]
+    grad_x = x.new_empty(x.shape)
+    sums = inverse.new_empty(min(_PARTS, rows), size)
+    tensors = (grad.contiguous(), x.contiguous(), _narrow(weight), inverse.contiguous(), grad_x, sums)
+    name = f"rms_norm_backward_{NATIVE_NAMES[x.dtype]}"
+    library.call(name, *tensors, rows, size, len(sums), torch.get_num_threads())
+    return grad_x, sums.sum(0).to(weight.dtype)
+
+
+def _backward_in_torch(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     wide = inverse.dtype
-    grad, weight_wide = grad.to(wide), weight.to(wide)
+    grad = grad.to(wide)
+    weight_wide = weight.to(wide)
     normed = x * inverse
     flow = (grad * normed).reshape(-1, x.shape[-1])
     mean = flow.mv(weight_wide).view(inverse.shape).div_(x.shape[-1])
@@ -83,4 +106,5 @@ def _backward(
     return grad_x.to(x.dtype), flow.sum(0).to(weight.dtype)
 
 
-_OPERATION = Operation(definition, _normalise, _backward)
+_IN_CPP = Operation(definition, _in_cpp, _backward)
+_IN_TORCH = Operation(definition, _in_torch, _backward)

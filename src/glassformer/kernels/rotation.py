@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, native_library, use_definition
-from glassformer.kernels.native import declare
+from glassformer.kernels.native import Library, declare
 from glassformer.kernels.options import Layout
 
 Rotation = tuple[Float[Tensor, "*batch position pair"], Float[Tensor, "*batch position pair"]]
@@ -35,16 +35,27 @@ def rotate(
     """
     turned = 2 * rotation[0].shape[-1]
     if turned != x.shape[-1]:
-        got, expected = f"angles of {turned // 2} pairs for a head_dim of {x.shape[-1]}", "at most head_dim / 2"
-        require(turned < x.shape[-1], got, expected, "Make the rotation for these heads.")
+        if turned > x.shape[-1]:
+            raise InputError(
+                got=f"angles of {turned // 2} pairs for a head_dim of {x.shape[-1]}",
+                expected="at most head_dim / 2",
+                fix="Make the rotation for these heads.",
+            )
         return torch.cat((rotate(x[..., :turned], rotation, layout), x[..., turned:]), dim=-1)
-    cos, sin = (
-        rotation if rotation[0].dtype == rotation[1].dtype == x.dtype else (part.to(x.dtype) for part in rotation)
-    )
-    alike = cos.shape == sin.shape == (x.shape[-2], turned // 2)  # others may broadcast to more than the shape of x
-    if not alike or torch.compiler.is_compiling() or use_definition() or cos.requires_grad or sin.requires_grad:
+    cos, sin = rotation
+    if not cos.dtype == sin.dtype == x.dtype:
+        cos = cos.to(x.dtype)
+        sin = sin.to(x.dtype)
+    # A compiler fuses the definition, and torch.func transforms it.
+    if torch.compiler.is_compiling() or use_definition():
         return definition(x, cos, sin, layout)
-    return _Rotate.apply(x, cos, sin, layout) if torch.is_grad_enabled() else _turn(x, cos, sin, layout)
+    # Other angles may broadcast to more than the shape of x; the fast forms have no gradient of angles.
+    alike = cos.shape == sin.shape == (x.shape[-2], turned // 2)
+    if not alike or cos.requires_grad or sin.requires_grad:
+        return definition(x, cos, sin, layout)
+    if torch.is_grad_enabled():
+        return _Rotate.apply(x, cos, sin, layout)
+    return _turned(x, cos, sin, layout)
 
 
 def pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
@@ -61,20 +72,31 @@ def join_pairs(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
 
 
 def _sizes(batch: int, heads: int, positions: int, head_dim: int, _threads: int) -> tuple[Any, ...]:
-    shape, angles = (batch, heads, positions, head_dim), positions * (head_dim // 2)
+    shape = (batch, heads, positions, head_dim)
+    angles = positions * (head_dim // 2)
     return shape, angles, angles, shape
 
 
 declare("rotate", "TTTT", _sizes)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-    library = native_library(x, cos, sin) if layout == "half-split" and x.dim() == 4 else None
-    if library is not None and x.stride(3) == 1:
-        out, threads = torch.empty_like(x), torch.get_num_threads()
-        name = f"rotate_{NATIVE_NAMES[x.dtype]}"
-        library.call(name, x, cos.contiguous(), sin.contiguous(), out, *x.shape, threads)
-        return out
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """The rotation in C++, or by torch without joining pairs."""
+    if layout == "half-split" and x.dim() == 4 and x.stride(3) == 1:
+        library = native_library(x, cos, sin)
+        if library is not None:
+            return _in_cpp(library, x, cos, sin)
+    return _in_torch(x, cos, sin, layout)
+
+
+def _in_cpp(library: Library, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    name = f"rotate_{NATIVE_NAMES[x.dtype]}"
+    library.call(name, x, cos.contiguous(), sin.contiguous(), out, *x.shape, torch.get_num_threads())
+    return out
+
+
+def _in_torch(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     a, b = pairs(x, layout)
     out = torch.empty_like(x)
     out_a, out_b = pairs(out, layout)
@@ -90,7 +112,7 @@ class _Rotate(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.layout = layout
-        return _turn(x, cos, sin, layout)
+        return _turned(x, cos, sin, layout)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from glassformer.errors import InputError, require, require_probability
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
-from glassformer.layers.opened import any_open, entries, opened
+from glassformer.layers.opened import all_entries, entries, opened
 
 
 class Rewrite(NamedTuple):
@@ -131,7 +131,7 @@ def attend(
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    if not torch.compiler.is_compiling() and is_observed():
+    if not torch.compiler.is_compiling() and all_entries() and is_observed():
         call = edited(Attended(q, k, v, scale, pattern, key_weights, sinks, cap=cap))
         for entry in entries(Watching):
             entry.watcher(call)
@@ -141,7 +141,7 @@ def attend(
 
 def is_edited() -> bool:
     """Whether this thread is in a block of :func:`editing`."""
-    return any_open(Editing)
+    return bool(entries(Editing))
 
 
 def editors() -> tuple[Editing, ...]:
@@ -151,7 +151,7 @@ def editors() -> tuple[Editing, ...]:
 
 def is_observed() -> bool:
     """Whether this thread is in a block of :func:`editing` or :func:`watching`."""
-    return any_open(Editing, Watching)
+    return bool(entries(Editing) or entries(Watching))
 
 
 def edited(call: Attended) -> Attended:

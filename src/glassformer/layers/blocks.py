@@ -89,19 +89,21 @@ class Block(nn.Module):
 
 def is_watched(*modules: nn.Module) -> bool:
     """Whether a hook, a capture, an intervention or a collector reads what the modules compute at each position."""
-    from glassformer.layers.experts import is_collected  # here, so that a dense decoder does not load experts
-
     return (
         is_observed()
-        or is_collected()
         or bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
-        or any(is_hooked(module) for part in modules for module in part.modules())
+        or any(is_hooked(module) or is_collected(module) for part in modules for module in part.modules())
     )
 
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether a call of the module is more than the forward of its class."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def is_collected(module: nn.Module) -> bool:
+    """Whether it is a router whose choices are collected."""
+    return bool(vars(module).get("collectors"))
 
 
 class _LayerNormBlock(nn.Module):

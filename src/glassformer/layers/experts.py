@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,27 +25,30 @@ class Routing(NamedTuple):
     """The chosen experts, best first."""
 
 
-# The thread and the list of each open collector. Not a context variable, which torch.compile cannot trace.
-_collectors: list[tuple[int, list[Routing]]] = []
+_Collector = tuple[int, list[Routing]]
+"""The thread of an open block of :func:`collect_routing`, and its list."""
+
+_lock = threading.Lock()
 
 
 @contextmanager
-def collect_routing() -> Iterator[list[Routing]]:
-    """Collect the :class:`Routing` of every mixture that runs within the ``with`` block and its thread.
+def collect_routing(model: nn.Module) -> Iterator[list[Routing]]:
+    """Collect the :class:`Routing` of every mixture of ``model`` that runs within the ``with`` block and its thread.
 
-    In the order of the calls. The scores are part of the graph, so that losses on them can be differentiated.
+    In the order of the calls. The scores are part of the graph, so that losses on them can be differentiated. A model
+    that is compiled is collected, too.
     """
-    collector: tuple[int, list[Routing]] = (threading.get_ident(), [])
-    _collectors.append(collector)
+    routers = [module for module in model.modules() if isinstance(module, Router)]
+    collector: _Collector = (threading.get_ident(), [])
+    with _lock:
+        for router in routers:
+            router.collectors = (*router.collectors, collector)
     try:
         yield collector[1]
     finally:
-        _collectors[:] = [each for each in _collectors if each is not collector]
-
-
-def is_collected() -> bool:
-    """Whether this thread is in a block of :func:`collect_routing`."""
-    return any(thread == threading.get_ident() for thread, _ in _collectors)
+        with _lock:
+            for router in routers:
+                router.collectors = tuple(other for other in router.collectors if other is not collector)
 
 
 def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
@@ -85,6 +88,9 @@ class Router(nn.Module):
 
     gpt-oss's scores have a bias.
 
+    Attributes:
+        collectors: Open blocks of :func:`collect_routing`. Not a context variable, which torch.compile cannot trace.
+
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088, section 2.1.
     """
 
@@ -95,6 +101,11 @@ class Router(nn.Module):
         require(top_k <= num_experts, sizes, "top_k <= num_experts", "Lower top_k or add experts.")
         self.num_experts, self.top_k = num_experts, top_k
         self.score = Score(hidden_dim, num_experts, bias=bias)
+        self.collectors: tuple[_Collector, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy of the router has: it is not collected."""
+        return vars(self) | {"collectors": ()}
 
     def forward(
         self, x: Float[Tensor, "*batch hidden_dim"]
@@ -104,7 +115,7 @@ class Router(nn.Module):
         They and the scores are given to :func:`collect_routing`, too.
         """
         weights, indices, scores = self.choose(x)
-        for thread, routings in _collectors:
+        for thread, routings in self.collectors:
             if torch.compiler.is_compiling() or thread == threading.get_ident():
                 routings.append(Routing(scores.reshape(-1, self.num_experts), indices.reshape(-1, self.top_k)))
         return weights, indices

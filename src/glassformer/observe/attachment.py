@@ -69,10 +69,10 @@ class Attachment:
         self._points = points
         self.scope = scope
         self._running = Running(self._check_recomputation)
-        blocks = {point.block: point for point in points if point.block is not None}
+        chosen = dict.fromkeys(point for tap in taps for point in tap.points)
         attention_taps = [tap for tap in taps if tap.site in IN_ATTENTION]
         attentions = dict.fromkeys(point for tap in attention_taps for point in of_kind(tap.points, AttentionPoint))
-        self._running.enter(scope, {block: point.layer for block, point in blocks.items()}, attentions)
+        self._running.enter(scope, points, chosen, attentions)
         # Also without taps of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attention_taps)
         edited_everywhere = foreign and attention_taps
@@ -81,7 +81,7 @@ class Attachment:
             if tap.site not in IN_ATTENTION:
                 for point in tap.points:
                     self._attach_point(tap, point)
-        self._running.leave(scope)
+        self._running.leave_attentions(scope)
 
     def _attach_point(self, tap: SiteTap, point: HookPoint) -> None:
         module, where = point.place(tap.site)
@@ -99,8 +99,6 @@ class Attachment:
             self._attach_between(point, module, change)
             return
         self.scope.insert(module, where, change, Phase.EDIT)
-        if isinstance(point, LogitsPoint):
-            self._running.follow_arguments(self.scope, point)
 
     def _check_recomputation(self, block: Any, values: Tensor, given: Given) -> None:
         """Refuse gradient checkpointing that computes a block again after the end of the edits."""

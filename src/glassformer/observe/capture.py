@@ -15,7 +15,6 @@ from glassformer.observe import hugging_face
 from glassformer.observe.captured import Captured
 from glassformer.observe.hook_points import (
     AttentionPoint,
-    BlockPoint,
     Heads,
     HookPoint,
     LogitsPoint,
@@ -162,12 +161,8 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
     """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` and ``here`` end."""
     running = recorder.running
     listen = partial(here.insert, phase=Phase.READ)
-    blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
-    if "logits" in recorder.kinds:  # whose positions are those of the last block
-        last = of_kind(points, BlockPoint)[-1]
-        blocks[last.module] = last.layer
     attentions = of_kind(recorder.chosen, AttentionPoint)
-    running.enter(here, blocks, attentions)
+    running.enter(here, points, recorder.chosen, attentions)
     for attention in attentions:
         if recorder.retain_grad and attention.out_proj is not None and not recorder.foreign:
             # Ahead of hooks and edits of the heads, which come after the weights.
@@ -177,13 +172,14 @@ def _attach(attached: ExitStack, here: Scope, recorder: Recorder, points: Sequen
             listen(point.module, "first output", partial(recorder.mixture, point))
         elif isinstance(point, LogitsPoint):
             listen(point.module, "output", partial(recorder.logits, point))
-            running.follow_arguments(here, point)
         else:
             for kind in (kind for kind in recorder.kinds if kind in point.sites and kind not in OF_CALLS):
                 module, where = point.place(kind)
                 if module is not None:
                     listen(module, where, partial(recorder.note, kind, point))
-    running.leave(here)  # after what is recorded of a module's output
+    # After what is recorded of a module's output.
+    running.leave_attentions(here)
+    running.leave_blocks(here)
     if not attentions:
         return
 

@@ -68,6 +68,10 @@ class MaskEdit(Edit):
     """An edit of scores that gives -inf or 0, which the kernel's mask makes: no scores are in memory."""
 
 
+class FactorEdit(Edit):
+    """An edit that multiplies: what is 0, such as the weight of a key that the model masks, stays 0."""
+
+
 class SinkEdit(Edit):
     """An edit that leaves sinks out of the softmax."""
 
@@ -92,7 +96,7 @@ def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any
 
 def zero(site: str, **where: Any) -> Edit:
     """Set to 0: zero ablation. Of ``router``, which is probabilities, that forbids the expert."""
-    return _edit(site, lambda values, point, labels: torch.zeros_like(values), where, elementwise=True)
+    return _edit(site, lambda values, point, labels: torch.zeros_like(values), where, FactorEdit, elementwise=True)
 
 
 def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
@@ -102,7 +106,7 @@ def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -
     def scaled(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         return values * _broadcast("a factor", factor, values, f"{site} at {point.name}")
 
-    return _edit(site, scaled, where, elementwise=True)
+    return _edit(site, scaled, where, FactorEdit, elementwise=True)
 
 
 def add(site: str, vector: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
@@ -301,9 +305,15 @@ def force_experts(experts: Selection, **where: Any) -> Edit:
 _SELECTIONS = ("modules", "layers", "heads", "queries", "keys", "examples", "experts")
 
 
-def _edit(site: str, change: Callable[[Tensor, HookPoint, Labels], Tensor | float], where: Any, **own: Any) -> Edit:
+def _edit(
+    site: str,
+    change: Callable[[Tensor, HookPoint, Labels], Tensor | float],
+    where: Any,
+    kind: type[Edit] = Edit,
+    **own: Any,
+) -> Edit:
     _require_selections(site, where)
-    return Edit(site, change, **own, **where)
+    return kind(site, change, **own, **where)
 
 
 def _require_selections(site: str, where: Any) -> None:

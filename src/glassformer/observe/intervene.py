@@ -15,7 +15,7 @@ from glassformer.observe import hugging_face
 from glassformer.observe.attachment import Attachment
 from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
-from glassformer.observe.edits import Edit, Labels, MaskEdit, SinkEdit, infinite
+from glassformer.observe.edits import Edit, FactorEdit, Labels, MaskEdit, SinkEdit, infinite
 from glassformer.observe.hook_points import (
     AttentionPoint,
     HookPoint,
@@ -28,6 +28,8 @@ from glassformer.observe.hook_points import (
 from glassformer.observe.module_hooks import scope
 from glassformer.observe.positions import rows_of
 from glassformer.observe.running import Visit
+
+Axis = Literal["queries", "keys"]
 
 
 @contextmanager
@@ -124,7 +126,7 @@ class _Plan:
     """How many copies of the texts a call had when the block was opened: more within a step of a sweep."""
     length: int = 0
     """The positions of the text that is running by now."""
-    found: dict[str, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
+    found: dict[Axis, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
     """The chosen queries and keys that a call had, as they were given."""
 
     @property
@@ -167,31 +169,45 @@ class _Plan:
         """Return a call of an attention whose scores or weights are rewritten."""
         point = visit.point
         heads = self.points[point]
+        total = call.k.shape[2] if visit.is_cross(call) else visit.total
         if self.site == "weights":
             call = boolean_mask(call)
-        allowed = allowed_keys(call)
-        allowed = allowed if allowed.shape[1] == 1 else allowed[:, list(heads)]
-        keys = call.k.shape[2]
-        total = keys if visit.is_cross(call) else visit.total
 
+        def allowed() -> Tensor:
+            keys = allowed_keys(call)
+            return keys if keys.shape[1] == 1 else keys[:, list(heads)]
+
+        # What is masked stays so, and is not reached.
         def rewritten(values: Tensor) -> Tensor:
             reached = self.reached
             new = self.apply(values, point, places, labels)
-            # What is masked stays so, and is not reached.
-            seen = values != -torch.inf if self.site == "scores" else allowed.expand(len(values), -1, -1, -1)
-            if self.site == "weights":
+            if self.site == "weights" and not isinstance(self.edit, FactorEdit):
                 if not self.edit.elementwise:
-                    require_zero(new, allowed, point.name)
-                new = new.masked_fill(~allowed, 0.0)
-            texts = list(select("examples", self.edit.examples, len(values) * self.copies // _copies()))
-            alive = seen[texts].any(1).any(0)[list(places["query"])][:, list(places["key"])].any(0)
-            self.reached = reached or bool(alive.any())
-            there = [place for place, seen in zip(labels["key"], alive.tolist(), strict=True) if seen]
-            self.note("keys", total, there)
+                    require_zero(new, allowed(), point.name)
+                new = new.masked_fill(~allowed(), 0.0)
+            if not reached or self._names("keys"):
+                is_weights = self.site == "weights"
+                seen = allowed().expand(len(values), -1, -1, -1) if is_weights else values != -torch.inf
+                self.reached = self._note_seen(seen, total, places, labels) or reached
             return new
 
         rewrite = Rewrite(self.site, heads, rewritten)  # type: ignore[arg-type]
         return replace(call, rewrites=(*call.rewrites, rewrite))
+
+    def _note_seen(self, seen: Tensor, total: int, places: dict[str, Sequence[int]], labels: Labels) -> bool:
+        """Note which of the chosen keys a chosen query sees in a text; return whether there are any.
+
+        Args:
+            seen: Whether the model lets a query see a key, [batch, head, query, key].
+            total: How many keys the text has by now.
+            places: The chosen queries and keys, as indices in ``seen``.
+            labels: The positions of these.
+        """
+        texts = select("examples", self.edit.examples, len(seen) * self.copies // _copies())
+        by_text = seen[list(texts)].any(1).any(0)
+        are_seen = by_text[list(places["query"])][:, list(places["key"])].any(0).tolist()
+        self.note("keys", total, [key for key, is_seen in zip(labels["key"], are_seen, strict=True) if is_seen])
+        return any(are_seen)
 
     def experts(self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]) -> tuple[Tensor, Tensor] | None:
         """Return the outputs of chosen experts with the edit made, of tokens that chose them, and where it is made."""
@@ -243,22 +259,28 @@ class _Plan:
         if self.site in ("k", "v"):  # of scores and weights, those that are not masked
             self.note("keys", total, positions)
 
-    def note(self, axis: Literal["queries", "keys"], total: int, positions: Sequence[int]) -> None:
+    def note(self, axis: Axis, total: int, positions: Sequence[int]) -> None:
         """Keep which of the chosen queries or keys are among ``positions`` of a text that is ``total`` long by now."""
-        given = getattr(self.edit, axis)
-        if given is not None and not isinstance(given, slice):
-            self.found[axis] |= {
-                each for each in whole_numbers(axis, given) if (each + total if each < 0 else each) in positions
-            }
+        if self._names(axis):
+            chosen = whole_numbers(axis, getattr(self.edit, axis))
+            self.found[axis] |= {number for number in chosen if (number + total if number < 0 else number) in positions}
+
+    def _names(self, axis: Axis) -> bool:
+        """Return whether the edit names queries or keys one by one, each of which a call has to reach."""
+        selection = getattr(self.edit, axis)
+        return selection is not None and not isinstance(selection, slice)
 
     def missing(self) -> str:
         """What no call reached; empty if that is nothing."""
         if not self.reached:
             return self.edit.site
-        axes = {axis: getattr(self.edit, axis) for axis in self.found}
-        given = {axis: each for axis, each in axes.items() if each is not None and not isinstance(each, slice)}
-        lost = {axis: sorted({*whole_numbers(axis, each)} - self.found[axis]) for axis, each in given.items()}
-        return ", ".join(f"{self.edit.site} at {axis} {each}" for axis, each in lost.items() if each)
+        lost: list[str] = []
+        for axis, reached in self.found.items():
+            if self._names(axis):
+                unreached = sorted(set(whole_numbers(axis, getattr(self.edit, axis))) - reached)
+                if unreached:
+                    lost.append(f"{self.edit.site} at {axis} {unreached}")
+        return ", ".join(lost)
 
     def apply(self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels) -> Tensor:
         """``values`` with the change made at ``places``, indices on the site's axes; others are whole.

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from glassformer.errors import require
-from glassformer.layers.opened import all_entries, close_entry, entries, open_entry, opened, without
+from glassformer.errors import InputError
+from glassformer.layers.opened import close_entry, entries, open_entry, opened, without
 from glassformer.observe.patches import patched
 
 
@@ -55,7 +55,7 @@ class Scope:
         if threading.get_ident() != self.thread:
             self.elsewhere = True
             return False
-        return self.open and self in all_entries()
+        return self.open and self in entries(Scope)
 
     def insert(self, module: nn.Module, where: str, change: Change, phase: Phase) -> None:
         """Add a change to those at a place of a module, as the last one of its phase there.
@@ -141,25 +141,33 @@ def other_hooks(model: nn.Module) -> tuple[int, ...]:
 
 
 def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    found = _inserted.get((id(module), where))
-    if found is None:
+    hook_and_changes = _inserted.get((id(module), where))
+    if hook_and_changes is None:
         with _lock:
             _leave_copy(module, where)
-    if found is None or not isinstance(values, Tensor):
+        return values
+    if not isinstance(values, Tensor):
         return values
     given = Given((*args, *kwargs.values()))
     given.named = kwargs
-    for _, change, scope in list(found[1]):
+    for _, change, scope in tuple(hook_and_changes[1]):
         if not scope.here():
             continue
-        got = "a model that is exported or traced within a capture or an intervention"
-        require(not torch.compiler.is_compiling(), got, "a run of it", "Trace it before or after.")
-        batched = torch._C._functorch.is_batchedtensor(values)
-        require(
-            not batched, "a capture or an intervention under vmap", "a run of a batch", "Pass the texts as a batch."
-        )
+        if torch.compiler.is_compiling():
+            raise InputError(
+                got="a model that is exported or traced within a capture or an intervention",
+                expected="a run of it",
+                fix="Trace it before or after.",
+            )
+        if torch._C._functorch.is_batchedtensor(values):
+            raise InputError(
+                got="a capture or an intervention under vmap",
+                expected="a run of a batch",
+                fix="Pass the texts as a batch.",
+            )
         new = change(values, given)
-        values = values if new is None else new
+        if new is not None:
+            values = new
     return values
 
 

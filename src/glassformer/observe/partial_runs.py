@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from glassformer.errors import InputError, first_line, require
 from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
@@ -46,32 +47,32 @@ Stage = Literal["residual_before", "residual_between", "residual"]
 _NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
 
 
-class _KeptLogits(Tensor):
-    """Logits at the positions that a metric reads; one position is not broadcast against several.
+class _OnePosition(TorchFunctionMode):
+    """Refuses a metric that broadcasts the logits of one position against those of several.
 
-    The shape of a metric's result would not show it: the mean over positions of a difference has the right one.
+    The shape of its result would not show it: the mean over positions of a difference has the right one.
     """
 
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
-            arguments = (*args, *kwargs.values())
-            tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-            _require_as_many_positions([tensor for tensor in tensors if tensor.dim() == 3])
-        return super().__torch_function__(function, types, args, kwargs)
+        arguments = (*args, *kwargs.values())
+        _require_as_many_positions([value for value in arguments if _may_be_logits(value)])
+        return function(*args, **kwargs)
+
+
+def _may_be_logits(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 3 and value.is_floating_point()
 
 
 def _require_as_many_positions(tensors: Sequence[Tensor]) -> None:
-    kept = [logits for logits in tensors if isinstance(logits, _KeptLogits) and logits.shape[1] == 1]
-    for logits in kept:
-        for tensor in tensors:
-            if tensor.shape[2] == logits.shape[2] and tensor.shape[1] > 1:
-                raise InputError(
-                    got=f"a metric that compares the logits of one position with those of {tensor.shape[1]}",
-                    expected="as many positions",
-                    fix="Pass the positions that it reads as logits=, or compare with the same ones.",
-                )
+    widths = {tensor.shape[2] for tensor in tensors if tensor.shape[1] == 1}
+    for tensor in tensors:
+        if tensor.shape[1] > 1 and tensor.shape[2] in widths:
+            raise InputError(
+                got=f"a metric that compares the logits of one position with those of {tensor.shape[1]}",
+                expected="as many positions",
+                fix="Pass the positions that it reads as logits=, or compare with the same ones.",
+            )
 
 
 class Runner:
@@ -99,6 +100,7 @@ class Runner:
         self._whole: Tensor | None = None
         self._skips: dict[int, bool] = {}  # by the number of blocks that are skipped
         self._fits = False
+        self._metric_is_checked = False
         self.blocks = [point for point in blocks if point.source == (part == "encoder")]
         self.memory = [point for point in blocks if point.source and part != "encoder"]
         """The encoder's blocks, where only the decoder is resumed."""
@@ -180,17 +182,25 @@ class Runner:
 
     def _measured_alone(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " value"]:
         try:
-            value = self._metric(logits.as_subclass(_KeptLogits))
+            value = self._checked_metric(logits)
         except (IndexError, RuntimeError) as error:
             got = f"a metric that fails on logits {list(logits.shape)}: {first_line(error)}"
             kept = f"one that reads what is kept, the positions logits = {self._logits!r}"
             raise InputError(got, kept, "Pass the positions that it reads as logits=.") from error
-        value = value.as_subclass(Tensor) if isinstance(value, _KeptLogits) else value
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape not in ((), logits.shape[:1]):
             got = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             fits = f"a floating number for each text, [{len(logits)}], or their mean, []"
             raise InputError(f"a metric that gives {got}", fits, "Choose one class, or a difference of two.")
         return value.reshape(-1)
+
+    def _checked_metric(self, logits: Float[Tensor, "text position vocab"]) -> Any:
+        """Return what the metric gives; the first time that it gets one position, see what it compares this with."""
+        if self._metric_is_checked or logits.shape[1] > 1:
+            return self._metric(logits)
+        with _OnePosition():
+            value = self._metric(logits)
+        self._metric_is_checked = True
+        return value
 
     def differentiated(self, texts: Mapping[str, Tensor], leaves: Sequence[Tensor]) -> Float[Tensor, "copy text"]:
         """:meth:`run`, with the gradient of its mean in what ``leaves`` give; none if edits cut the logits off."""

@@ -1,6 +1,6 @@
 """The block and the attention of a model that are running now, and the positions of their texts that they compute."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.layers.attention import Attended
-from glassformer.observe.hook_points import AttentionPoint, HookPoint, LogitsPoint, Selection
+from glassformer.observe.hook_points import (
+    AttentionPoint,
+    BlockPoint,
+    EmbeddingPoint,
+    HookPoint,
+    LogitsPoint,
+    Selection,
+    of_kind,
+)
 from glassformer.observe.module_hooks import Given, Phase, Scope
 from glassformer.observe.positions import (
     cache_of,
@@ -22,7 +30,7 @@ from glassformer.observe.positions import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Visit:
     """One call of a hook point: which positions of their texts its tensors hold.
 
@@ -68,7 +76,7 @@ class Visit:
         return dict(zip(range(first, first + count), indices, strict=True))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class BlockRun:
     """A block that is running, or an attention in no block.
 
@@ -89,7 +97,7 @@ class BlockRun:
         return Visit(point, self.start, length, self.cache, kept)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class AttentionRun:
     """An attention that is running.
 
@@ -144,26 +152,41 @@ class Running:
         self._attentions: list[AttentionPoint] = []
         self._blocks: list[nn.Module] = []
 
-    def enter(self, scope: Scope, blocks: Mapping[nn.Module, int], attentions: Iterable[AttentionPoint]) -> None:
-        """Follow blocks, each with its layer, and attentions from their input on, within a scope."""
-        self._blocks = list(blocks)
+    def enter(
+        self,
+        scope: Scope,
+        points: Sequence[HookPoint],
+        chosen: Iterable[HookPoint],
+        attentions: Iterable[AttentionPoint],
+    ) -> None:
+        """Follow the blocks of the chosen hook points, and attentions, from their input on, within a scope."""
         self._attentions = list(attentions)
+        blocks: dict[nn.Module, int] = {}
+        if self._attentions:  # the first block of a stack ends an attention that has raised and has not left
+            blocks |= {point.module: point.layer for point in of_kind(points, EmbeddingPoint)}
+        for point in chosen:
+            if isinstance(point, LogitsPoint):  # whose positions are those of the last block
+                last = of_kind(points, BlockPoint)[-1]
+                blocks[last.module] = last.layer
+                if point.owner is not None:
+                    scope.insert(point.owner, "input", self._note_arguments, Phase.BEFORE)
+            elif point.block is not None:
+                blocks[point.block] = point.layer
+        self._blocks = list(blocks)
         for block, layer in blocks.items():
             scope.insert(block, "input", partial(self._enter_block, block, layer), Phase.BEFORE)
         for attention in self._attentions:
             scope.insert(attention.module, "input", partial(self._enter_attention, attention), Phase.BEFORE)
 
-    def leave(self, scope: Scope) -> None:
-        """Follow them to their output; called after all other hooks of their output are inserted."""
+    def leave_attentions(self, scope: Scope) -> None:
+        """Follow the attentions to their output; called after all other hooks of it are inserted."""
         for attention in self._attentions:
             scope.insert(attention.module, "output", partial(self._leave_attention, attention), Phase.READ)
+
+    def leave_blocks(self, scope: Scope) -> None:
+        """Follow the blocks to their output, as :meth:`leave_attentions`; without it the last one counts as running."""
         for block in self._blocks:
             scope.insert(block, "output", partial(self._leave_block, block), Phase.READ)
-
-    def follow_arguments(self, scope: Scope, point: LogitsPoint) -> None:
-        """Note with which arguments a model of transformers is called, which may choose its logits."""
-        if point.owner is not None:
-            scope.insert(point.owner, "input", self._note_arguments, Phase.BEFORE)
 
     def logits_visit(self, point: LogitsPoint, values: Tensor, block: BlockRun) -> tuple[Visit, Tensor]:
         """Return the call of the module that computes logits after a block, and them with an axis of positions.

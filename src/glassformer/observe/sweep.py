@@ -603,11 +603,11 @@ def attention_outputs(
 ) -> Float[Tensor, "alternative batch position dim"]:
     """The output of an attention with some heads as in ``target``, for each alternative."""
     outputs = []
-    with evaluating(runner.model), suspended():
+    assert point.out_proj is not None
+    with evaluating(point.out_proj), suspended():
         for some in alternatives:
             changed = heads.clone()
             changed[:, some] = target[:, some]
-            assert point.out_proj is not None
             outputs.append(point.out_proj(changed.transpose(1, 2).flatten(2)))
     return torch.stack(outputs)
 

@@ -69,10 +69,11 @@ class NextTokenTask:
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The loss above, in nats per token."""
-        tokens = batch["tokens"]
-        with collect_routing() as routings:
-            loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        return loss + self._balance_weight * balance_loss(routings) if self._balance_weight > 0 else loss
+        if self._balance_weight == 0:
+            return _next_token_loss(model, batch["tokens"])
+        with collect_routing(model) as routings:
+            loss = _next_token_loss(model, batch["tokens"])
+        return loss + self._balance_weight * balance_loss(routings)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """On the evaluation sequences: "loss" in nats per token, without balance, and "accuracy" in [0, 1].
@@ -88,6 +89,10 @@ class NextTokenTask:
             hits += int((logits.argmax(dim=-1) == targets).sum())
         count = self._evaluation[:, 1:].numel()
         return {"loss": loss / count, "accuracy": hits / count}
+
+
+def _next_token_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    return cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def _require_sequences(tokens: Tensor, name: str) -> None:
