@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import InputError, require, require_heads
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import EncoderBlock, initialise
+from glassformer.layers.blocks import Block, initialise
 from glassformer.layers.embedding import check_tokens, look_up
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -234,11 +234,23 @@ class Encoder(nn.Module):
         return F.dropout(x, config.dropout, self.training)
 
 
-def _block(config: EncoderConfig) -> EncoderBlock:
-    width, head_dim = config.hidden_dim, config.hidden_dim // config.num_heads
+def _block(config: EncoderConfig) -> Block:
+    width = config.hidden_dim
     attention = GroupedQueryAttention(
-        width, config.num_heads, head_dim, causal=False, bias=True, dropout=config.attention_dropout
+        width,
+        config.num_heads,
+        width // config.num_heads,
+        causal=False,
+        bias=True,
+        dropout=config.attention_dropout,
     )
-    inside = config.dropout if config.ff_dropout is None else config.ff_dropout
-    ffn = MLP(width, config.ff_dim, config.activation, inside)
-    return EncoderBlock(attention, ffn, width, config.norm_eps, config.norm_first, config.dropout)
+    ff_dropout = config.dropout if config.ff_dropout is None else config.ff_dropout
+    return Block(
+        width,
+        attention,
+        MLP(width, config.ff_dim, config.activation, ff_dropout),
+        config.norm_eps,
+        norm="layer",
+        norm_place="before" if config.norm_first else "sum",
+        dropout=config.dropout,
+    )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import InputError, require, require_heads
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import CrossBlock, EncoderBlock, initialise
+from glassformer.layers.blocks import Block, initialise
 from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
 from glassformer.layers.embedding import check_real, check_tokens, look_up
 from glassformer.layers.feedforward import MLP
@@ -133,7 +133,9 @@ class EncoderDecoder(nn.Module):
         self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.target_embedding = nn.Embedding(config.target_vocab, width)
         self.target_positions = make_positions(config.target_positions, width, config.max_target_len)
-        self.decoder_layers = nn.ModuleList(_cross_block(config) for _ in range(config.num_decoder_layers))
+        self.decoder_layers = nn.ModuleList(
+            _decoder_block(config) for _ in range(config.num_decoder_layers)
+        )
         self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.output = nn.Linear(width, config.target_vocab)
         self.reset_parameters()
@@ -256,7 +258,7 @@ class EncoderDecoder(nn.Module):
         )
         own, read = [], []
         for block in self.decoder_layers:
-            assert isinstance(block, CrossBlock)
+            assert isinstance(block, Block) and block.cross_attention is not None
             read.append(block.cross_attention.keys_and_values(memory))
             heads, width = block.self_attention.num_kv_heads, block.self_attention.head_dim
             own.append(LayerCache(len(memory), heads, width, length, dtype=memory.dtype, device=memory.device))
@@ -303,20 +305,31 @@ class EncoderDecoder(nn.Module):
         )
 
 
-def _encoder_block(config: EncoderDecoderConfig) -> EncoderBlock:
-    parts = _attention(config, causal=False), _ffn(config)
-    return EncoderBlock(*parts, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)
+def _encoder_block(config: EncoderDecoderConfig) -> Block:
+    return _block(config, _attention(config, causal=False), None)
 
 
-def _cross_block(config: EncoderDecoderConfig) -> CrossBlock:
-    parts = _attention(config, causal=True), _attention(config, causal=False), _ffn(config)
-    return CrossBlock(*parts, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)
+def _decoder_block(config: EncoderDecoderConfig) -> Block:
+    return _block(config, _attention(config, causal=True), _attention(config, causal=False))
+
+
+def _block(
+    config: EncoderDecoderConfig,
+    attention: GroupedQueryAttention,
+    cross: GroupedQueryAttention | None,
+) -> Block:
+    return Block(
+        config.hidden_dim,
+        attention,
+        MLP(config.hidden_dim, config.ff_dim, config.activation, config.dropout),
+        config.norm_eps,
+        cross=cross,
+        norm="layer",
+        norm_place="before" if config.norm_first else "sum",
+        dropout=config.dropout,
+    )
 
 
 def _attention(config: EncoderDecoderConfig, causal: bool) -> GroupedQueryAttention:
     head_dim = config.hidden_dim // config.num_heads
     return GroupedQueryAttention(config.hidden_dim, config.num_heads, head_dim, causal=causal, bias=True)
-
-
-def _ffn(config: EncoderDecoderConfig) -> MLP:
-    return MLP(config.hidden_dim, config.ff_dim, config.activation, config.dropout)
