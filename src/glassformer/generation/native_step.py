@@ -47,7 +47,7 @@ _LINEAR = (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear)
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
-        *((Decoder, name) for name in ("forward", "logits", "hidden", "_embed", "rotations", "_run_layers")),
+        *((Decoder, name) for name in ("forward", "logits", "hidden", "_embed", "rotations")),
         *((kind, "forward") for kind in _KINDS),
     )
 ]

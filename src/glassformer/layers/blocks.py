@@ -1,6 +1,6 @@
-"""The transformer block, what watches it, and the first weights of a model."""
+"""The transformer block, the pass through a stack of blocks, and the first weights of a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -220,6 +220,59 @@ def _require_self_and_cross(attention: GroupedQueryAttention, cross: GroupedQuer
             expected="True and False",
             fix="Build the first with causal=True, the second without.",
         )
+
+
+def run_stack(
+    blocks: nn.ModuleList,
+    final_norm: nn.Module | None,
+    x: Float[Tensor, "batch position hidden_dim"],
+    *,
+    key_padding: Bool[Tensor, "batch seen"] | None = None,
+    rotations: Sequence[Rotation | None] | None = None,
+    caches: Sequence[LayerCache] | None = None,
+    memories: Sequence[Tensor | KeysAndValues] | None = None,
+    memory_padding: Bool[Tensor, "batch source"] | None = None,
+    last: int | None = None,
+) -> Float[Tensor, "batch last hidden_dim"]:
+    """Pass embedded tokens through the blocks of a stack, one after another, and its last norm.
+
+    Blocks of other classes may stand in the stack. They are called with those arguments alone that the stack has.
+
+    Args:
+        blocks: Each maps the residual stream to the residual stream.
+        final_norm: The norm after the last block, if there is one.
+        x: Embedded tokens.
+        key_padding: As for :meth:`Block.forward`, for all blocks, as is ``memory_padding``.
+        rotations: One for each block, as are ``caches`` and ``memories``; None where it rotates nothing.
+        caches: Keys and values of earlier positions.
+        memories: What the cross-attentions read.
+        memory_padding: True where a position of the memory is real.
+        last: Positions at the end that are returned; all of them when None. In the last block the others make keys and
+            values only, unless something else than this pass sees them.
+    """
+    skips_unread = last is not None and _is_unseen(blocks[-1], final_norm)
+    for layer, block in enumerate(blocks):
+        options: dict[str, Any] = {"key_padding": key_padding}
+        if rotations is not None:
+            options["rotation"] = rotations[layer]
+        if caches is not None:
+            options["cache"] = caches[layer]
+        if skips_unread and layer == len(blocks) - 1:
+            options["last"] = last
+        if memories is None:
+            x = block(x, **options)
+        else:
+            x = block(x, memories[layer], memory_padding=memory_padding, **options)
+    if final_norm is not None:
+        x = final_norm(x)
+    return x if last is None else x[:, -last:]
+
+
+def _is_unseen(block: nn.Module, final_norm: nn.Module | None) -> bool:
+    """Return whether nothing sees which positions the last block computes."""
+    if type(block) is not Block or type(getattr(block, "attention", None)) is not GroupedQueryAttention:
+        return False
+    return not is_watched(block) and (final_norm is None or not is_watched(final_norm))
 
 
 def is_watched(*modules: nn.Module) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from glassformer.errors import require
 from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.kernels.rotation import Rotation
-from glassformer.layers.blocks import Block, initialise, is_watched
+from glassformer.layers.blocks import Block, initialise, run_stack
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.embedding import check_tokens, look_up
 from glassformer.layers.feedforward import MLP, Linear, SwiGLU
@@ -155,11 +156,18 @@ class Decoder(nn.Module):
         require(last is None or 1 <= last <= length, f"last = {last}", wanted, "Pass None for all positions.")
         x = look_up(self.embedding, "tokens", tokens)
         rotations = self.rotations(lambda rotary: rotary.rotation(length, start, x.device), x)
-        if cache is None:
-            return self._run_layers(self._embed(x, start, key_padding), rotations, key_padding, None, last)
-        with cache.adding():
-            seen = cache.begin(batch, length, key_padding)
-            return self._run_layers(self._embed(x, start, seen), rotations, seen, cache.layers, last)
+        with nullcontext() if cache is None else cache.adding():
+            if cache is not None:
+                key_padding = cache.begin(batch, length, key_padding)
+            return run_stack(
+                self.layers,
+                self.final_norm,
+                self._embed(x, start, key_padding),
+                key_padding=key_padding,
+                rotations=rotations,
+                caches=None if cache is None else cache.layers,
+                last=last,
+            )
 
     def _embed(
         self, x: Float[Tensor, "batch position hidden_dim"], start: int, key_padding: Bool[Tensor, "batch seen"] | None
@@ -189,26 +197,6 @@ class Decoder(nn.Module):
         local = full if self.local_rotary is None else made(self.local_rotary)
         found = [full if self.layer_window(layer) is None else local for layer in range(len(self.layers))]
         return [one if getattr(block, "rotated", True) else None for block, one in zip(self.layers, found, strict=True)]
-
-    def _run_layers(
-        self,
-        x: Float[Tensor, "batch position hidden_dim"],
-        rotations: Sequence[Rotation | None],
-        key_padding: Bool[Tensor, "batch seen"] | None,
-        caches: Sequence[LayerCache] | None,
-        last: int | None = None,
-    ) -> Float[Tensor, "batch last hidden_dim"]:
-        """Pass embedded tokens through all blocks and the last norm, unchecked; ``last`` as for :meth:`hidden`."""
-        end: Any = None if last is None else self.layers[-1]
-        own = type(end) is Block and type(end.attention) is GroupedQueryAttention
-        # Where nothing but this decoder sees which positions the last block computes.
-        cut = len(self.layers) - 1 if own and not is_watched(end, self.final_norm) else None
-        for layer, block in enumerate(self.layers):
-            cache = None if caches is None else caches[layer]
-            only = {"last": last} if layer == cut else {}  # other blocks need not know the option
-            x = block(x, rotation=rotations[layer], key_padding=key_padding, cache=cache, **only)
-        x = self.final_norm(x)
-        return x if last is None else x[:, -last:]
 
     def layer_window(self, layer: int) -> int | None:
         """The window of the attention that stands in this layer; None for full attention."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import InputError, require, require_heads
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import Block, initialise
+from glassformer.layers.blocks import Block, initialise, run_stack
 from glassformer.layers.embedding import check_tokens, look_up
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -178,9 +178,7 @@ class Encoder(nn.Module):
         check_tokens(tokens, self.config.max_seq_len, real=real, real_name="real")
         key_padding = unless_all(tokens != self.config.pad_id if real is None else real)
         x = self._embed(tokens, types)
-        for block in self.layers:
-            x = block(x, key_padding=key_padding)
-        return x if self.final_norm is None else self.final_norm(x)
+        return run_stack(self.layers, self.final_norm, x, key_padding=key_padding)
 
     def pool(
         self, hidden: Float[Tensor, "batch position hidden_dim"], real: Bool[Tensor, "batch position"] | None = None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import InputError, require, require_heads
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import Block, initialise
+from glassformer.layers.blocks import Block, initialise, run_stack
 from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
 from glassformer.layers.embedding import check_real, check_tokens, look_up
 from glassformer.layers.feedforward import MLP
@@ -195,9 +195,7 @@ class EncoderDecoder(nn.Module):
             x = rows if x is None else x + rows
         assert x is not None  # there is a field
         x = self._embedded(x, self.source_positions, 0)
-        for block in self.encoder_layers:
-            x = block(x, key_padding=seen)
-        return x if self.encoder_norm is None else self.encoder_norm(x)
+        return run_stack(self.encoder_layers, self.encoder_norm, x, key_padding=seen)
 
     def decode(
         self,
@@ -234,12 +232,18 @@ class EncoderDecoder(nn.Module):
         memory_padding = None if source_real is None else unless_all(source_real)
         x = self._embedded(look_up(self.target_embedding, "target tokens", target), self.target_positions, start)
         with nullcontext() if cache is None else cache.own.adding():
-            seen = seen if cache is None else cache.own.begin(batch, length, seen)
-            for layer, block in enumerate(self.decoder_layers):
-                read = memory if cache is None else cache.read[layer]
-                own = None if cache is None else cache.own.layers[layer]
-                x = block(x, read, key_padding=seen, memory_padding=memory_padding, cache=own)
-        return self.output(x if self.decoder_norm is None else self.decoder_norm(x))
+            if cache is not None:
+                seen = cache.own.begin(batch, length, seen)
+            x = run_stack(
+                self.decoder_layers,
+                self.decoder_norm,
+                x,
+                key_padding=seen,
+                caches=None if cache is None else cache.own.layers,
+                memories=[memory] * len(self.decoder_layers) if cache is None else cache.read,
+                memory_padding=memory_padding,
+            )
+        return self.output(x)
 
     def new_cache(
         self, memory: Float[Tensor, "batch source hidden_dim"], max_target_len: int | None = None
