@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Literal
 
 from annotated_types import Gt
@@ -10,7 +9,7 @@ from annotated_types import Gt
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import require, require_groups
 from glassformer.kernels.options import Clamp, Layout
-from glassformer.layers.options import Activation, LongRope, RopeScaling, Yarn
+from glassformer.layers.options import Activation, LongRope, RopeScaling
 
 
 @config
@@ -152,18 +151,6 @@ class DecoderConfig(Config):
         given = [name for name in names if getattr(self, name)]
         got = f"learned_positions with {', '.join(given)}"
         require(not (self.learned_positions and given), got, "positions of one kind", "Nothing rotates beside them.")
-
-    def extensions(self) -> list[str]:
-        """The parts, as ``name = value``, that neither gpt-oss nor Mixtral has: what was added to the first decoder.
-
-        Code that knows that decoder only, such as another format, refuses a configuration with any of them.
-        """
-        defaults = {field.name: field.default for field in fields(self)}
-        names = list(defaults)[list(defaults).index("norm") :]
-        found = [name for name in names if getattr(self, name) != defaults[name]]
-        found += ["attention_bias"] if self.attention_bias == "qkv" else []
-        found += [] if isinstance(self.rope_scaling, Yarn | None) else ["rope_scaling"]
-        return [f"{name} = {getattr(self, name)!r}" for name in found]
 
     @property
     def cache_border(self) -> int:
