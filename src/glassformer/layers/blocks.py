@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +22,7 @@ from glassformer.layers.cache import KeysAndValues, LayerCache
 from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import make_norm
-
-NormPlace = Literal["before", "after", "both", "sum"]
-"""Where the norms of a block stand, see :class:`Block`."""
+from glassformer.layers.options import NormKind, NormPlace
 
 
 class Block(nn.Module):
@@ -95,7 +93,7 @@ class Block(nn.Module):
         norm_eps: float,
         *,
         cross: GroupedQueryAttention | None = None,
-        norm: Literal["rms", "layer"] = "rms",
+        norm: NormKind = "rms",
         norm_place: NormPlace = "before",
         parallel: bool = False,
         rotated: bool = True,

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from glassformer.errors import require
 from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.kernels.rotation import Rotation
-from glassformer.layers.blocks import Block, initialise, run_stack
+from glassformer.layers.blocks import initialise, run_stack
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.embedding import check_tokens, look_up
-from glassformer.layers.feedforward import MLP, Linear, SwiGLU
+from glassformer.layers.feedforward import Linear
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import SoftCap, make_norm
 from glassformer.layers.positions import RotaryEmbedding
+from glassformer.models.building import build_block
 from glassformer.models.decoder_config import DecoderConfig
 
 
@@ -49,17 +50,39 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        norm = config.norm, config.hidden_dim, config.norm_eps
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        self.positions = nn.Embedding(config.max_seq_len, config.hidden_dim) if config.learned_positions else None
+        width = config.hidden_dim
+        norm = (config.norm, width, config.norm_eps)
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        learned = config.learned_positions
+        self.positions = nn.Embedding(config.max_seq_len, width) if learned else None
         self.embedding_norm = make_norm(*norm) if config.embedding_norm else None
-        layout, turned = config.rope_layout, config.rotary_dim or config.head_dim
-        self.rotary = RotaryEmbedding(turned, config.rope_base, layout=layout, scaling=config.rope_scaling)
-        local = config.local_rope_base
-        self.local_rotary = None if local is None else RotaryEmbedding(turned, local, layout=layout)
-        self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
+        rotations = config.rotations
+        self.rotary = RotaryEmbedding(
+            rotations.rotary_dim,
+            rotations.base,
+            layout=rotations.layout,
+            scaling=rotations.scaling,
+        )
+        self.local_rotary: RotaryEmbedding | None = None
+        if rotations.local_base is not None:
+            self.local_rotary = RotaryEmbedding(
+                rotations.rotary_dim,
+                rotations.local_base,
+                layout=rotations.layout,
+            )
+        self.layers = nn.ModuleList(
+            build_block(
+                width,
+                config.attention,
+                config.network,
+                config.norms,
+                window=config.layer_window(layer),
+                rotated=layer not in config.unrotated_layers,
+            )
+            for layer in range(config.num_layers)
+        )
         self.final_norm = make_norm(*norm)
-        self.output = Linear(config.hidden_dim, config.vocab_size, bias=False)
+        self.output = Linear(width, config.vocab_size, bias=False)
         self.logit_cap = None if config.logit_cap is None else SoftCap(config.logit_cap)
         self.reset_parameters()
         if config.tied_output:
@@ -211,54 +234,9 @@ class Decoder(nn.Module):
         length = config.max_seq_len if max_seq_len is None else max_seq_len
         got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
         require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
-        heads = config.num_kv_heads or config.num_heads
-        sizes, dtype, device = (batch, heads, config.head_dim, length), self.dtype, self.device
-        windows = map(self.layer_window, range(len(self.layers)))
-        return Cache([LayerCache(*sizes, window, dtype=dtype, device=device) for window in windows])
-
-
-def _block(config: DecoderConfig, layer: int) -> Block:
-    attention = GroupedQueryAttention(
-        config.hidden_dim,
-        config.num_heads,
-        config.head_dim,
-        config.num_kv_heads,
-        window=config.layer_window(layer),
-        bias=config.attention_bias,
-        key_weights=config.key_weights,
-        sinks=config.sinks,
-        dropout=config.dropout,
-        layout=config.rope_layout,
-        scale=config.attention_scale,
-        cap=config.attention_cap,
-        qk_norm=config.qk_norm,
-        norm_eps=config.norm_eps,
-    )
-    return Block(
-        config.hidden_dim,
-        attention,
-        _feed_forward(config),
-        config.norm_eps,
-        norm=config.norm,
-        norm_place=config.norm_place,
-        parallel=config.parallel,
-        rotated=layer not in config.unrotated_layers,
-    )
-
-
-def _feed_forward(config: DecoderConfig) -> nn.Module | None:
-    width, ff_dim, bias, clamp = config.hidden_dim, config.ff_dim, config.ff_bias, config.clamp
-    if ff_dim == 0:
-        return None
-    if config.num_experts is None:
-        if not config.gated:
-            return MLP(width, ff_dim, config.activation, bias=bias)
-        return SwiGLU(width, ff_dim, bias=bias, clamp=clamp, activation=config.activation)
-    # Imported here, so that a dense decoder does not load them.
-    if config.expert_format == "mxfp4":
-        from glassformer.layers.quantized.packed_experts import PackedMixture
-
-        return PackedMixture(width, ff_dim, config.num_experts, config.top_k, bias=bias, clamp=clamp)
-    from glassformer.layers.experts import MixtureOfExperts
-
-    return MixtureOfExperts(width, ff_dim, config.num_experts, config.top_k, bias=bias, clamp=clamp)
+        sizes = (batch, config.attention.num_kv_heads, config.head_dim, length)
+        layers = [
+            LayerCache(*sizes, self.layer_window(layer), dtype=self.dtype, device=self.device)
+            for layer in range(len(self.layers))
+        ]
+        return Cache(layers)

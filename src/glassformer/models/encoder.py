@@ -13,14 +13,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import InputError, require, require_heads
+from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import Block, initialise, run_stack
+from glassformer.layers.blocks import initialise, run_stack
 from glassformer.layers.embedding import check_tokens, look_up
-from glassformer.layers.feedforward import MLP
-from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.options import EncoderActivation
 from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.block_config import Attention, FeedForward, Norms
+from glassformer.models.building import build_block
 
 Positions = Literal["sinusoidal", "learned", "none"]
 """How positions enter an embedding. With "none" the order of the tokens has no effect."""
@@ -77,9 +77,30 @@ class EncoderConfig(Config):
     """The padding token."""
 
     def __post_init__(self) -> None:
-        require_heads(self.num_heads, hidden_dim=self.hidden_dim)
-        in_vocabulary = self.pad_id < self.vocab_size
-        require(in_vocabulary, f"pad_id = {self.pad_id}", f"below vocab_size = {self.vocab_size}", "Reserve a token.")
+        # A part checks itself when it is made.
+        _parts = (self.attention, self.network, self.norms)
+        if self.pad_id >= self.vocab_size:
+            raise InputError(
+                got=f"pad_id = {self.pad_id}",
+                expected=f"below vocab_size = {self.vocab_size}",
+                fix="Reserve a token.",
+            )
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of every block."""
+        return Attention.sharing(self.hidden_dim, self.num_heads, self.attention_dropout)
+
+    @property
+    def network(self) -> FeedForward:
+        """The feed-forward network of every block."""
+        dropout = self.dropout if self.ff_dropout is None else self.ff_dropout
+        return FeedForward(self.ff_dim, self.activation, dropout=dropout)
+
+    @property
+    def norms(self) -> Norms:
+        """The norms of every block."""
+        return Norms(self.norm_eps, "layer", "before" if self.norm_first else "sum")
 
 
 def make_positions(kind: Positions, width: int, length: int) -> nn.Module | None:
@@ -114,7 +135,17 @@ class Encoder(nn.Module):
         self.positions = make_positions(config.positions, width, config.max_seq_len)
         self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
         self.embedding_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.embedding_norm else None
-        self.layers = nn.ModuleList(_block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            build_block(
+                width,
+                config.attention,
+                config.network,
+                config.norms,
+                causal=False,
+                dropout=config.dropout,
+            )
+            for _ in range(config.num_layers)
+        )
         self.final_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.classifier = None if config.num_classes is None else nn.Linear(width, config.num_classes)
         self.reset_parameters()
@@ -230,25 +261,3 @@ class Encoder(nn.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return F.dropout(x, config.dropout, self.training)
-
-
-def _block(config: EncoderConfig) -> Block:
-    width = config.hidden_dim
-    attention = GroupedQueryAttention(
-        width,
-        config.num_heads,
-        width // config.num_heads,
-        causal=False,
-        bias=True,
-        dropout=config.attention_dropout,
-    )
-    ff_dropout = config.dropout if config.ff_dropout is None else config.ff_dropout
-    return Block(
-        width,
-        attention,
-        MLP(width, config.ff_dim, config.activation, ff_dropout),
-        config.norm_eps,
-        norm="layer",
-        norm_place="before" if config.norm_first else "sum",
-        dropout=config.dropout,
-    )

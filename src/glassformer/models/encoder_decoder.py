@@ -9,14 +9,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import InputError, require, require_heads
+from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import Block, initialise, run_stack
 from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
 from glassformer.layers.embedding import check_real, check_tokens, look_up
-from glassformer.layers.feedforward import MLP
-from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.options import EncoderActivation
+from glassformer.models.block_config import Attention, FeedForward, Norms
+from glassformer.models.building import build_block
 from glassformer.models.encoder import Positions, make_positions
 
 
@@ -67,10 +67,30 @@ class EncoderDecoderConfig(Config):
     """The padding token of sources and targets."""
 
     def __post_init__(self) -> None:
-        require_heads(self.num_heads, hidden_dim=self.hidden_dim)
-        fewest = min(self.vocab_size, self.target_vocab)
-        inside = f"a number below {fewest}, a token of both vocabularies"
-        require(self.pad_id < fewest, f"pad_id = {self.pad_id}", inside, "Reserve one token for padding.")
+        # A part checks itself when it is made.
+        _parts = (self.attention, self.network, self.norms)
+        smaller_vocab = min(self.vocab_size, self.target_vocab)
+        if self.pad_id >= smaller_vocab:
+            raise InputError(
+                got=f"pad_id = {self.pad_id}",
+                expected=f"a number below {smaller_vocab}, a token of both vocabularies",
+                fix="Reserve one token for padding.",
+            )
+
+    @property
+    def attention(self) -> Attention:
+        """Every attention of every block."""
+        return Attention.sharing(self.hidden_dim, self.num_heads)
+
+    @property
+    def network(self) -> FeedForward:
+        """The feed-forward network of every block."""
+        return FeedForward(self.ff_dim, self.activation, dropout=self.dropout)
+
+    @property
+    def norms(self) -> Norms:
+        """The norms of every block."""
+        return Norms(self.norm_eps, "layer", "before" if self.norm_first else "sum")
 
     @property
     def target_vocab(self) -> int:
@@ -125,16 +145,21 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         width = config.hidden_dim
+        parts = (width, config.attention, config.network, config.norms)
         self.source_embeddings = nn.ModuleList(
             nn.Embedding(config.vocab_size, width) for _ in range(config.fields_per_slot)
         )
         self.source_positions = make_positions(config.source_positions, width, config.max_source_len)
-        self.encoder_layers = nn.ModuleList(_encoder_block(config) for _ in range(config.num_encoder_layers))
+        self.encoder_layers = nn.ModuleList(
+            build_block(*parts, causal=False, dropout=config.dropout)
+            for _ in range(config.num_encoder_layers)
+        )
         self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.target_embedding = nn.Embedding(config.target_vocab, width)
         self.target_positions = make_positions(config.target_positions, width, config.max_target_len)
         self.decoder_layers = nn.ModuleList(
-            _decoder_block(config) for _ in range(config.num_decoder_layers)
+            build_block(*parts, cross=True, dropout=config.dropout)
+            for _ in range(config.num_decoder_layers)
         )
         self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.output = nn.Linear(width, config.target_vocab)
@@ -307,33 +332,3 @@ class EncoderDecoder(nn.Module):
             "new_cache(memory) of this one",
             "Make a new cache for new sources.",
         )
-
-
-def _encoder_block(config: EncoderDecoderConfig) -> Block:
-    return _block(config, _attention(config, causal=False), None)
-
-
-def _decoder_block(config: EncoderDecoderConfig) -> Block:
-    return _block(config, _attention(config, causal=True), _attention(config, causal=False))
-
-
-def _block(
-    config: EncoderDecoderConfig,
-    attention: GroupedQueryAttention,
-    cross: GroupedQueryAttention | None,
-) -> Block:
-    return Block(
-        config.hidden_dim,
-        attention,
-        MLP(config.hidden_dim, config.ff_dim, config.activation, config.dropout),
-        config.norm_eps,
-        cross=cross,
-        norm="layer",
-        norm_place="before" if config.norm_first else "sum",
-        dropout=config.dropout,
-    )
-
-
-def _attention(config: EncoderDecoderConfig, causal: bool) -> GroupedQueryAttention:
-    head_dim = config.hidden_dim // config.num_heads
-    return GroupedQueryAttention(config.hidden_dim, config.num_heads, head_dim, causal=causal, bias=True)
