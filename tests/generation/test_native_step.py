@@ -31,6 +31,8 @@ from glassformer.layers.quantized.block_layers import BlockEmbedding, BlockLinea
 from glassformer.layers.quantized.int8 import Int8Linear, decode, encode
 from glassformer.layers.quantized.lossless import LosslessLinear
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.models.block_config import Norms
+from glassformer.models.building import build_block
 from refusals import refused
 from torch_settings import defaults, threads
 
@@ -369,6 +371,15 @@ def parametrized(model: Decoder) -> None:
     parametrize.register_parametrization(model.layers[0].attention.key, "weight", Doubled())
 
 
+def post_norm(model: Decoder) -> None:
+    config = model.config
+    torch.manual_seed(0)
+    norms = Norms(config.norm_eps, "rms", "sum")
+    window = config.layer_window(1)
+    block = build_block(config.hidden_dim, config.attention, config.network, norms, window=window)
+    model.layers[1] = block.eval()
+
+
 # Handles of hooks, patches and blocks last as long as the context.
 ORDINARY: dict[str, Callable[[Decoder], Any]] = {
     "hook": lambda model: model.layers[1].ffn.register_forward_hook(lambda module, args, output: 2 * output),
@@ -376,6 +387,7 @@ ORDINARY: dict[str, Callable[[Decoder], Any]] = {
     "global hook": lambda model: nn.modules.module.register_module_forward_hook(lambda *arguments: None),
     "module of another class": lambda model: setattr(model.layers[1].ffn.gate, "__class__", OwnLinear),
     "parametrization": parametrized,
+    "post-norm block": post_norm,
     "8 bits in float32": lambda model: in_8_bits(model, "output", model.output),
     "norm without weights": lambda model: setattr(model, "final_norm", nn.LayerNorm(32, elementwise_affine=False)),
     "another forward": lambda model: setattr(model.final_norm, "forward", lambda x: 2 * x),

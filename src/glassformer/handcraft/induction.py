@@ -73,8 +73,8 @@ _ANY_VALUE = frozenset(
         "balance_experts",
     }
 )
-"""Fields of a configuration that the proof follows, or that compute nothing in an attention-only decoder without
-windows. The others have their default, or the value of the circuit."""
+"""Fields of a configuration that the proof follows, or that compute nothing in an attention-only
+decoder without windows. The others have their default, or the value of the circuit."""
 _RUN_AT_ONCE = 256
 _SAMPLES = 1000
 

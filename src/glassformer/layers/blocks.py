@@ -26,7 +26,7 @@ from glassformer.layers.options import NormKind, NormPlace
 
 
 class Block(nn.Module):
-    """A transformer block: an attention and a feed-forward network, each added to the residual stream.
+    """A transformer block: attention and feed-forward network, each added to the residual stream.
 
     Pre-norm (``norm_place = "before"``)::
 
@@ -38,7 +38,7 @@ class Block(nn.Module):
         h      = attention_norm(x + attention(x))
         output = ffn_norm(h + ffn(h))
 
-    ``"after"`` normalises what each part adds (OLMo 2), ``"both"`` also normalises its input (Gemma 2)::
+    ``"after"`` normalises what each part adds (OLMo 2), ``"both"`` its input, too (Gemma 2)::
 
         h      = x + attention_post_norm(attention(x))                          "after"
         h      = x + attention_post_norm(attention(attention_norm(x)))          "both"
@@ -47,31 +47,33 @@ class Block(nn.Module):
 
         output = x + attention(attention_norm(x)) + ffn(ffn_norm(x))
 
-    With ``cross`` the block also attends to a memory, and ``attention`` is named ``self_attention``. Pre-norm::
+    With ``cross`` the block also attends to a memory, and its attention is named
+    ``self_attention``. Pre-norm::
 
         h      = x + self_attention(self_attention_norm(x))
         g      = h + cross_attention(cross_attention_norm(h), memory)
         output = g + ffn(ffn_norm(g))
 
-    With LayerNorm, ``"before"`` or ``"sum"``, and the same weights this is :class:`torch.nn.TransformerEncoderLayer`,
-    and with ``cross`` :class:`torch.nn.TransformerDecoderLayer`.
+    With LayerNorm, ``"before"`` or ``"sum"``, and the same weights this is
+    :class:`torch.nn.TransformerEncoderLayer`, and with ``cross``
+    :class:`torch.nn.TransformerDecoderLayer`.
 
     Args:
         hidden_dim: Width of the residual stream.
         attention: From each position to positions of the same text.
         ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
-        norm_eps: Added to the mean square, or to the variance, before the root, in all norms; above 0.
-        cross: From each position to all of a memory: ``causal=False``. The other attention is causal then.
+        norm_eps: Added to the mean square, or to the variance, in all norms; above 0.
+        cross: From each position to all of a memory: ``causal=False``, beside a causal attention.
         norm: RMSNorm or LayerNorm.
-        norm_place: ``"before"``, ``"after"``, ``"both"`` or ``"sum"``. Where a norm is not, the block has no weights
-            for it.
+        norm_place: ``"before"``, ``"after"``, ``"both"`` or ``"sum"``.
         parallel: Add both parts to the same ``x``; with ``"before"``.
         rotated: Whether the decoder gives it a rotation, if it has any.
         dropout: Probability in training of dropping a number of what each part adds.
 
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang
-    and Sennrich 2019, arXiv 1910.07467 (RMSNorm); Ba et al. 2016, arXiv 1607.06450 (LayerNorm); OLMo Team 2025, arXiv
-    2501.00656; Gemma Team 2024, arXiv 2408.00118; Black et al. 2022, arXiv 2204.06745 (parallel).
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745
+    (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); Ba et al. 2016, arXiv
+    1607.06450 (LayerNorm); OLMo Team 2025, arXiv 2501.00656; Gemma Team 2024, arXiv 2408.00118;
+    Black et al. 2022, arXiv 2204.06745 (parallel).
     """
 
     attention: GroupedQueryAttention
@@ -150,9 +152,11 @@ class Block(nn.Module):
 
         Args:
             x: The residual stream.
-            memory: What the cross-attention reads, or what ``cross_attention.keys_and_values`` made of it.
+            memory: What the cross-attention reads, or its keys and values, which
+                ``cross_attention.keys_and_values`` computes.
             rotation: Cosines and sines of the positions of ``x``.
-            key_padding: True where a position is real and may be attended to; with a cache, for all positions so far.
+            key_padding: True where a position is real and may be attended to; with a cache, for all
+                positions so far.
             memory_padding: True where a position of the memory is real.
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
             last: Positions at the end of ``x`` that are returned; all of them when None.
@@ -195,7 +199,7 @@ class Block(nn.Module):
         *inputs: Any,
         **options: Any,
     ) -> Float[Tensor, "batch last hidden_dim"]:
-        """Add to ``x`` what the part of this name makes of ``source``, with the norms of the part."""
+        """Return ``x`` plus what the part of this name makes of ``source``, with its norms."""
         part = getattr(self, name)
         norm = getattr(self, f"{name}_norm")
         post_norm = getattr(self, f"{name}_post_norm")
@@ -234,19 +238,20 @@ def run_stack(
 ) -> Float[Tensor, "batch last hidden_dim"]:
     """Pass embedded tokens through the blocks of a stack, one after another, and its last norm.
 
-    Blocks of other classes may stand in the stack. They are called with those arguments alone that the stack has.
+    Blocks of other classes may stand in the stack. A block is called with the arguments that the
+    stack has, and no others.
 
     Args:
         blocks: Each maps the residual stream to the residual stream.
         final_norm: The norm after the last block, if there is one.
         x: Embedded tokens.
         key_padding: As for :meth:`Block.forward`, for all blocks, as is ``memory_padding``.
-        rotations: One for each block, as are ``caches`` and ``memories``; None where it rotates nothing.
+        rotations: One for each block, as are ``caches`` and ``memories``; None: nothing rotates.
         caches: Keys and values of earlier positions.
         memories: What the cross-attentions read.
         memory_padding: True where a position of the memory is real.
-        last: Positions at the end that are returned; all of them when None. In the last block the others make keys and
-            values only, unless something else than this pass sees them.
+        last: Positions at the end that are returned; all of them when None. The last block computes
+            only keys and values of the others, unless something else than this pass sees them.
     """
     skips_unread = last is not None and _is_unseen(blocks[-1], final_norm)
     for layer, block in enumerate(blocks):
@@ -268,7 +273,8 @@ def run_stack(
 
 def _is_unseen(block: nn.Module, final_norm: nn.Module | None) -> bool:
     """Return whether nothing sees which positions the last block computes."""
-    if type(block) is not Block or type(getattr(block, "attention", None)) is not GroupedQueryAttention:
+    attention = getattr(block, "attention", None)
+    if type(block) is not Block or type(attention) is not GroupedQueryAttention:
         return False
     return not is_watched(block) and (final_norm is None or not is_watched(final_norm))
 

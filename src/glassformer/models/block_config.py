@@ -1,8 +1,9 @@
 """What a block is built of, as data. Imports no torch.
 
-The configurations of models are flat, as their fields stand in files and in flags; their properties group these fields
-into the parts here. A configuration checks the type and the bounds of each field; a part checks, when it is made, how
-its fields fit together. Fields have the names of the arguments of the layers that are built of them.
+The configurations of models are flat, as their fields stand in files and in flags; their properties
+group these fields into the parts here. A configuration checks the type and the bounds of each
+field; a part checks, when it is made, how its fields fit together. Fields have the names of the
+arguments of the layers that are built of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from glassformer.layers.options import Activation, LongRope, NormKind, NormPlace
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention of a block: see :class:`~glassformer.layers.grouped_query.GroupedQueryAttention`."""
+    """Attention: see :class:`~glassformer.layers.grouped_query.GroupedQueryAttention`."""
 
     num_heads: int
     head_dim: int
@@ -37,7 +38,7 @@ class Attention:
 
     @classmethod
     def sharing(cls, hidden_dim: int, num_heads: int, dropout: float = 0.0) -> Attention:
-        """Return the attention of the first transformer, whose heads share the width of the residual stream."""
+        """Return an attention with biases whose heads share the width of the residual stream."""
         require_heads(num_heads, hidden_dim=hidden_dim)
         return cls(num_heads, hidden_dim // num_heads, num_heads, bias=True, dropout=dropout)
 
@@ -85,7 +86,8 @@ class Experts:
         network: Each expert.
         num_experts: Experts in each layer.
         top_k: Experts per token.
-        format: ``"mxfp4"`` packs them, see :class:`~glassformer.layers.quantized.packed_experts.PackedMixture`.
+        format: ``"dense"``, or ``"mxfp4"`` for
+            :class:`~glassformer.layers.quantized.packed_experts.PackedMixture`.
     """
 
     hidden_dim: int
@@ -102,10 +104,10 @@ class Experts:
                 expected="top_k <= num_experts",
                 fix="Lower top_k or add experts.",
             )
-        ff_dim = self.network.ff_dim
-        if self.format == "mxfp4" and (self.hidden_dim % 32 or ff_dim % 32):
+        widths = f"hidden_dim = {self.hidden_dim}, ff_dim = {self.network.ff_dim}"
+        if self.format == "mxfp4" and (self.hidden_dim % 32 or self.network.ff_dim % 32):
             raise InputError(
-                got=f"expert_format = 'mxfp4' with hidden_dim = {self.hidden_dim}, ff_dim = {ff_dim}",
+                got=f"expert_format = 'mxfp4' with {widths}",
                 expected="experts whose widths are multiples of 32",
                 fix="32 weights of a row share one exponent.",
             )
@@ -113,7 +115,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Norms:
-    """The norms of a block: see :class:`~glassformer.layers.blocks.Block`."""
+    """Norms of a block: see :class:`~glassformer.layers.blocks.Block`."""
 
     norm_eps: float
     norm: NormKind
@@ -131,7 +133,7 @@ class Norms:
 
 @dataclass(frozen=True)
 class Rotations:
-    """The rotations of queries and keys: see :class:`~glassformer.layers.positions.RotaryEmbedding`.
+    """Rotations of queries and keys: see :class:`~glassformer.layers.positions.RotaryEmbedding`.
 
     Args:
         head_dim: Width of a head.

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.kernels.rotation import Rotation
 from glassformer.layers.blocks import initialise, run_stack
@@ -175,8 +175,12 @@ class Decoder(nn.Module):
         start = 0 if cache is None else cache.length
         check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
         batch, length = tokens.shape
-        wanted = f"1 to {length}, the positions given"
-        require(last is None or 1 <= last <= length, f"last = {last}", wanted, "Pass None for all positions.")
+        if last is not None and not 1 <= last <= length:
+            raise InputError(
+                got=f"last = {last}",
+                expected=f"1 to {length}, the number of positions",
+                fix="Pass None for all positions.",
+            )
         x = look_up(self.embedding, "tokens", tokens)
         rotations = self.rotations(lambda rotary: rotary.rotation(length, start, x.device), x)
         with nullcontext() if cache is None else cache.adding():
@@ -206,20 +210,32 @@ class Decoder(nn.Module):
             x = x + self.positions(positions)
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
-    def rotations(self, of: Callable[[RotaryEmbedding], Rotation], x: Tensor) -> list[Rotation | None]:
-        """The rotation of each layer, which ``of`` makes of its rotary embedding, in the dtype of products of ``x``."""
-        config, dtype = self.config, autocast_dtype(x)  # converted once instead of in every layer
+    def rotations(self, rotation_of: Callable[[RotaryEmbedding], Rotation], x: Tensor) -> list[Rotation | None]:
+        """Return the rotation of each layer in the dtype of products of ``x``, None for no rotation.
 
-        def made(rotary: RotaryEmbedding) -> Rotation:
-            cos, sin = of(rotary)
+        Args:
+            rotation_of: The rotation that a rotary embedding makes.
+            x: Embedded tokens.
+        """
+        if self.config.learned_positions:
+            return [None] * len(self.layers)
+        dtype = autocast_dtype(x)  # converted once instead of in every layer
+
+        def converted(rotary: RotaryEmbedding) -> Rotation:
+            cos, sin = rotation_of(rotary)
             return cos.to(dtype), sin.to(dtype)
 
-        if config.learned_positions:
-            return [None] * len(self.layers)
-        full = made(self.rotary)
-        local = full if self.local_rotary is None else made(self.local_rotary)
-        found = [full if self.layer_window(layer) is None else local for layer in range(len(self.layers))]
-        return [one if getattr(block, "rotated", True) else None for block, one in zip(self.layers, found, strict=True)]
+        full = converted(self.rotary)
+        local = full if self.local_rotary is None else converted(self.local_rotary)
+        rotations: list[Rotation | None] = []
+        for layer, block in enumerate(self.layers):
+            if not getattr(block, "rotated", True):
+                rotations.append(None)
+            elif self.layer_window(layer) is None:
+                rotations.append(full)
+            else:
+                rotations.append(local)
+        return rotations
 
     def layer_window(self, layer: int) -> int | None:
         """The window of the attention that stands in this layer; None for full attention."""
@@ -232,8 +248,12 @@ class Decoder(nn.Module):
         """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, of the model's dtype and device."""
         config = self.config
         length = config.max_seq_len if max_seq_len is None else max_seq_len
-        got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
-        require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
+        if length > config.max_seq_len:
+            raise InputError(
+                got=f"a cache of max_seq_len = {length}",
+                expected=f"at most the model's {config.max_seq_len}",
+                fix="Make the model with a larger max_seq_len.",
+            )
         sizes = (batch, config.attention.num_kv_heads, config.head_dim, length)
         layers = [
             LayerCache(*sizes, self.layer_window(layer), dtype=self.dtype, device=self.device)

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import initialise, run_stack
 from glassformer.layers.embedding import check_tokens, look_up
@@ -207,6 +207,8 @@ class Encoder(nn.Module):
             types: The segment of each token, in [0, token_types); 0 for all when None.
         """
         check_tokens(tokens, self.config.max_seq_len, real=real, real_name="real")
+        if types is not None:
+            self._check_types(types, tokens)
         key_padding = unless_all(tokens != self.config.pad_id if real is None else real)
         x = self._embed(tokens, types)
         return run_stack(self.layers, self.final_norm, x, key_padding=key_padding)
@@ -245,19 +247,28 @@ class Encoder(nn.Module):
             added = self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         elif self.positions is not None:
             x = self.positions(x)
-        if types is not None:
-            got, fix = "types for an encoder with token_types = 0", "Omit types, or make the model with token_types."
-            require(self.token_types is not None, got, "none", fix)
-            got = f"types of shape {list(types.shape)} and dtype {types.dtype}"
-            expected = f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}"
-            whole = types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32)
-            require(whole, got, expected, "Give each token the number of its segment.")
         if self.token_types is not None:
-            table, first = self.token_types, tokens.new_zeros(1)
-            segment = table(first) if types is None else look_up(table, "types", types)
+            if types is None:
+                segment = self.token_types(tokens.new_zeros(1))
+            else:
+                segment = look_up(self.token_types, "types", types)
             added = segment if added is None else added + segment
         if added is not None:
             x = x + added
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return F.dropout(x, config.dropout, self.training)
+
+    def _check_types(self, types: Tensor, tokens: Tensor) -> None:
+        if self.token_types is None:
+            raise InputError(
+                got="types for an encoder with token_types = 0",
+                expected="none",
+                fix="Omit types, or make the model with token_types.",
+            )
+        if types.shape != tokens.shape or types.dtype not in (torch.int64, torch.int32):
+            raise InputError(
+                got=f"types of shape {list(types.shape)} and dtype {types.dtype}",
+                expected=f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}",
+                fix="Give each token the number of its segment.",
+            )

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import Block, initialise, run_stack
 from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
@@ -151,15 +151,13 @@ class EncoderDecoder(nn.Module):
         )
         self.source_positions = make_positions(config.source_positions, width, config.max_source_len)
         self.encoder_layers = nn.ModuleList(
-            build_block(*parts, causal=False, dropout=config.dropout)
-            for _ in range(config.num_encoder_layers)
+            build_block(*parts, causal=False, dropout=config.dropout) for _ in range(config.num_encoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.target_embedding = nn.Embedding(config.target_vocab, width)
         self.target_positions = make_positions(config.target_positions, width, config.max_target_len)
         self.decoder_layers = nn.ModuleList(
-            build_block(*parts, cross=True, dropout=config.dropout)
-            for _ in range(config.num_decoder_layers)
+            build_block(*parts, cross=True, dropout=config.dropout) for _ in range(config.num_decoder_layers)
         )
         self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.output = nn.Linear(width, config.target_vocab)
@@ -279,19 +277,23 @@ class EncoderDecoder(nn.Module):
         """
         config = self.config
         length = config.max_target_len if max_target_len is None else max_target_len
-        require(
-            length <= config.max_target_len,
-            f"a cache of max_target_len = {length}",
-            f"at most the model's {config.max_target_len}",
-            "Make the model with a larger max_target_len.",
-        )
-        own, read = [], []
+        if length > config.max_target_len:
+            raise InputError(
+                got=f"a cache of max_target_len = {length}",
+                expected=f"at most the model's {config.max_target_len}",
+                fix="Make the model with a larger max_target_len.",
+            )
+        layers: list[LayerCache] = []
+        of_memory: list[KeysAndValues] = []
         for block in self.decoder_layers:
-            assert isinstance(block, Block) and block.cross_attention is not None
-            read.append(block.cross_attention.keys_and_values(memory))
-            heads, width = block.self_attention.num_kv_heads, block.self_attention.head_dim
-            own.append(LayerCache(len(memory), heads, width, length, dtype=memory.dtype, device=memory.device))
-        return DecodingCache(memory, tuple(read), Cache(own))
+            assert isinstance(block, Block)
+            assert block.cross_attention is not None
+            of_memory.append(block.cross_attention.keys_and_values(memory))
+            heads = block.self_attention.num_kv_heads
+            head_dim = block.self_attention.head_dim
+            sizes = (len(memory), heads, head_dim, length)
+            layers.append(LayerCache(*sizes, dtype=memory.dtype, device=memory.device))
+        return DecodingCache(memory, tuple(of_memory), Cache(layers))
 
     def _embedded(self, x: Tensor, positions: nn.Module | None, start: int) -> Tensor:
         if self.config.scale_embeddings:
@@ -326,9 +328,9 @@ class EncoderDecoder(nn.Module):
             )
         if source_real is not None:
             check_real("source_real", source_real, memory[..., 0])
-        require(
-            cache is None or cache.memory is memory,
-            "a cache that was made for another memory",
-            "new_cache(memory) of this one",
-            "Make a new cache for new sources.",
-        )
+        if cache is not None and cache.memory is not memory:
+            raise InputError(
+                got="a cache that was made for another memory",
+                expected="new_cache(memory) of this one",
+                fix="Make a new cache for new sources.",
+            )

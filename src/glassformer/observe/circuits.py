@@ -44,7 +44,7 @@ _SUPPORTED = {
     "attention_cap": None,
     "embedding_norm": False,
 }
-"""Parts of a decoder that have no matrix, and their only value with which scores are products of matrices."""
+"""Parts of a decoder that are no matrix, and the value that leaves scores products of matrices."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,9 +206,7 @@ def _ratio(first: Circuit, second: Circuit) -> float:
 def _check_parts(config: DecoderConfig) -> None:
     """Refuse a decoder with parts between the matrices of a circuit."""
     wrong = [
-        f"{name} = {getattr(config, name)!r}"
-        for name, value in _SUPPORTED.items()
-        if getattr(config, name) != value
+        f"{name} = {getattr(config, name)!r}" for name, value in _SUPPORTED.items() if getattr(config, name) != value
     ]
     if wrong:
         raise InputError(
