@@ -38,7 +38,7 @@ from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.generation import generate
-from glassformer.layers.blocks import CrossBlock, EncoderBlock
+from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models import Decoder
@@ -222,14 +222,17 @@ def compared(measure: Callable[[torch.dtype], Measured], dtype: torch.dtype, ref
 # Other references
 
 
-def encoder_block(*, norm_first: bool) -> EncoderBlock:
+def encoder_block(*, norm_first: bool) -> Block:
     attention = GroupedQueryAttention(24, 4, 6, causal=False, bias=True)
-    return EncoderBlock(attention, MLP(24, 40, "relu"), 24, 1e-5, norm_first=norm_first)
+    norm_place = "before" if norm_first else "sum"
+    return Block(24, attention, MLP(24, 40, "relu"), 1e-5, norm="layer", norm_place=norm_place)
 
 
-def cross_block() -> CrossBlock:
-    attentions = [GroupedQueryAttention(24, 4, 6, causal=causal, bias=True) for causal in (True, False)]
-    return CrossBlock(*attentions, MLP(24, 40, "relu"), 24, 1e-5)
+def cross_block() -> Block:
+    attention = GroupedQueryAttention(24, 4, 6, causal=True, bias=True)
+    cross = GroupedQueryAttention(24, 4, 6, causal=False, bias=True)
+    ffn = MLP(24, 40, "relu")
+    return Block(24, attention, ffn, 1e-5, cross=cross, norm="layer", norm_place="sum")
 
 
 @torch.no_grad()
@@ -241,10 +244,10 @@ def copy_attention(ours: GroupedQueryAttention, theirs: nn.MultiheadAttention) -
     ours.output.load_state_dict(theirs.out_proj.state_dict())
 
 
-def copy_block(ours: EncoderBlock | CrossBlock, theirs: Any) -> None:
+def copy_block(ours: Block, theirs: Any) -> None:
     """Copy the weights of a layer of torch.nn."""
     pairs = [(ours.ffn.up, theirs.linear1), (ours.ffn.down, theirs.linear2)]
-    if isinstance(ours, EncoderBlock):
+    if ours.cross_attention is None:
         copy_attention(ours.attention, theirs.self_attn)
         pairs += [(ours.attention_norm, theirs.norm1), (ours.ffn_norm, theirs.norm2)]
     else:

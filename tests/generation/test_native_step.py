@@ -29,6 +29,8 @@ from glassformer.layers.norms import RMSNorm
 from glassformer.layers.options import Yarn
 from glassformer.layers.quantized.packed import PackedEmbedding, PackedExperts, PackedLinear
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.models.block_config import Norms
+from glassformer.models.building import build_block
 from refusals import refused
 from torch_settings import defaults, threads
 
@@ -371,6 +373,15 @@ def parametrized(model: Decoder) -> None:
     parametrize.register_parametrization(model.layers[0].attention.key, "weight", Doubled())
 
 
+def post_norm(model: Decoder) -> None:
+    config = model.config
+    torch.manual_seed(0)
+    norms = Norms(config.norm_eps, "rms", "sum")
+    window = config.layer_window(1)
+    block = build_block(config.hidden_dim, config.attention, config.network, norms, window=window)
+    model.layers[1] = block.eval()
+
+
 # Handles of hooks, patches and blocks last as long as the context.
 ORDINARY: dict[str, Callable[[Decoder], Any]] = {
     "hook": lambda model: model.layers[1].ffn.register_forward_hook(lambda module, args, output: 2 * output),
@@ -378,6 +389,7 @@ ORDINARY: dict[str, Callable[[Decoder], Any]] = {
     "global hook": lambda model: nn.modules.module.register_module_forward_hook(lambda *arguments: None),
     "module of another class": lambda model: setattr(model.layers[1].ffn.gate, "__class__", OwnLinear),
     "parametrization": parametrized,
+    "post-norm block": post_norm,
     "norm without weights": lambda model: setattr(model, "final_norm", nn.LayerNorm(32, elementwise_affine=False)),
     "another forward": lambda model: setattr(model.final_norm, "forward", lambda x: 2 * x),
     "another hidden": lambda model: setattr(

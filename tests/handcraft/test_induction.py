@@ -19,6 +19,7 @@ from glassformer.handcraft.induction import (
     verify_induction,
 )
 from glassformer.handcraft.sequences import SequenceSpace
+from glassformer.layers.options import Linear
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.capture import capture
@@ -122,7 +123,27 @@ def test_a_damaged_circuit_is_not_proved(name: str, factor: float) -> None:
         assert "counterexample" in str(found)
 
 
-@pytest.mark.parametrize("parts", [{"num_heads": 2}, {"ff_dim": 8}, {"num_layers": 3}, {"sinks": True}])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"num_heads": 2},
+        {"ff_dim": 8},
+        {"num_layers": 3},
+        {"vocab_size": 9},
+        {"sinks": True},
+        {"key_weights": True},
+        {"attention_bias": "qkv"},
+        {"window": 3},
+        {"rope_layout": "interleaved"},
+        {"rope_scaling": Linear(2.0)},
+        {"norm": "layer"},
+        {"norm_place": "both"},
+        {"qk_norm": "head"},
+        {"logit_cap": 30.0},
+        {"embedding_scale": 2.0},
+        {"learned_positions": True},
+    ],
+)
 def test_models_of_another_form_are_refused(parts: dict[str, Any]) -> None:
     sizes = {"vocab_size": 4, "num_layers": 2, "hidden_dim": 8, "ff_dim": 0, "num_heads": 1, "head_dim": 4}
     with refused(next(iter(parts))):

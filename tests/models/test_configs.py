@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glassformer.kernels.options import Clamp
-from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
+from glassformer.layers.options import Linear, Llama3, LongRope
 from glassformer.models.decoder_config import DecoderConfig
 from models.forms import BOTH, BOTHS, DECODER, DECODERS, ENCODER, ENCODERS, Base
 from refusals import refused
@@ -46,16 +46,6 @@ def test_a_configuration_survives_json(base: Base, form: dict[str, Any]) -> None
     text = config.to_json()
     assert json.loads(text)["dropout"] == 0.125
     assert type(base).from_json(text) == config
-
-
-def test_extensions_are_what_gpt_oss_and_mixtral_lack() -> None:
-    known = dataclasses.replace(
-        DECODER, sinks=True, attention_bias=True, rope_scaling=Yarn(), num_experts=4, clamp=Clamp()
-    )
-    assert known.extensions() == []
-    assert dataclasses.replace(known, attention_bias="qkv").extensions() == ["attention_bias = 'qkv'"]
-    both = dataclasses.replace(DECODER, norm="layer", rope_scaling=Linear(2.0))
-    assert both.extensions() == ["norm = 'layer'", f"rope_scaling = {Linear(2.0)}"]
 
 
 @pytest.mark.parametrize(

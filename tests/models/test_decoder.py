@@ -290,7 +290,7 @@ def test_other_modules_and_the_norm_see_all_positions() -> None:
 
 def test_whole_passes_ask_for_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which torch.compile could not trace."""
-    monkeypatch.setattr("glassformer.models.decoder.is_watched", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr("glassformer.layers.blocks.is_watched", lambda *_: pytest.fail("asked"))
     make()(torch.randint(32, (2, 6)))
 
 

@@ -47,8 +47,8 @@ def test_embedding_and_head_are_their_formulas() -> None:
     expected = pooled @ model.classifier.weight.T + model.classifier.bias
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
     others = make(activation="relu", norm_first=True, norm_eps=1e-4).layers
-    options = {(block.ffn.activation, block.norm_first, block.ffn_norm.eps) for block in others}
-    assert options == {("relu", True, 1e-4)}
+    options = {(block.ffn.activation, block.norm_place, block.ffn_norm.eps) for block in others}
+    assert options == {("relu", "before", 1e-4)}
 
 
 @torch.no_grad()

@@ -155,6 +155,10 @@ def test_what_has_no_circuit_is_refused() -> None:
         "Encoder": lambda: ov_circuit(encoder(), 0, 0),
         "samples": lambda: composition_scores(model, samples=0),
         "distance = 1": lambda: qk_circuit(FAMILIES["gpt2"](), 0, 0, distance=1),
+        "norm_place = 'both'": lambda: qk_circuit(decoder(norm_place="both"), 0, 0),
+        "qk_norm = 'head'": lambda: qk_circuit(decoder(qk_norm="head"), 0, 0),
+        r"attention_cap = 30\.0": lambda: qk_circuit(decoder(attention_cap=30.0), 0, 0),
+        "embedding_norm = True": lambda: qk_circuit(decoder(embedding_norm=True), 0, 0),
     }.items():
         with refused(got):
             call()

@@ -27,11 +27,11 @@ class ModelFlags(DecoderConfig):
     """The parts of the model; its vocabulary is that of the data."""
 
     vocab_size: tyro.conf.Suppress[int] = 256
-    num_layers: int = 4
-    hidden_dim: int = 128
-    ff_dim: int = 384
-    num_heads: int = 4
-    head_dim: int = 32
+    num_layers: Size = 4
+    hidden_dim: Size = 128
+    ff_dim: Count = 384
+    num_heads: Size = 4
+    head_dim: Size = 32
     attention_bias: bool = False  # on all projections or none
     rope_scaling: tyro.conf.Suppress[RopeScaling | None] = None
     # Packed experts cannot be trained.

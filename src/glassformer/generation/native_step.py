@@ -53,7 +53,7 @@ _LINEAR = (Linear, nn.Linear, PackedLinear)
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
-        *((Decoder, name) for name in ("forward", "logits", "hidden", "_embed", "rotations", "_run_layers")),
+        *((Decoder, name) for name in ("forward", "logits", "hidden", "_embed", "rotations")),
         *((kind, "forward") for kind in _KINDS),
     )
 ]
@@ -213,6 +213,7 @@ class _Plan:
         _require(bias is None)
         for index, (layer, cache) in enumerate(zip(layers, self._cache.layers, strict=True)):
             block = _part(model.layers, str(index), Block)
+            _require(block.norm_place != "sum" and block.cross_attention is None)
             self._attention(layer, block, cache, model)
             local = model.local_rotary is not None and model.layer_window(index) is not None
             layer.rotation = int(local) if block.rotated and not config.learned_positions else -1

@@ -33,7 +33,7 @@ Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 220
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from typing import Any
 
@@ -58,6 +58,23 @@ _SLOWEST = 1e-3
 """How far a slow pair turns at most over the whole length, in radians."""
 _LARGEST = 1e7
 """Of a weight, so that no sum of products overflows."""
+_ANY_VALUE = frozenset(
+    {
+        "hidden_dim",
+        "head_dim",
+        "num_kv_heads",
+        "max_seq_len",
+        "rope_base",
+        "norm_eps",
+        "tied_output",
+        "dropout",
+        "windowed_layers",
+        "top_k",
+        "balance_experts",
+    }
+)
+"""Fields of a configuration that the proof follows, or that compute nothing in an attention-only
+decoder without windows. The others have their default, or the value of the circuit."""
 _RUN_AT_ONCE = 256
 _SAMPLES = 1000
 
@@ -258,13 +275,7 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         limit: Most short texts to run.
     """
     config = model.config
-    form: dict[str, Any] = {"num_layers": 2, "num_heads": 1, "ff_dim": 0, "vocab_size": len(letters) + 1}
-    form |= {"sinks": False, "key_weights": False, "attention_bias": False, "rope_layout": "half-split"}
-    form |= {"window": None, "rope_scaling": None}
-    wrong = [f"{name} = {getattr(config, name)!r}" for name, wanted in form.items() if getattr(config, name) != wanted]
-    wrong += config.extensions()
-    if wrong:
-        raise InputError(", ".join(wrong), f"{form}", "Build the model with build_induction().")
+    _check_form(config, letters)
     require_as_built(model, Decoder, _LARGEST, like=Decoder(config))
     space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)
     margins, leaks, logit_margin = _Bound(model, space).follow()
@@ -284,6 +295,28 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         least_probability=least,
         counterexample=example,
     )
+
+
+def _check_form(config: DecoderConfig, letters: str) -> None:
+    """Refuse a decoder with parts that the proof does not follow."""
+    form: dict[str, Any] = {
+        "vocab_size": len(letters) + 1,
+        "num_layers": 2,
+        "num_heads": 1,
+        "ff_dim": 0,
+    }
+    expected = {field.name: field.default for field in fields(config)} | form
+    wrong = [
+        f"{name} = {getattr(config, name)!r}"
+        for name, value in expected.items()
+        if name not in _ANY_VALUE and getattr(config, name) != value
+    ]
+    if wrong:
+        raise InputError(
+            got=", ".join(wrong),
+            expected=f"{form}, and the defaults of the other parts",
+            fix="Build the model with build_induction().",
+        )
 
 
 def _subject(model: Decoder, letters: str) -> Subject:

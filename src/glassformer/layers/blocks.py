@@ -1,8 +1,8 @@
-"""Transformer blocks: of a decoder, of an encoder, and of a decoder that reads an encoder's output."""
+"""The transformer block, the pass through a stack of blocks, and the first weights of a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,41 +10,82 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
-from glassformer.errors import require, require_above_zero, require_positive, require_probability
+from glassformer.errors import (
+    InputError,
+    require_above_zero,
+    require_positive,
+    require_probability,
+)
 from glassformer.kernels.rotation import Rotation
 from glassformer.layers.attention import is_observed
 from glassformer.layers.cache import KeysAndValues, LayerCache
 from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import make_norm
+from glassformer.layers.options import NormKind, NormPlace
 
 
 class Block(nn.Module):
-    """A transformer block of a decoder. Pre-norm (``norm_place = "before"``)::
+    """A transformer block: attention and feed-forward network, each added to the residual stream.
+
+    Pre-norm (``norm_place = "before"``)::
 
         h      = x + attention(attention_norm(x))
         output = h + ffn(ffn_norm(h))
 
-    ``"after"`` normalises what each part adds instead (OLMo 2), ``"both"`` does both (Gemma 2)::
+    Post-norm (``"sum"``, the first transformer and BERT) normalises the residual stream itself::
 
-        h      = x + attention_post_norm(attention(x))          "after"
+        h      = attention_norm(x + attention(x))
+        output = ffn_norm(h + ffn(h))
+
+    ``"after"`` normalises what each part adds (OLMo 2), ``"both"`` its input, too (Gemma 2)::
+
+        h      = x + attention_post_norm(attention(x))                          "after"
         h      = x + attention_post_norm(attention(attention_norm(x)))          "both"
 
     and so for ``ffn``. ``parallel``: both parts read the same ``x`` (GPT-NeoX)::
 
         output = x + attention(attention_norm(x)) + ffn(ffn_norm(x))
 
+    With ``cross`` the block also attends to a memory, and its attention is named
+    ``self_attention``. Pre-norm::
+
+        h      = x + self_attention(self_attention_norm(x))
+        g      = h + cross_attention(cross_attention_norm(h), memory)
+        output = g + ffn(ffn_norm(g))
+
+    With LayerNorm, ``"before"`` or ``"sum"``, and the same weights this is
+    :class:`torch.nn.TransformerEncoderLayer`, and with ``cross``
+    :class:`torch.nn.TransformerDecoderLayer`.
+
     Args:
         hidden_dim: Width of the residual stream.
+        attention: From each position to positions of the same text.
         ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
-        norm_eps: Added to the mean square, or to the variance, before the root, in all norms.
-        norm_place: ``"before"``, ``"after"`` or ``"both"``. Where a norm is not, the block has no weights for it.
+        norm_eps: Added to the mean square, or to the variance, in all norms; above 0.
+        cross: From each position to all of a memory: ``causal=False``, beside a causal attention.
+        norm: RMSNorm or LayerNorm.
+        norm_place: ``"before"``, ``"after"``, ``"both"`` or ``"sum"``.
         parallel: Add both parts to the same ``x``; with ``"before"``.
         rotated: Whether the decoder gives it a rotation, if it has any.
+        dropout: Probability in training of dropping a number of what each part adds.
 
-    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); OLMo
-    Team 2025, arXiv 2501.00656; Gemma Team 2024, arXiv 2408.00118; Black et al. 2022, arXiv 2204.06745 (parallel).
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745
+    (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); Ba et al. 2016, arXiv
+    1607.06450 (LayerNorm); OLMo Team 2025, arXiv 2501.00656; Gemma Team 2024, arXiv 2408.00118;
+    Black et al. 2022, arXiv 2204.06745 (parallel).
     """
+
+    attention: GroupedQueryAttention
+    attention_norm: nn.Module
+    attention_post_norm: nn.Module | None
+    self_attention: GroupedQueryAttention
+    self_attention_norm: nn.Module
+    cross_attention: GroupedQueryAttention | None
+    cross_attention_norm: nn.Module
+    ffn: nn.Module
+    ffn_norm: nn.Module
+    ffn_post_norm: nn.Module | None
 
     def __init__(
         self,
@@ -53,38 +94,189 @@ class Block(nn.Module):
         ffn: nn.Module | None,
         norm_eps: float,
         *,
-        norm: Literal["rms", "layer"] = "rms",
-        norm_place: Literal["before", "after", "both"] = "before",
+        cross: GroupedQueryAttention | None = None,
+        norm: NormKind = "rms",
+        norm_place: NormPlace = "before",
         parallel: bool = False,
         rotated: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        make = partial(make_norm, norm, hidden_dim, norm_eps)
-        before, after = norm_place != "after", norm_place != "before"
-        # Identities have no weights; with them all blocks have the same hook points.
-        self.attention_norm = make() if before else nn.Identity()
-        self.attention = attention
-        self.attention_post_norm = make() if after else None
-        self.ffn_norm = nn.Identity() if ffn is None or not before else make()
-        self.ffn = NoFeedForward() if ffn is None else ffn
-        self.ffn_post_norm = make() if after and ffn is not None else None
-        self.parallel, self.rotated = parallel, rotated
+        require_positive(hidden_dim=hidden_dim)
+        require_above_zero(norm_eps=norm_eps)
+        require_probability(dropout=dropout)
+        self.norm_place = norm_place
+        self.parallel = parallel
+        self.rotated = rotated
+        self.dropout = dropout
+        self.attention_name = "attention" if cross is None else "self_attention"
+        new_norm = partial(make_norm, norm, hidden_dim, norm_eps)
+        self._register(self.attention_name, attention, new_norm)
+        if cross is None:
+            self.cross_attention = None
+        else:
+            _require_self_and_cross(attention, cross)
+            self._register("cross_attention", cross, new_norm)
+        if ffn is None:
+            self.ffn_norm = nn.Identity()
+            self.ffn = NoFeedForward()
+            self.ffn_post_norm = None
+        else:
+            self._register("ffn", ffn, new_norm)
+
+    def _register(self, name: str, part: nn.Module, new_norm: Callable[[], nn.Module]) -> None:
+        """Add a part and its norms, in the order in which they run."""
+        if self.norm_place == "sum":
+            self.add_module(name, part)
+            self.add_module(f"{name}_norm", new_norm())
+        else:
+            # An identity has no weights; with it all blocks have the same hook points.
+            before = nn.Identity() if self.norm_place == "after" else new_norm()
+            self.add_module(f"{name}_norm", before)
+            self.add_module(name, part)
+        has_post_norm = self.norm_place in ("after", "both")
+        setattr(self, f"{name}_post_norm", new_norm() if has_post_norm else None)
 
     def forward(
         self,
         x: Float[Tensor, "batch position hidden_dim"],
+        memory: Float[Tensor, "batch source hidden_dim"] | KeysAndValues | None = None,
         *,
         rotation: Rotation | None = None,
-        key_padding: Bool[Tensor, "batch key"] | None = None,
+        key_padding: Bool[Tensor, "batch seen"] | None = None,
+        memory_padding: Bool[Tensor, "batch source"] | None = None,
         cache: LayerCache | None = None,
         last: int | None = None,
     ) -> Float[Tensor, "batch last hidden_dim"]:
-        """Pass ``x`` through the block; arguments as for the attention."""
-        normed, kept = self.attention_norm(x), x if last is None else x[:, -last:]
-        added = self.attention(normed, rotation=rotation, key_padding=key_padding, cache=cache, last=last)
-        x = kept + (added if self.attention_post_norm is None else self.attention_post_norm(added))
-        added = self.ffn(self.ffn_norm(kept if self.parallel else x))
-        return x + (added if self.ffn_post_norm is None else self.ffn_post_norm(added))
+        """Pass ``x`` through the block.
+
+        Args:
+            x: The residual stream.
+            memory: What the cross-attention reads, or its keys and values, which
+                ``cross_attention.keys_and_values`` computes.
+            rotation: Cosines and sines of the positions of ``x``.
+            key_padding: True where a position is real and may be attended to; with a cache, for all
+                positions so far.
+            memory_padding: True where a position of the memory is real.
+            cache: Keys and values of earlier positions; those of ``x`` are added to it.
+            last: Positions at the end of ``x`` that are returned; all of them when None.
+        """
+        self._check_memory(memory)
+        residual = x if last is None else x[:, -last:]
+        h = self._add(
+            residual,
+            x,
+            self.attention_name,
+            rotation=rotation,
+            key_padding=key_padding,
+            cache=cache,
+            last=last,
+        )
+        if memory is not None:
+            # A positional argument, which hooks of the cross-attention read.
+            h = self._add(h, h, "cross_attention", memory, key_padding=memory_padding)
+        return self._add(h, residual if self.parallel else h, "ffn")
+
+    def _check_memory(self, memory: Tensor | KeysAndValues | None) -> None:
+        if memory is None and self.cross_attention is not None:
+            raise InputError(
+                got="no memory for a block with cross-attention",
+                expected="a memory",
+                fix="Pass what an encoder returned.",
+            )
+        if memory is not None and self.cross_attention is None:
+            raise InputError(
+                got="a memory for a block without cross-attention",
+                expected="none",
+                fix="Build the block with cross=.",
+            )
+
+    def _add(
+        self,
+        x: Float[Tensor, "batch last hidden_dim"],
+        source: Float[Tensor, "batch position hidden_dim"],
+        name: str,
+        *inputs: Any,
+        **options: Any,
+    ) -> Float[Tensor, "batch last hidden_dim"]:
+        """Return ``x`` plus what the part of this name makes of ``source``, with its norms."""
+        part = getattr(self, name)
+        norm = getattr(self, f"{name}_norm")
+        post_norm = getattr(self, f"{name}_post_norm")
+        normalises_sum = self.norm_place == "sum"
+        added = part(source if normalises_sum else norm(source), *inputs, **options)
+        if post_norm is not None:
+            added = post_norm(added)
+        if self.training and self.dropout > 0:
+            added = F.dropout(added, self.dropout)
+        return norm(x + added) if normalises_sum else x + added
+
+
+def _require_self_and_cross(attention: GroupedQueryAttention, cross: GroupedQueryAttention) -> None:
+    """Refuse attentions in each other's place."""
+    causal = attention.pattern.causal
+    cross_causal = cross.pattern.causal
+    if not causal or cross_causal:
+        raise InputError(
+            got=f"self-attention with causal = {causal} and cross-attention with causal = {cross_causal}",
+            expected="True and False",
+            fix="Build the first with causal=True, the second without.",
+        )
+
+
+def run_stack(
+    blocks: nn.ModuleList,
+    final_norm: nn.Module | None,
+    x: Float[Tensor, "batch position hidden_dim"],
+    *,
+    key_padding: Bool[Tensor, "batch seen"] | None = None,
+    rotations: Sequence[Rotation | None] | None = None,
+    caches: Sequence[LayerCache] | None = None,
+    memories: Sequence[Tensor | KeysAndValues] | None = None,
+    memory_padding: Bool[Tensor, "batch source"] | None = None,
+    last: int | None = None,
+) -> Float[Tensor, "batch last hidden_dim"]:
+    """Pass embedded tokens through the blocks of a stack, one after another, and its last norm.
+
+    Blocks of other classes may stand in the stack. A block is called with the arguments that the
+    stack has, and no others.
+
+    Args:
+        blocks: Each maps the residual stream to the residual stream.
+        final_norm: The norm after the last block, if there is one.
+        x: Embedded tokens.
+        key_padding: As for :meth:`Block.forward`, for all blocks, as is ``memory_padding``.
+        rotations: One for each block, as are ``caches`` and ``memories``; None: nothing rotates.
+        caches: Keys and values of earlier positions.
+        memories: What the cross-attentions read.
+        memory_padding: True where a position of the memory is real.
+        last: Positions at the end that are returned; all of them when None. The last block computes
+            only keys and values of the others, unless something else than this pass sees them.
+    """
+    skips_unread = last is not None and _is_unseen(blocks[-1], final_norm)
+    for layer, block in enumerate(blocks):
+        options: dict[str, Any] = {"key_padding": key_padding}
+        if rotations is not None:
+            options["rotation"] = rotations[layer]
+        if caches is not None:
+            options["cache"] = caches[layer]
+        if skips_unread and layer == len(blocks) - 1:
+            options["last"] = last
+        if memories is None:
+            x = block(x, **options)
+        else:
+            x = block(x, memories[layer], memory_padding=memory_padding, **options)
+    if final_norm is not None:
+        x = final_norm(x)
+    return x if last is None else x[:, -last:]
+
+
+def _is_unseen(block: nn.Module, final_norm: nn.Module | None) -> bool:
+    """Return whether nothing sees which positions the last block computes."""
+    attention = getattr(block, "attention", None)
+    if type(block) is not Block or type(attention) is not GroupedQueryAttention:
+        return False
+    return not is_watched(block) and (final_norm is None or not is_watched(final_norm))
 
 
 def is_watched(*modules: nn.Module) -> bool:
@@ -104,141 +296,6 @@ def is_hooked(module: nn.Module) -> bool:
 def is_collected(module: nn.Module) -> bool:
     """Whether it is a router whose choices are collected."""
     return bool(vars(module).get("collectors"))
-
-
-class _LayerNormBlock(nn.Module):
-    """What blocks with LayerNorm share: one norm for each part, before or after it, and dropout.
-
-    LayerNorm is ``(x - mean) / sqrt(var + norm_eps) * weight + bias`` over a position, with the mean square deviation
-    (divided by hidden_dim) as ``var``.
-    """
-
-    def __init__(self, hidden_dim: int, norm_eps: float, norm_first: bool, dropout: float) -> None:
-        super().__init__()
-        require_positive(hidden_dim=hidden_dim)
-        require_above_zero(norm_eps=norm_eps)
-        require_probability(dropout=dropout)
-        self.norm_first, self.dropout = norm_first, dropout
-
-    def _add(self, x: Tensor, norm: nn.LayerNorm, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """``x`` and what ``part`` adds to it, normalised before or after."""
-        added = F.dropout(part(norm(x) if self.norm_first else x), self.dropout, self.training)
-        return x + added if self.norm_first else norm(x + added)
-
-
-class EncoderBlock(_LayerNormBlock):
-    """A transformer block with LayerNorm. Post-norm (``norm_first = False``, as first published and in BERT)::
-
-        h      = attention_norm(x + dropout(attention(x)))
-        output = ffn_norm(h + dropout(ffn(h)))
-
-    Pre-norm (``norm_first = True``), which never normalises the residual stream itself::
-
-        h      = x + dropout(attention(attention_norm(x)))
-        output = h + dropout(ffn(ffn_norm(h)))
-
-    With the same weights this is :class:`torch.nn.TransformerEncoderLayer`.
-
-    Args:
-        attention: Its attention, in which every position may see every other: ``causal=False``.
-        hidden_dim: Width of the residual stream.
-        norm_eps: Added to the variance before the root, above 0.
-        norm_first: Pre-norm instead of post-norm.
-        dropout: Probability in training of dropping a number of what each part adds.
-
-    Shape: ``[batch, position, hidden_dim]`` to the same.
-
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Ba et
-    al. 2016, arXiv 1607.06450 (LayerNorm).
-    """
-
-    def __init__(
-        self,
-        attention: GroupedQueryAttention,
-        ffn: nn.Module,
-        hidden_dim: int,
-        norm_eps: float = 1e-5,
-        norm_first: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(hidden_dim, norm_eps, norm_first, dropout)
-        self.attention = attention
-        self.attention_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
-        self.ffn = ffn
-        self.ffn_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch position hidden_dim"],
-        *,
-        key_padding: Bool[Tensor, "batch position"] | None = None,
-    ) -> Float[Tensor, "batch position hidden_dim"]:
-        """Pass ``x`` through the block; ``key_padding`` is True where a position is real and may be attended to."""
-        x = self._add(x, self.attention_norm, partial(self.attention, key_padding=key_padding))
-        return self._add(x, self.ffn_norm, self.ffn)
-
-
-class CrossBlock(_LayerNormBlock):
-    """An :class:`EncoderBlock` whose attention is causal and which also attends to a memory. Post-norm::
-
-        h      = self_attention_norm(x + dropout(self_attention(x)))
-        g      = cross_attention_norm(h + dropout(cross_attention(h, memory)))
-        output = ffn_norm(g + dropout(ffn(g)))
-
-    Pre-norm normalises the input of each part instead. With the same weights this is
-    :class:`torch.nn.TransformerDecoderLayer`. Arguments as for :class:`EncoderBlock`, and:
-
-    Args:
-        self_attention: From each position to itself and earlier ones: ``causal=True``.
-        cross_attention: From each position to all of the memory: ``causal=False``.
-
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm).
-    """
-
-    def __init__(
-        self,
-        self_attention: GroupedQueryAttention,
-        cross_attention: GroupedQueryAttention,
-        ffn: nn.Module,
-        hidden_dim: int,
-        norm_eps: float = 1e-5,
-        norm_first: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(hidden_dim, norm_eps, norm_first, dropout)
-        own, cross = self_attention.pattern.causal, cross_attention.pattern.causal
-        got = f"self-attention with causal = {own} and cross-attention with causal = {cross}"
-        require(own and not cross, got, "True and False", "Build the first with causal=True, the second without.")
-        self.self_attention = self_attention
-        self.self_attention_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
-        self.cross_attention = cross_attention
-        self.cross_attention_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
-        self.ffn = ffn
-        self.ffn_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch position hidden_dim"],
-        memory: Float[Tensor, "batch source hidden_dim"] | KeysAndValues,
-        *,
-        key_padding: Bool[Tensor, "batch seen"] | None = None,
-        memory_padding: Bool[Tensor, "batch source"] | None = None,
-        cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch position hidden_dim"]:
-        """Pass ``x`` through the block.
-
-        Args:
-            memory: What the cross-attention reads, or what ``cross_attention.keys_and_values`` made of it.
-            key_padding: True where a position of the target is real; with a cache, for all positions so far.
-            memory_padding: True where a position of the memory is real.
-            cache: Keys and values of earlier positions of the target; those of ``x`` are added to it.
-        """
-        x = self._add(x, self.self_attention_norm, partial(self.self_attention, key_padding=key_padding, cache=cache))
-        # The memory is a positional argument, which hooks of the cross-attention read.
-        x = self._add(
-            x, self.cross_attention_norm, lambda x: self.cross_attention(x, memory, key_padding=memory_padding)
-        )
-        return self._add(x, self.ffn_norm, self.ffn)
 
 
 @torch.no_grad()

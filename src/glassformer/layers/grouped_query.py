@@ -6,7 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_groups, require_positive, require_probability
+from glassformer.errors import (
+    InputError,
+    require_groups,
+    require_positive,
+    require_probability,
+)
 from glassformer.kernels.options import Layout
 from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
@@ -73,16 +78,24 @@ class GroupedQueryAttention(nn.Module):
         require_probability(dropout=dropout)
         require_layout(layout)
         self.pattern = Pattern(causal, window)
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        self.dropout, self.layout, self.scale, self.cap = dropout, layout, scale, cap
-        of_queries, of_keys = num_heads * head_dim, num_kv_heads * head_dim
-        self.query: nn.Linear = Linear(hidden_dim, of_queries, bias=bool(bias))
-        self.key: nn.Linear = Linear(hidden_dim, of_keys, bias=bool(bias))
-        self.value: nn.Linear = Linear(hidden_dim, of_keys, bias=bool(bias))
-        self.output: nn.Linear = Linear(of_queries, hidden_dim, bias=bias is True)
-        widths = {"head": (head_dim, head_dim), "all": (of_queries, of_keys)}
-        self.query_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][0], norm_eps)
-        self.key_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][1], norm_eps)
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        self.layout = layout
+        self.scale = scale
+        self.cap = cap
+        query_width = num_heads * head_dim
+        key_width = num_kv_heads * head_dim
+        self.query: nn.Linear = Linear(hidden_dim, query_width, bias=bool(bias))
+        self.key: nn.Linear = Linear(hidden_dim, key_width, bias=bool(bias))
+        self.value: nn.Linear = Linear(hidden_dim, key_width, bias=bool(bias))
+        self.output: nn.Linear = Linear(query_width, hidden_dim, bias=bias is True)
+        self.query_norm: RMSNorm | None = None
+        self.key_norm: RMSNorm | None = None
+        if qk_norm is not None:
+            self.query_norm = RMSNorm(head_dim if qk_norm == "head" else query_width, norm_eps)
+            self.key_norm = RMSNorm(head_dim if qk_norm == "head" else key_width, norm_eps)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 
@@ -107,37 +120,59 @@ class GroupedQueryAttention(nn.Module):
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
             last: Positions at the end of ``x`` that attend; all of them when None.
         """
-        require(
-            source is None or (rotation is None and cache is None),
-            "a source with a rotation or a cache",
-            "cross-attention without either",
-            "Rotation and cache belong to self-attention.",
-        )
-        q = self._heads(self.query(x if last is None else x[:, -last:]), self.num_heads, self.query_norm)
-        k, v = source if isinstance(source, tuple) else self.keys_and_values(x if source is None else source)
+        if source is not None and (rotation is not None or cache is not None):
+            raise InputError(
+                got="a source with a rotation or a cache",
+                expected="cross-attention without either",
+                fix="Rotation and cache belong to self-attention.",
+            )
+        queries = x if last is None else x[:, -last:]
+        q = self._heads(self.query(queries), self.num_heads, self.query_norm)
+        if isinstance(source, tuple):
+            k, v = source
+        else:
+            k, v = self.keys_and_values(x if source is None else source)
         if rotation is not None:
-            of_queries = rotation if last is None else (rotation[0][..., -last:, :], rotation[1][..., -last:, :])
-            q, k = rotate(q, of_queries, self.layout), rotate(k, rotation, self.layout)
-        pattern = self.pattern
+            q = rotate(q, _at_the_end(rotation, last), self.layout)
+            k = rotate(k, rotation, self.layout)
         if cache is not None:
-            q, k, v = (each.to(cache.keys.dtype) for each in (q, k, v))  # autocast may give others
-            k, v = cache.append(k, v)
+            dtype = cache.keys.dtype  # autocast may give others
+            q = q.to(dtype)
+            k, v = cache.append(k.to(dtype), v.to(dtype))
             if key_padding is not None:
                 key_padding = key_padding[:, cache.positions(x.shape[1])]
+        pattern = self.pattern
         if key_padding is not None:
             pattern = Pattern(pattern.causal, pattern.window, key_padding)
-        dropout = self.dropout if self.training else 0.0
-        per_head = {"key_weights": self.key_weights, "sinks": self.sinks}
-        out = attend(q, k, v, pattern, scale=self.scale, cap=self.cap, dropout=dropout, **per_head)
-        return self.output(out.transpose(1, 2).flatten(2))
+        heads = attend(
+            q,
+            k,
+            v,
+            pattern,
+            scale=self.scale,
+            cap=self.cap,
+            key_weights=self.key_weights,
+            sinks=self.sinks,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.output(heads.transpose(1, 2).flatten(2))
 
     def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:
         """Keys and values of ``source``, so that they can be reused across decoding steps: see :meth:`forward`."""
         k = self._heads(self.key(source), self.num_kv_heads, self.key_norm)
-        return k, self._heads(self.value(source), self.num_kv_heads)
+        v = self._heads(self.value(source), self.num_kv_heads)
+        return k, v
 
     def _heads(self, projected: Tensor, heads: int, norm: RMSNorm | None = None) -> Tensor:
         if norm is not None:
             # As many numbers at a time as the norm has weights: a head, or all.
             projected = norm(projected.unflatten(-1, (-1, norm.weight.shape[0]))).flatten(-2)
         return projected.view(*projected.shape[:-1], heads, self.head_dim).transpose(1, 2)
+
+
+def _at_the_end(rotation: Rotation, positions: int | None) -> Rotation:
+    """Return the rotation of so many positions at the end; of all when None."""
+    if positions is None:
+        return rotation
+    cos, sin = rotation
+    return cos[..., -positions:, :], sin[..., -positions:, :]

@@ -1,13 +1,12 @@
 """RMSNorm as a layer, the choice between it and LayerNorm, and a soft cap."""
 
-from typing import Literal
-
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import require_above_zero, require_positive
 from glassformer.kernels.attention import soft_capped
 from glassformer.kernels.rms_norm import rms_norm
+from glassformer.layers.options import NormKind
 
 
 class RMSNorm(nn.RMSNorm):
@@ -32,7 +31,7 @@ class RMSNorm(nn.RMSNorm):
         return rms_norm(x, self.weight, self.eps)
 
 
-def make_norm(kind: Literal["rms", "layer"], hidden_dim: int, eps: float) -> nn.Module:
+def make_norm(kind: NormKind, hidden_dim: int, eps: float) -> nn.Module:
     """:class:`RMSNorm`, or LayerNorm with weight and bias (Ba et al. 2016, arXiv 1607.06450)."""
     return RMSNorm(hidden_dim, eps) if kind == "rms" else nn.LayerNorm(hidden_dim, eps=eps)
 

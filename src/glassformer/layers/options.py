@@ -14,6 +14,10 @@ tanh(sqrt(2 / pi) (x + 0.044715 x ** 3))) / 2``, which approximates it; ``relu(x
 2``."""
 EncoderActivation = Literal["relu", "gelu"]
 """Those of encoders: the first transformer has ReLU, BERT GELU."""
+NormKind = Literal["rms", "layer"]
+"""RMSNorm, or LayerNorm."""
+NormPlace = Literal["before", "after", "both", "sum"]
+"""Where the norms of a block stand, see :class:`~glassformer.layers.blocks.Block`."""
 
 
 @config

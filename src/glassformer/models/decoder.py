@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.kernels.rotation import Rotation
-from glassformer.layers.blocks import Block, initialise, is_watched
+from glassformer.layers.blocks import initialise, run_stack
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.embedding import check_tokens, look_up
-from glassformer.layers.feedforward import MLP, Linear, SwiGLU
+from glassformer.layers.feedforward import Linear
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import SoftCap, make_norm
 from glassformer.layers.positions import RotaryEmbedding
+from glassformer.models.building import build_block
 from glassformer.models.decoder_config import DecoderConfig
 
 
@@ -48,17 +50,39 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        norm = config.norm, config.hidden_dim, config.norm_eps
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        self.positions = nn.Embedding(config.max_seq_len, config.hidden_dim) if config.learned_positions else None
+        width = config.hidden_dim
+        norm = (config.norm, width, config.norm_eps)
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        learned = config.learned_positions
+        self.positions = nn.Embedding(config.max_seq_len, width) if learned else None
         self.embedding_norm = make_norm(*norm) if config.embedding_norm else None
-        layout, turned = config.rope_layout, config.rotary_dim or config.head_dim
-        self.rotary = RotaryEmbedding(turned, config.rope_base, layout=layout, scaling=config.rope_scaling)
-        local = config.local_rope_base
-        self.local_rotary = None if local is None else RotaryEmbedding(turned, local, layout=layout)
-        self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
+        rotations = config.rotations
+        self.rotary = RotaryEmbedding(
+            rotations.rotary_dim,
+            rotations.base,
+            layout=rotations.layout,
+            scaling=rotations.scaling,
+        )
+        self.local_rotary: RotaryEmbedding | None = None
+        if rotations.local_base is not None:
+            self.local_rotary = RotaryEmbedding(
+                rotations.rotary_dim,
+                rotations.local_base,
+                layout=rotations.layout,
+            )
+        self.layers = nn.ModuleList(
+            build_block(
+                width,
+                config.attention,
+                config.network,
+                config.norms,
+                window=config.layer_window(layer),
+                rotated=layer not in config.unrotated_layers,
+            )
+            for layer in range(config.num_layers)
+        )
         self.final_norm = make_norm(*norm)
-        self.output = Linear(config.hidden_dim, config.vocab_size, bias=False)
+        self.output = Linear(width, config.vocab_size, bias=False)
         self.logit_cap = None if config.logit_cap is None else SoftCap(config.logit_cap)
         self.reset_parameters()
         if config.tied_output:
@@ -151,15 +175,26 @@ class Decoder(nn.Module):
         start = 0 if cache is None else cache.length
         check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
         batch, length = tokens.shape
-        wanted = f"1 to {length}, the positions given"
-        require(last is None or 1 <= last <= length, f"last = {last}", wanted, "Pass None for all positions.")
+        if last is not None and not 1 <= last <= length:
+            raise InputError(
+                got=f"last = {last}",
+                expected=f"1 to {length}, the number of positions",
+                fix="Pass None for all positions.",
+            )
         x = look_up(self.embedding, "tokens", tokens)
         rotations = self.rotations(lambda rotary: rotary.rotation(length, start, x.device), x)
-        if cache is None:
-            return self._run_layers(self._embed(x, start, key_padding), rotations, key_padding, None, last)
-        with cache.adding():
-            seen = cache.begin(batch, length, key_padding)
-            return self._run_layers(self._embed(x, start, seen), rotations, seen, cache.layers, last)
+        with nullcontext() if cache is None else cache.adding():
+            if cache is not None:
+                key_padding = cache.begin(batch, length, key_padding)
+            return run_stack(
+                self.layers,
+                self.final_norm,
+                self._embed(x, start, key_padding),
+                key_padding=key_padding,
+                rotations=rotations,
+                caches=None if cache is None else cache.layers,
+                last=last,
+            )
 
     def _embed(
         self, x: Float[Tensor, "batch position hidden_dim"], start: int, key_padding: Bool[Tensor, "batch seen"] | None
@@ -175,40 +210,32 @@ class Decoder(nn.Module):
             x = x + self.positions(positions)
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
-    def rotations(self, of: Callable[[RotaryEmbedding], Rotation], x: Tensor) -> list[Rotation | None]:
-        """The rotation of each layer, which ``of`` makes of its rotary embedding, in the dtype of products of ``x``."""
-        config, dtype = self.config, autocast_dtype(x)  # converted once instead of in every layer
+    def rotations(self, rotation_of: Callable[[RotaryEmbedding], Rotation], x: Tensor) -> list[Rotation | None]:
+        """Return the rotation of each layer in the dtype of products of ``x``, None for no rotation.
 
-        def made(rotary: RotaryEmbedding) -> Rotation:
-            cos, sin = of(rotary)
+        Args:
+            rotation_of: The rotation that a rotary embedding makes.
+            x: Embedded tokens.
+        """
+        if self.config.learned_positions:
+            return [None] * len(self.layers)
+        dtype = autocast_dtype(x)  # converted once instead of in every layer
+
+        def converted(rotary: RotaryEmbedding) -> Rotation:
+            cos, sin = rotation_of(rotary)
             return cos.to(dtype), sin.to(dtype)
 
-        if config.learned_positions:
-            return [None] * len(self.layers)
-        full = made(self.rotary)
-        local = full if self.local_rotary is None else made(self.local_rotary)
-        found = [full if self.layer_window(layer) is None else local for layer in range(len(self.layers))]
-        return [one if getattr(block, "rotated", True) else None for block, one in zip(self.layers, found, strict=True)]
-
-    def _run_layers(
-        self,
-        x: Float[Tensor, "batch position hidden_dim"],
-        rotations: Sequence[Rotation | None],
-        key_padding: Bool[Tensor, "batch seen"] | None,
-        caches: Sequence[LayerCache] | None,
-        last: int | None = None,
-    ) -> Float[Tensor, "batch last hidden_dim"]:
-        """Pass embedded tokens through all blocks and the last norm, unchecked; ``last`` as for :meth:`hidden`."""
-        end: Any = None if last is None else self.layers[-1]
-        own = type(end) is Block and type(end.attention) is GroupedQueryAttention
-        # Where nothing but this decoder sees which positions the last block computes.
-        cut = len(self.layers) - 1 if own and not is_watched(end, self.final_norm) else None
+        full = converted(self.rotary)
+        local = full if self.local_rotary is None else converted(self.local_rotary)
+        rotations: list[Rotation | None] = []
         for layer, block in enumerate(self.layers):
-            cache = None if caches is None else caches[layer]
-            only = {"last": last} if layer == cut else {}  # other blocks need not know the option
-            x = block(x, rotation=rotations[layer], key_padding=key_padding, cache=cache, **only)
-        x = self.final_norm(x)
-        return x if last is None else x[:, -last:]
+            if not getattr(block, "rotated", True):
+                rotations.append(None)
+            elif self.layer_window(layer) is None:
+                rotations.append(full)
+            else:
+                rotations.append(local)
+        return rotations
 
     def layer_window(self, layer: int) -> int | None:
         """The window of the attention that stands in this layer; None for full attention."""
@@ -221,56 +248,15 @@ class Decoder(nn.Module):
         """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, of the model's dtype and device."""
         config = self.config
         length = config.max_seq_len if max_seq_len is None else max_seq_len
-        got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
-        require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
-        heads = config.num_kv_heads or config.num_heads
-        sizes, dtype, device = (batch, heads, config.head_dim, length), self.dtype, self.device
-        windows = map(self.layer_window, range(len(self.layers)))
-        return Cache([LayerCache(*sizes, window, dtype=dtype, device=device) for window in windows])
-
-
-def _block(config: DecoderConfig, layer: int) -> Block:
-    attention = GroupedQueryAttention(
-        config.hidden_dim,
-        config.num_heads,
-        config.head_dim,
-        config.num_kv_heads,
-        window=config.layer_window(layer),
-        bias=config.attention_bias,
-        key_weights=config.key_weights,
-        sinks=config.sinks,
-        dropout=config.dropout,
-        layout=config.rope_layout,
-        scale=config.attention_scale,
-        cap=config.attention_cap,
-        qk_norm=config.qk_norm,
-        norm_eps=config.norm_eps,
-    )
-    return Block(
-        config.hidden_dim,
-        attention,
-        _feed_forward(config),
-        config.norm_eps,
-        norm=config.norm,
-        norm_place=config.norm_place,
-        parallel=config.parallel,
-        rotated=layer not in config.unrotated_layers,
-    )
-
-
-def _feed_forward(config: DecoderConfig) -> nn.Module | None:
-    width, ff_dim, bias, clamp = config.hidden_dim, config.ff_dim, config.ff_bias, config.clamp
-    if ff_dim == 0:
-        return None
-    if config.num_experts is None:
-        if not config.gated:
-            return MLP(width, ff_dim, config.activation, bias=bias)
-        return SwiGLU(width, ff_dim, bias=bias, clamp=clamp, activation=config.activation)
-    # Imported here, so that a dense decoder does not load them.
-    if config.expert_format == "mxfp4":
-        from glassformer.layers.quantized.packed_experts import PackedMixture
-
-        return PackedMixture(width, ff_dim, config.num_experts, config.top_k, bias=bias, clamp=clamp)
-    from glassformer.layers.experts import MixtureOfExperts
-
-    return MixtureOfExperts(width, ff_dim, config.num_experts, config.top_k, bias=bias, clamp=clamp)
+        if length > config.max_seq_len:
+            raise InputError(
+                got=f"a cache of max_seq_len = {length}",
+                expected=f"at most the model's {config.max_seq_len}",
+                fix="Make the model with a larger max_seq_len.",
+            )
+        sizes = (batch, config.attention.num_kv_heads, config.head_dim, length)
+        layers = [
+            LayerCache(*sizes, self.layer_window(layer), dtype=self.dtype, device=self.device)
+            for layer in range(len(self.layers))
+        ]
+        return Cache(layers)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Literal
 
 from annotated_types import Gt
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import require, require_groups
+from glassformer.errors import InputError
 from glassformer.kernels.options import Clamp, Layout
-from glassformer.layers.options import Activation, LongRope, RopeScaling, Yarn
+from glassformer.layers.options import Activation, LongRope, NormKind, RopeScaling
+from glassformer.models.block_config import Attention, Experts, FeedForward, Norms, Rotations
 
 
 @config
@@ -67,7 +67,7 @@ class DecoderConfig(Config):
     """Added to the mean square, or to the variance, in norms."""
     tied_output: bool = False
     """Use the embedding as the output projection."""
-    norm: Literal["rms", "layer"] = "rms"
+    norm: NormKind = "rms"
     """RMSNorm, x / sqrt(mean(x ** 2) + norm_eps) * weight; or LayerNorm, (x - mean(x)) / sqrt(var(x) + norm_eps) *
     weight + bias (GPT-2, GPT-NeoX)."""
     norm_place: Literal["before", "after", "both"] = "before"
@@ -103,67 +103,110 @@ class DecoderConfig(Config):
     """A norm right after the embedding (nanochat)."""
 
     def __post_init__(self) -> None:
-        require(self.head_dim % 2 == 0, f"head_dim = {self.head_dim}", "an even number", "Rotation works on pairs.")
-        require_groups(self.num_heads, self.num_kv_heads or 1)
-        for name in ("windowed_layers", "unrotated_layers"):
-            layers = getattr(self, name)
-            inside = isinstance(layers, str) or all(layer < self.num_layers for layer in layers)
-            got = f"{name} = {layers} with num_layers = {self.num_layers}"
-            require(inside, got, "numbers below num_layers", "Layers count from 0.")
-        given = [name for name in ("num_experts", "clamp", "ff_bias", "parallel") if getattr(self, name)]
-        require(
-            self.ff_dim > 0 or not given,
-            f"ff_dim = 0 with {', '.join(given)}",
-            "ff_dim above 0",
-            "Attention-only decoders have none of these.",
-        )
-        if self.num_experts is not None:
-            sizes = f"top_k = {self.top_k} with num_experts = {self.num_experts}"
-            require(self.top_k <= self.num_experts, sizes, "top_k <= num_experts", "Lower top_k or add experts.")
-        require(
-            self.expert_format == "dense"
-            or (self.num_experts is not None and self.hidden_dim % 32 == 0 and self.ff_dim % 32 == 0),
-            f"expert_format = 'mxfp4' with num_experts = {self.num_experts}, hidden_dim = {self.hidden_dim}, "
-            f"ff_dim = {self.ff_dim}",
-            "experts whose widths are multiples of 32",
-            "32 weights of a row share one exponent.",
-        )
-        special = [name for name in ("num_experts", "clamp") if getattr(self, name) is not None]
-        plain = self.activation == "silu" and self.gated
-        got = f"activation = {self.activation!r}, gated = {self.gated} with {' and '.join(special)}"
-        require(plain or not special, got, "'silu' and gated", "Experts and the clamped activation are SwiGLU.")
-        got = f"parallel with norm_place = {self.norm_place!r}"
-        require(not self.parallel or self.norm_place == "before", got, "'before'", "Both parts read a norm of x.")
+        # A part checks itself when it is made.
+        _parts = (self.attention, self.network, self.norms, self.rotations)
+        self._check_layer_numbers()
+        self._check_network()
         self._check_positions()
 
+    def _check_layer_numbers(self) -> None:
+        for name in ("windowed_layers", "unrotated_layers"):
+            layers = getattr(self, name)
+            if not isinstance(layers, str) and any(layer >= self.num_layers for layer in layers):
+                raise InputError(
+                    got=f"{name} = {layers} with num_layers = {self.num_layers}",
+                    expected="numbers below num_layers",
+                    fix="Layers count from 0.",
+                )
+
+    def _check_network(self) -> None:
+        names = ("num_experts", "clamp", "ff_bias", "parallel")
+        of_networks = [name for name in names if getattr(self, name)]
+        if self.ff_dim == 0 and of_networks:
+            raise InputError(
+                got=f"ff_dim = 0 with {', '.join(of_networks)}",
+                expected="ff_dim above 0",
+                fix="Attention-only decoders have none of these.",
+            )
+        if self.expert_format == "mxfp4" and self.num_experts is None:
+            raise InputError(
+                got="expert_format = 'mxfp4' with num_experts = None",
+                expected="experts",
+                fix="Set num_experts, or leave expert_format out.",
+            )
+
     def _check_positions(self) -> None:
-        turned, scaling = self.head_dim if self.rotary_dim is None else self.rotary_dim, self.rope_scaling
-        got = f"rotary_dim = {turned} with head_dim = {self.head_dim}"
-        fits = turned % 2 == 0 and turned <= self.head_dim
-        require(fits, got, "an even number, at most head_dim", "Rotation works on pairs.")
-        if isinstance(scaling, LongRope):
-            got = f"{len(scaling.short)} factors in rope_scaling"
-            require(len(scaling.short) == turned // 2, got, f"{turned // 2}, one for each pair", "Change the factors.")
-        got = f"local_rope_base = {self.local_rope_base} without a window"
-        require(
-            self.local_rope_base is None or self.window is not None, got, "a window", "Set window, or leave it out."
-        )
+        if self.local_rope_base is not None and self.window is None:
+            raise InputError(
+                got=f"local_rope_base = {self.local_rope_base} without a window",
+                expected="a window",
+                fix="Set window, or leave it out.",
+            )
         names = ("rotary_dim", "rope_scaling", "local_rope_base", "unrotated_layers")
-        given = [name for name in names if getattr(self, name)]
-        got = f"learned_positions with {', '.join(given)}"
-        require(not (self.learned_positions and given), got, "positions of one kind", "Nothing rotates beside them.")
+        of_rotations = [name for name in names if getattr(self, name)]
+        if self.learned_positions and of_rotations:
+            raise InputError(
+                got=f"learned_positions with {', '.join(of_rotations)}",
+                expected="positions of one kind",
+                fix="Nothing rotates beside them.",
+            )
 
-    def extensions(self) -> list[str]:
-        """The parts, as ``name = value``, that neither gpt-oss nor Mixtral has: what was added to the first decoder.
+    @property
+    def attention(self) -> Attention:
+        """The attention of every block, but for its window."""
+        return Attention(
+            num_heads=self.num_heads,
+            head_dim=self.head_dim,
+            num_kv_heads=self.num_kv_heads or self.num_heads,
+            bias=self.attention_bias,
+            key_weights=self.key_weights,
+            sinks=self.sinks,
+            dropout=self.dropout,
+            layout=self.rope_layout,
+            scale=self.attention_scale,
+            cap=self.attention_cap,
+            qk_norm=self.qk_norm,
+            norm_eps=self.norm_eps,
+        )
 
-        Code that knows that decoder only, such as another format, refuses a configuration with any of them.
-        """
-        defaults = {field.name: field.default for field in fields(self)}
-        names = list(defaults)[list(defaults).index("norm") :]
-        found = [name for name in names if getattr(self, name) != defaults[name]]
-        found += ["attention_bias"] if self.attention_bias == "qkv" else []
-        found += [] if isinstance(self.rope_scaling, Yarn | None) else ["rope_scaling"]
-        return [f"{name} = {getattr(self, name)!r}" for name in found]
+    @property
+    def network(self) -> FeedForward | Experts | None:
+        """The feed-forward network of every block; None for attention only."""
+        if self.ff_dim == 0:
+            return None
+        network = FeedForward(
+            ff_dim=self.ff_dim,
+            activation=self.activation,
+            gated=self.gated,
+            bias=self.ff_bias,
+            clamp=self.clamp,
+        )
+        if self.num_experts is None:
+            return network
+        return Experts(
+            hidden_dim=self.hidden_dim,
+            network=network,
+            num_experts=self.num_experts,
+            top_k=self.top_k,
+            format=self.expert_format,
+        )
+
+    @property
+    def norms(self) -> Norms:
+        """The norms of every block."""
+        return Norms(self.norm_eps, self.norm, self.norm_place, self.parallel)
+
+    @property
+    def rotations(self) -> Rotations:
+        """The rotations of queries and keys, which nothing uses beside learned positions."""
+        return Rotations(
+            head_dim=self.head_dim,
+            rotary_dim=self.head_dim if self.rotary_dim is None else self.rotary_dim,
+            base=self.rope_base,
+            layout=self.rope_layout,
+            scaling=self.rope_scaling,
+            local_base=self.local_rope_base,
+        )
 
     @property
     def cache_border(self) -> int:

@@ -13,14 +13,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import InputError, require, require_heads
+from glassformer.errors import InputError
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import EncoderBlock, initialise
+from glassformer.layers.blocks import initialise, run_stack
 from glassformer.layers.embedding import check_tokens, look_up
-from glassformer.layers.feedforward import MLP
-from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.options import EncoderActivation
 from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.block_config import Attention, FeedForward, Norms
+from glassformer.models.building import build_block
 
 Positions = Literal["sinusoidal", "learned", "none"]
 """How positions enter an embedding. With "none" the order of the tokens has no effect."""
@@ -77,9 +77,30 @@ class EncoderConfig(Config):
     """The padding token."""
 
     def __post_init__(self) -> None:
-        require_heads(self.num_heads, hidden_dim=self.hidden_dim)
-        in_vocabulary = self.pad_id < self.vocab_size
-        require(in_vocabulary, f"pad_id = {self.pad_id}", f"below vocab_size = {self.vocab_size}", "Reserve a token.")
+        # A part checks itself when it is made.
+        _parts = (self.attention, self.network, self.norms)
+        if self.pad_id >= self.vocab_size:
+            raise InputError(
+                got=f"pad_id = {self.pad_id}",
+                expected=f"below vocab_size = {self.vocab_size}",
+                fix="Reserve a token.",
+            )
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of every block."""
+        return Attention.sharing(self.hidden_dim, self.num_heads, self.attention_dropout)
+
+    @property
+    def network(self) -> FeedForward:
+        """The feed-forward network of every block."""
+        dropout = self.dropout if self.ff_dropout is None else self.ff_dropout
+        return FeedForward(self.ff_dim, self.activation, dropout=dropout)
+
+    @property
+    def norms(self) -> Norms:
+        """The norms of every block."""
+        return Norms(self.norm_eps, "layer", "before" if self.norm_first else "sum")
 
 
 def make_positions(kind: Positions, width: int, length: int) -> nn.Module | None:
@@ -114,7 +135,17 @@ class Encoder(nn.Module):
         self.positions = make_positions(config.positions, width, config.max_seq_len)
         self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
         self.embedding_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.embedding_norm else None
-        self.layers = nn.ModuleList(_block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            build_block(
+                width,
+                config.attention,
+                config.network,
+                config.norms,
+                causal=False,
+                dropout=config.dropout,
+            )
+            for _ in range(config.num_layers)
+        )
         self.final_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.classifier = None if config.num_classes is None else nn.Linear(width, config.num_classes)
         self.reset_parameters()
@@ -176,11 +207,11 @@ class Encoder(nn.Module):
             types: The segment of each token, in [0, token_types); 0 for all when None.
         """
         check_tokens(tokens, self.config.max_seq_len, real=real, real_name="real")
+        if types is not None:
+            self._check_types(types, tokens)
         key_padding = unless_all(tokens != self.config.pad_id if real is None else real)
         x = self._embed(tokens, types)
-        for block in self.layers:
-            x = block(x, key_padding=key_padding)
-        return x if self.final_norm is None else self.final_norm(x)
+        return run_stack(self.layers, self.final_norm, x, key_padding=key_padding)
 
     def pool(
         self, hidden: Float[Tensor, "batch position hidden_dim"], real: Bool[Tensor, "batch position"] | None = None
@@ -216,16 +247,11 @@ class Encoder(nn.Module):
             added = self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         elif self.positions is not None:
             x = self.positions(x)
-        if types is not None:
-            got, fix = "types for an encoder with token_types = 0", "Omit types, or make the model with token_types."
-            require(self.token_types is not None, got, "none", fix)
-            got = f"types of shape {list(types.shape)} and dtype {types.dtype}"
-            expected = f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}"
-            whole = types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32)
-            require(whole, got, expected, "Give each token the number of its segment.")
         if self.token_types is not None:
-            table, first = self.token_types, tokens.new_zeros(1)
-            segment = table(first) if types is None else look_up(table, "types", types)
+            if types is None:
+                segment = self.token_types(tokens.new_zeros(1))
+            else:
+                segment = look_up(self.token_types, "types", types)
             added = segment if added is None else added + segment
         if added is not None:
             x = x + added
@@ -233,12 +259,16 @@ class Encoder(nn.Module):
             x = self.embedding_norm(x)
         return F.dropout(x, config.dropout, self.training)
 
-
-def _block(config: EncoderConfig) -> EncoderBlock:
-    width, head_dim = config.hidden_dim, config.hidden_dim // config.num_heads
-    attention = GroupedQueryAttention(
-        width, config.num_heads, head_dim, causal=False, bias=True, dropout=config.attention_dropout
-    )
-    inside = config.dropout if config.ff_dropout is None else config.ff_dropout
-    ffn = MLP(width, config.ff_dim, config.activation, inside)
-    return EncoderBlock(attention, ffn, width, config.norm_eps, config.norm_first, config.dropout)
+    def _check_types(self, types: Tensor, tokens: Tensor) -> None:
+        if self.token_types is None:
+            raise InputError(
+                got="types for an encoder with token_types = 0",
+                expected="none",
+                fix="Omit types, or make the model with token_types.",
+            )
+        if types.shape != tokens.shape or types.dtype not in (torch.int64, torch.int32):
+            raise InputError(
+                got=f"types of shape {list(types.shape)} and dtype {types.dtype}",
+                expected=f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}",
+                fix="Give each token the number of its segment.",
+            )

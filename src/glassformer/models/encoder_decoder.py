@@ -9,14 +9,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import InputError, require, require_heads
+from glassformer.errors import InputError
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import CrossBlock, EncoderBlock, initialise
+from glassformer.layers.blocks import Block, initialise, run_stack
 from glassformer.layers.cache import Cache, KeysAndValues, LayerCache
 from glassformer.layers.embedding import check_real, check_tokens, look_up
-from glassformer.layers.feedforward import MLP
-from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.options import EncoderActivation
+from glassformer.models.block_config import Attention, FeedForward, Norms
+from glassformer.models.building import build_block
 from glassformer.models.encoder import Positions, make_positions
 
 
@@ -67,10 +67,30 @@ class EncoderDecoderConfig(Config):
     """The padding token of sources and targets."""
 
     def __post_init__(self) -> None:
-        require_heads(self.num_heads, hidden_dim=self.hidden_dim)
-        fewest = min(self.vocab_size, self.target_vocab)
-        inside = f"a number below {fewest}, a token of both vocabularies"
-        require(self.pad_id < fewest, f"pad_id = {self.pad_id}", inside, "Reserve one token for padding.")
+        # A part checks itself when it is made.
+        _parts = (self.attention, self.network, self.norms)
+        smaller_vocab = min(self.vocab_size, self.target_vocab)
+        if self.pad_id >= smaller_vocab:
+            raise InputError(
+                got=f"pad_id = {self.pad_id}",
+                expected=f"a number below {smaller_vocab}, a token of both vocabularies",
+                fix="Reserve one token for padding.",
+            )
+
+    @property
+    def attention(self) -> Attention:
+        """Every attention of every block."""
+        return Attention.sharing(self.hidden_dim, self.num_heads)
+
+    @property
+    def network(self) -> FeedForward:
+        """The feed-forward network of every block."""
+        return FeedForward(self.ff_dim, self.activation, dropout=self.dropout)
+
+    @property
+    def norms(self) -> Norms:
+        """The norms of every block."""
+        return Norms(self.norm_eps, "layer", "before" if self.norm_first else "sum")
 
     @property
     def target_vocab(self) -> int:
@@ -125,15 +145,20 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         width = config.hidden_dim
+        parts = (width, config.attention, config.network, config.norms)
         self.source_embeddings = nn.ModuleList(
             nn.Embedding(config.vocab_size, width) for _ in range(config.fields_per_slot)
         )
         self.source_positions = make_positions(config.source_positions, width, config.max_source_len)
-        self.encoder_layers = nn.ModuleList(_encoder_block(config) for _ in range(config.num_encoder_layers))
+        self.encoder_layers = nn.ModuleList(
+            build_block(*parts, causal=False, dropout=config.dropout) for _ in range(config.num_encoder_layers)
+        )
         self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.target_embedding = nn.Embedding(config.target_vocab, width)
         self.target_positions = make_positions(config.target_positions, width, config.max_target_len)
-        self.decoder_layers = nn.ModuleList(_cross_block(config) for _ in range(config.num_decoder_layers))
+        self.decoder_layers = nn.ModuleList(
+            build_block(*parts, cross=True, dropout=config.dropout) for _ in range(config.num_decoder_layers)
+        )
         self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.output = nn.Linear(width, config.target_vocab)
         self.reset_parameters()
@@ -193,9 +218,7 @@ class EncoderDecoder(nn.Module):
             x = rows if x is None else x + rows
         assert x is not None  # there is a field
         x = self._embedded(x, self.source_positions, 0)
-        for block in self.encoder_layers:
-            x = block(x, key_padding=seen)
-        return x if self.encoder_norm is None else self.encoder_norm(x)
+        return run_stack(self.encoder_layers, self.encoder_norm, x, key_padding=seen)
 
     def decode(
         self,
@@ -232,12 +255,18 @@ class EncoderDecoder(nn.Module):
         memory_padding = None if source_real is None else unless_all(source_real)
         x = self._embedded(look_up(self.target_embedding, "target tokens", target), self.target_positions, start)
         with nullcontext() if cache is None else cache.own.adding():
-            seen = seen if cache is None else cache.own.begin(batch, length, seen)
-            for layer, block in enumerate(self.decoder_layers):
-                read = memory if cache is None else cache.read[layer]
-                own = None if cache is None else cache.own.layers[layer]
-                x = block(x, read, key_padding=seen, memory_padding=memory_padding, cache=own)
-        return self.output(x if self.decoder_norm is None else self.decoder_norm(x))
+            if cache is not None:
+                seen = cache.own.begin(batch, length, seen)
+            x = run_stack(
+                self.decoder_layers,
+                self.decoder_norm,
+                x,
+                key_padding=seen,
+                caches=None if cache is None else cache.own.layers,
+                memories=[memory] * len(self.decoder_layers) if cache is None else cache.read,
+                memory_padding=memory_padding,
+            )
+        return self.output(x)
 
     def new_cache(
         self, memory: Float[Tensor, "batch source hidden_dim"], max_target_len: int | None = None
@@ -248,19 +277,23 @@ class EncoderDecoder(nn.Module):
         """
         config = self.config
         length = config.max_target_len if max_target_len is None else max_target_len
-        require(
-            length <= config.max_target_len,
-            f"a cache of max_target_len = {length}",
-            f"at most the model's {config.max_target_len}",
-            "Make the model with a larger max_target_len.",
-        )
-        own, read = [], []
+        if length > config.max_target_len:
+            raise InputError(
+                got=f"a cache of max_target_len = {length}",
+                expected=f"at most the model's {config.max_target_len}",
+                fix="Make the model with a larger max_target_len.",
+            )
+        layers: list[LayerCache] = []
+        of_memory: list[KeysAndValues] = []
         for block in self.decoder_layers:
-            assert isinstance(block, CrossBlock)
-            read.append(block.cross_attention.keys_and_values(memory))
-            heads, width = block.self_attention.num_kv_heads, block.self_attention.head_dim
-            own.append(LayerCache(len(memory), heads, width, length, dtype=memory.dtype, device=memory.device))
-        return DecodingCache(memory, tuple(read), Cache(own))
+            assert isinstance(block, Block)
+            assert block.cross_attention is not None
+            of_memory.append(block.cross_attention.keys_and_values(memory))
+            heads = block.self_attention.num_kv_heads
+            head_dim = block.self_attention.head_dim
+            sizes = (len(memory), heads, head_dim, length)
+            layers.append(LayerCache(*sizes, dtype=memory.dtype, device=memory.device))
+        return DecodingCache(memory, tuple(of_memory), Cache(layers))
 
     def _embedded(self, x: Tensor, positions: nn.Module | None, start: int) -> Tensor:
         if self.config.scale_embeddings:
@@ -295,28 +328,9 @@ class EncoderDecoder(nn.Module):
             )
         if source_real is not None:
             check_real("source_real", source_real, memory[..., 0])
-        require(
-            cache is None or cache.memory is memory,
-            "a cache that was made for another memory",
-            "new_cache(memory) of this one",
-            "Make a new cache for new sources.",
-        )
-
-
-def _encoder_block(config: EncoderDecoderConfig) -> EncoderBlock:
-    parts = _attention(config, causal=False), _ffn(config)
-    return EncoderBlock(*parts, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)
-
-
-def _cross_block(config: EncoderDecoderConfig) -> CrossBlock:
-    parts = _attention(config, causal=True), _attention(config, causal=False), _ffn(config)
-    return CrossBlock(*parts, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)
-
-
-def _attention(config: EncoderDecoderConfig, causal: bool) -> GroupedQueryAttention:
-    head_dim = config.hidden_dim // config.num_heads
-    return GroupedQueryAttention(config.hidden_dim, config.num_heads, head_dim, causal=causal, bias=True)
-
-
-def _ffn(config: EncoderDecoderConfig) -> MLP:
-    return MLP(config.hidden_dim, config.ff_dim, config.activation, config.dropout)
+        if cache is not None and cache.memory is not memory:
+            raise InputError(
+                got="a cache that was made for another memory",
+                expected="new_cache(memory) of this one",
+                fix="Make a new cache for new sources.",
+            )

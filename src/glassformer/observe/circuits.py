@@ -38,6 +38,13 @@ from glassformer.observe.module_hooks import other_hooks
 from glassformer.observe.results import Result, Table
 
 _ROWS_AT_ONCE = 1024
+_SUPPORTED = {
+    "norm_place": "before",
+    "qk_norm": None,
+    "attention_cap": None,
+    "embedding_norm": False,
+}
+"""Parts of a decoder that are no matrix, and the value that leaves scores products of matrices."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,6 +203,19 @@ def _ratio(first: Circuit, second: Circuit) -> float:
     return (first @ second).norm / (first.norm * second.norm)
 
 
+def _check_parts(config: DecoderConfig) -> None:
+    """Refuse a decoder with parts between the matrices of a circuit."""
+    wrong = [
+        f"{name} = {getattr(config, name)!r}" for name, value in _SUPPORTED.items() if getattr(config, name) != value
+    ]
+    if wrong:
+        raise InputError(
+            got=f"circuits of a model with {', '.join(wrong)}",
+            expected="scores that are products of matrices",
+            fix="Use another model.",
+        )
+
+
 class _Reader:
     """The matrices of the heads of a pre-norm decoder."""
 
@@ -207,10 +227,7 @@ class _Reader:
         hugging_face.require_resumable(readout.model, readout.of("block"))
         config = getattr(model, "config", None)
         if isinstance(config, DecoderConfig):
-            names = ("norm_place", "qk_norm", "attention_cap", "embedding_norm")
-            found = [part for part in config.extensions() if part.split(" ")[0] in names]
-            got = f"circuits of a model with {', '.join(found)}"
-            require(not found, got, "scores that are products of matrices", "Use another model.")
+            _check_parts(config)
         self._final, self._output = readout.norm, readout.output
         self.points = of_kind(find_hook_points(model), AttentionPoint)
         self._centred = isinstance(self._final, nn.LayerNorm)

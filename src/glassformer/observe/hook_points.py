@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.dispatch import autocast_dtype
-from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock, is_hooked
+from glassformer.layers.blocks import Block, is_hooked
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.quantized.packed_experts import PackedMixture
@@ -258,14 +258,14 @@ def has_post_norm(points: Iterable[HookPoint]) -> bool:
 
 def own_points(model: nn.Module) -> Iterator[HookPoint]:
     """Yield every hook point of a model made of glassformer's layers, in the order of its modules."""
-    two_stacks = any(isinstance(module, CrossBlock) for module in model.modules())
-    blocks: dict[str, tuple[nn.Module, int]] = {}
+    two_stacks = any(_crosses(module) for module in model.modules())
+    blocks: dict[str, tuple[Block, int]] = {}
     lone_attentions = 0
     for name, module in model.named_modules():
-        if isinstance(module, Block | EncoderBlock | CrossBlock):
+        if isinstance(module, Block):
             layer = layer_of(name, len(blocks))
             blocks[name] = module, layer
-            yield from _points_of_block(name, module, layer, two_stacks and isinstance(module, EncoderBlock))
+            yield from _points_of_block(name, module, layer, two_stacks and not _crosses(module))
         elif isinstance(module, GroupedQueryAttention | SingleHead):
             owner = next((block for block in reversed(blocks) if name.startswith(f"{block}.")), None)
             if owner is None:
@@ -273,7 +273,7 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
                 lone_attentions += 1
             else:
                 block, layer = blocks[owner]
-                yield _own_attention(name, module, layer, block, two_stacks and isinstance(block, EncoderBlock))
+                yield _own_attention(name, module, layer, block, two_stacks and not _crosses(block))
     for name in ("output", "classifier"):
         head = getattr(model, name, None)
         if isinstance(head, nn.Module) and blocks:
@@ -282,18 +282,27 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             yield LogitsPoint(name=name, module=last, layer=0, block=None, source=False, owner=None)
 
 
-def _points_of_block(
-    name: str, block: Block | EncoderBlock | CrossBlock, layer: int, source: bool
-) -> Iterator[HookPoint]:
+def _crosses(module: nn.Module) -> bool:
+    """Return whether a module is a block with cross-attention."""
+    return isinstance(module, Block) and module.cross_attention is not None
+
+
+def _points_of_block(name: str, block: Block, layer: int, source: bool) -> Iterator[HookPoint]:
     """Yield the hook points of a block of glassformer, except those of its attentions."""
     place: dict[str, Any] = {"layer": layer, "block": block, "source": source}
     if layer == 0:
         yield EmbeddingPoint(name=name, module=block, **place)
-    pre_norm = isinstance(block, Block) or block.norm_first
-    yield BlockPoint(name=name, module=block, **place, between=_own_between(block), pre_norm=pre_norm, norms=())
+    yield BlockPoint(
+        name=name,
+        module=block,
+        **place,
+        between=_own_between(block),
+        pre_norm=block.norm_place != "sum",
+        norms=(),
+    )
     ffn_name = f"{name}.ffn".removeprefix(".")
     ffn = block.ffn
-    post_norm = block.ffn_post_norm if isinstance(block, Block) else None
+    post_norm = block.ffn_post_norm
     down = getattr(ffn, "down", None)
     yield FeedForwardPoint(
         name=ffn_name,
@@ -315,20 +324,20 @@ def _points_of_block(
         )
 
 
-def _own_between(block: Block | EncoderBlock | CrossBlock) -> nn.Module | None:
+def _own_between(block: Block) -> nn.Module | None:
     """Return the norm at which the stream between attention and ffn is read, if there is such a stream."""
-    if isinstance(block, Block):
-        return None if block.parallel else block.ffn_norm
-    if block.norm_first:
+    if block.parallel:
+        return None
+    if block.norm_place != "sum":
         return block.ffn_norm
-    return block.cross_attention_norm if isinstance(block, CrossBlock) else block.attention_norm
+    return block.attention_norm if block.cross_attention is None else block.cross_attention_norm
 
 
 def _own_attention(
     name: str,
     module: GroupedQueryAttention | SingleHead,
     layer: int,
-    block: nn.Module | None,
+    block: Block | None,
     source: bool,
 ) -> AttentionPoint:
     if isinstance(module, SingleHead):
@@ -346,8 +355,11 @@ def _own_attention(
             residual_writer=module,
             post_norm=False,
         )
-    crosses = isinstance(block, CrossBlock) and module is block.cross_attention
-    post_norm = getattr(block, "attention_post_norm", None)
+    crosses = block is not None and module is block.cross_attention
+    post_norm: nn.Module | None = None
+    if block is not None:
+        part = "cross_attention" if crosses else block.attention_name
+        post_norm = getattr(block, f"{part}_post_norm")
     return AttentionPoint(
         name=name,
         module=module,

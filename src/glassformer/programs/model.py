@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
-from glassformer.layers.blocks import Block
+from glassformer.layers.blocks import Block, run_stack
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.programs.checker import LayerClaim
@@ -72,8 +72,7 @@ class CompiledProgram(nn.Module):
     ) -> Float[Tensor, "batch position"]:
         """The number that stands for each position's value. ``key_padding`` is True where a token is real."""
         x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.layers:
-            x = block(x, key_padding=key_padding)
+        x = run_stack(self.layers, None, x, key_padding=key_padding)
         return self.output(x)[..., 0]
 
     @torch.inference_mode()

@@ -24,7 +24,7 @@ from glassformer.course.exercises.inputs import LARGE, LARGE_LOGITS, Batches, at
 from glassformer.data.lookup import EOS, PAD, SOS
 from glassformer.labs.lookup import course, course_network
 from glassformer.labs.sentiment.course import scaled_dot_product_attention
-from glassformer.layers.blocks import CrossBlock, EncoderBlock
+from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.observe import scrambling
@@ -177,7 +177,7 @@ def _any_dropout(module_class: type[nn.Module]) -> Callable[..., nn.Module]:
         for part in module.modules():
             if isinstance(part, nn.Dropout):
                 part.p = dropout
-            elif isinstance(part, MLP | CrossBlock | EncoderBlock):
+            elif isinstance(part, MLP | Block):
                 part.dropout = dropout
         return module
 

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 from glassformer.data.lookup import PAD
 from glassformer.errors import require_heads, require_positive
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import CrossBlock, EncoderBlock
+from glassformer.layers.blocks import Block
 from glassformer.layers.embedding import check_tokens, look_up
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+
+_NORM_EPS = 1e-5
+"""Added to the variance in LayerNorm, as torch does."""
 
 
 class MultiHeadAttention(GroupedQueryAttention):
@@ -34,23 +37,36 @@ class PositionWiseFeedForward(MLP):
         super().__init__(d_model, d_ff, "relu", dropout)
 
 
-class EncoderLayer(EncoderBlock):
+class EncoderLayer(Block):
     """Self-attention, then feed-forward, each followed by Add & Norm; no positions."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.1) -> None:
         feed_forward = PositionWiseFeedForward(d_model, d_ff, dropout)
-        super().__init__(MultiHeadAttention(d_model, num_heads), feed_forward, d_model, dropout=dropout)
+        super().__init__(
+            d_model,
+            MultiHeadAttention(d_model, num_heads),
+            feed_forward,
+            _NORM_EPS,
+            norm="layer",
+            norm_place="sum",
+            dropout=dropout,
+        )
 
 
-class DecoderLayer(CrossBlock):
+class DecoderLayer(Block):
     """Masked self-attention, cross-attention, then feed-forward, each followed by Add & Norm."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.1) -> None:
+        self_attention = MultiHeadAttention(d_model, num_heads, masked=True)
+        cross_attention = MultiHeadAttention(d_model, num_heads)
         super().__init__(
-            MultiHeadAttention(d_model, num_heads, masked=True),
-            MultiHeadAttention(d_model, num_heads),
-            PositionWiseFeedForward(d_model, d_ff, dropout),
             d_model,
+            self_attention,
+            PositionWiseFeedForward(d_model, d_ff, dropout),
+            _NORM_EPS,
+            cross=cross_attention,
+            norm="layer",
+            norm_place="sum",
             dropout=dropout,
         )
 

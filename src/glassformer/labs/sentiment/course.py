@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require, require_above_zero, require_heads, require_positive
 from glassformer.kernels.pattern import unless_all
-from glassformer.layers.blocks import EncoderBlock
+from glassformer.layers.blocks import Block
 from glassformer.layers.embedding import check_tokens, look_up
 from glassformer.layers.feedforward import MLP, Linear
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -172,7 +172,7 @@ class TransformerBlock(nn.Module):
         x = self.norm1(x + self.dropout(attended))
         return self.norm2(x + self.dropout(self.feed_forward(x))), weights
 
-    def as_layer(self) -> EncoderBlock:
+    def as_layer(self) -> Block:
         """The layer with the same weights and the same output: training one trains the other."""
         ours, width, dropout = self.attention, self.attention.d_model, self.dropout.p
         with torch.device("meta"):  # no memory and no random numbers for what is replaced
@@ -181,7 +181,15 @@ class TransformerBlock(nn.Module):
             )
             inside = self.feed_forward.linear1.out_features
             ffn = MLP(width, inside, "relu", self.feed_forward.dropout.p)
-            layer = EncoderBlock(attention, ffn, width, self.norm1.eps, dropout=dropout)
+            layer = Block(
+                width,
+                attention,
+                ffn,
+                self.norm1.eps,
+                norm="layer",
+                norm_place="sum",
+                dropout=dropout,
+            )
         attention.query, attention.key, attention.value, attention.output = ours.W_q, ours.W_k, ours.W_v, ours.W_o
         ffn.up, ffn.down = self.feed_forward.linear1, self.feed_forward.linear2
         layer.attention_norm, layer.ffn_norm = self.norm1, self.norm2

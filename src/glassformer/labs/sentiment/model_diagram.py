@@ -13,7 +13,7 @@ from torch import nn
 
 from glassformer.errors import require
 from glassformer.figures.style import RED, in_style, new_figure
-from glassformer.layers.blocks import EncoderBlock
+from glassformer.layers.blocks import Block
 from glassformer.models.encoder import Encoder
 
 Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", "head"]
@@ -133,14 +133,15 @@ def _blocks(model: Encoder) -> list[Any]:
     return list(model.layers)
 
 
-def _with_residuals(layers: Sequence[EncoderBlock], halves: Iterable[list[Part]]) -> list[Part]:
+def _with_residuals(layers: Sequence[Block], halves: Iterable[list[Part]]) -> list[Part]:
     """The two halves of a block with their norms and sums."""
+    pre_norm = layers[0].norm_place == "before"
     parts = []
     for half, inner in zip(("attention_norm", "ffn_norm"), halves, strict=True):
         norm = _norm([getattr(layer, half) for layer in layers], inner[-1].output_shape)
-        within = [*norm, *inner] if layers[0].norm_first else inner
+        within = [*norm, *inner] if pre_norm else inner
         total = Part("+", "sum", output_shape=inner[-1].output_shape, skips=len(within))
-        parts += [*within, total, *([] if layers[0].norm_first else norm)]
+        parts += [*within, total, *([] if pre_norm else norm)]
     return parts
 
 

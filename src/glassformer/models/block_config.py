@@ -1,0 +1,173 @@
+"""What a block is built of, as data. Imports no torch.
+
+The configurations of models are flat, as their fields stand in files and in flags; their properties
+group these fields into the parts here. A configuration checks the type and the bounds of each
+field; a part checks, when it is made, how its fields fit together. Fields have the names of the
+arguments of the layers that are built of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from glassformer.errors import InputError, require_groups, require_heads
+from glassformer.kernels.options import Clamp, Layout
+from glassformer.layers.options import Activation, LongRope, NormKind, NormPlace, RopeScaling
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention: see :class:`~glassformer.layers.grouped_query.GroupedQueryAttention`."""
+
+    num_heads: int
+    head_dim: int
+    num_kv_heads: int
+    bias: bool | Literal["qkv"] = False
+    key_weights: bool = False
+    sinks: bool = False
+    dropout: float = 0.0
+    layout: Layout = "half-split"
+    scale: float | None = None
+    cap: float | None = None
+    qk_norm: Literal["head", "all"] | None = None
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require_groups(self.num_heads, self.num_kv_heads)
+
+    @classmethod
+    def sharing(cls, hidden_dim: int, num_heads: int, dropout: float = 0.0) -> Attention:
+        """Return an attention with biases whose heads share the width of the residual stream."""
+        require_heads(num_heads, hidden_dim=hidden_dim)
+        return cls(num_heads, hidden_dim // num_heads, num_heads, bias=True, dropout=dropout)
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A feed-forward network, see :class:`~glassformer.layers.feedforward.MLP`.
+
+    Args:
+        ff_dim: Width inside.
+        activation: See :data:`~glassformer.layers.options.Activation`.
+        gated: :class:`~glassformer.layers.feedforward.SwiGLU` instead, which has no dropout.
+        bias: Biases on all its maps.
+        clamp: gpt-oss's clamped SwiGLU.
+        dropout: Probability in training of dropping a number inside.
+    """
+
+    ff_dim: int
+    activation: Activation
+    gated: bool = False
+    bias: bool = True
+    clamp: Clamp | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.clamp is not None:
+            self.require_swiglu("clamp")
+
+    def require_swiglu(self, part: str) -> None:
+        """Raise :class:`InputError` naming a part that is a SwiGLU if this network is none."""
+        if self.activation != "silu" or not self.gated:
+            raise InputError(
+                got=f"activation = {self.activation!r}, gated = {self.gated} with {part}",
+                expected="'silu' and gated",
+                fix="Experts and the clamped activation are SwiGLU.",
+            )
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: see :class:`~glassformer.layers.experts.MixtureOfExperts`.
+
+    Args:
+        hidden_dim: Width of the residual stream.
+        network: Each expert.
+        num_experts: Experts in each layer.
+        top_k: Experts per token.
+        format: ``"dense"``, or ``"mxfp4"`` for
+            :class:`~glassformer.layers.quantized.packed_experts.PackedMixture`.
+    """
+
+    hidden_dim: int
+    network: FeedForward
+    num_experts: int
+    top_k: int
+    format: Literal["dense", "mxfp4"] = "dense"
+
+    def __post_init__(self) -> None:
+        self.network.require_swiglu("num_experts")
+        if self.top_k > self.num_experts:
+            raise InputError(
+                got=f"top_k = {self.top_k} with num_experts = {self.num_experts}",
+                expected="top_k <= num_experts",
+                fix="Lower top_k or add experts.",
+            )
+        widths = f"hidden_dim = {self.hidden_dim}, ff_dim = {self.network.ff_dim}"
+        if self.format == "mxfp4" and (self.hidden_dim % 32 or self.network.ff_dim % 32):
+            raise InputError(
+                got=f"expert_format = 'mxfp4' with {widths}",
+                expected="experts whose widths are multiples of 32",
+                fix="32 weights of a row share one exponent.",
+            )
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Norms of a block: see :class:`~glassformer.layers.blocks.Block`."""
+
+    norm_eps: float
+    norm: NormKind
+    norm_place: NormPlace
+    parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.parallel and self.norm_place != "before":
+            raise InputError(
+                got=f"parallel with norm_place = {self.norm_place!r}",
+                expected="'before'",
+                fix="Both parts read a norm of x.",
+            )
+
+
+@dataclass(frozen=True)
+class Rotations:
+    """Rotations of queries and keys: see :class:`~glassformer.layers.positions.RotaryEmbedding`.
+
+    Args:
+        head_dim: Width of a head.
+        rotary_dim: First coordinates of a head that rotate.
+        base: Base of the frequencies.
+        layout: Which coordinates rotate together.
+        scaling: Stretch of the frequencies to longer texts.
+        local_base: Base in windowed layers, where ``scaling`` does not act; None: as the others.
+    """
+
+    head_dim: int
+    rotary_dim: int
+    base: float
+    layout: Layout
+    scaling: RopeScaling | None
+    local_base: float | None
+
+    def __post_init__(self) -> None:
+        if self.head_dim % 2:
+            raise InputError(
+                got=f"head_dim = {self.head_dim}",
+                expected="an even number",
+                fix="Rotation works on pairs.",
+            )
+        if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
+            raise InputError(
+                got=f"rotary_dim = {self.rotary_dim} with head_dim = {self.head_dim}",
+                expected="an even number, at most head_dim",
+                fix="Rotation works on pairs.",
+            )
+        pairs = self.rotary_dim // 2
+        if isinstance(self.scaling, LongRope) and len(self.scaling.short) != pairs:
+            raise InputError(
+                got=f"{len(self.scaling.short)} factors in rope_scaling",
+                expected=f"{pairs}, one for each pair",
+                fix="Change the factors.",
+            )
