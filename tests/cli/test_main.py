@@ -157,8 +157,8 @@ def test_too_little_memory_is_one_line(command: Callable[..., None], refuses: Re
 
 
 def test_a_former_flag_names_what_takes_its_place(refuses: Refuses) -> None:
-    for flags in (["--dense", "int8"], ["--dense=lossless"]):
-        refuses(["generate", "model", "text", *flags], "--pack Q8_0")
+    for former in (["--dense", "int8"], ["--dense=lossless"]):
+        refuses(["generate", "model", "text", *former], "--pack Q8_0")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
