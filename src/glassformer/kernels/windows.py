@@ -3,7 +3,7 @@
 Source: Beltagy et al. 2020, arXiv 2004.05150 (windows).
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,6 +15,7 @@ _SHORTEST_BLOCK = 32
 _LONGEST_BLOCK = 512
 
 
+@runtime_checkable
 class Product(Protocol):
     """Attention with a causal rule that aligns the first query with the first key, or with a mask, or with neither."""
 
