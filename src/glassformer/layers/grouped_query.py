@@ -170,7 +170,7 @@ class GroupedQueryAttention(nn.Module):
         return projected.view(*projected.shape[:-1], heads, self.head_dim).transpose(1, 2)
 
 
-def _at_the_end(rotation: Rotation, positions: int | None) -> Rotation:
+def _at_the_end(rotation: tuple[Tensor, Tensor], positions: int | None) -> tuple[Tensor, Tensor]:
     """Return the rotation of so many positions at the end; of all when None."""
     if positions is None:
         return rotation
