@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -161,7 +161,8 @@ class Block(nn.Module):
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
             last: Positions at the end of ``x`` that are returned; all of them when None.
         """
-        self._check_memory(memory)
+        if (memory is None) != (self.cross_attention is None):
+            self._refuse_memory(memory)
         residual = x if last is None else x[:, -last:]
         h = self._add(
             residual,
@@ -177,19 +178,18 @@ class Block(nn.Module):
             h = self._add(h, h, "cross_attention", memory, key_padding=memory_padding)
         return self._add(h, residual if self.parallel else h, "ffn")
 
-    def _check_memory(self, memory: Tensor | KeysAndValues | None) -> None:
-        if memory is None and self.cross_attention is not None:
+    def _refuse_memory(self, memory: Tensor | KeysAndValues | None) -> NoReturn:
+        if memory is None:
             raise InputError(
                 got="no memory for a block with cross-attention",
                 expected="a memory",
                 fix="Pass what an encoder returned.",
             )
-        if memory is not None and self.cross_attention is None:
-            raise InputError(
-                got="a memory for a block without cross-attention",
-                expected="none",
-                fix="Build the block with cross=.",
-            )
+        raise InputError(
+            got="a memory for a block without cross-attention",
+            expected="none",
+            fix="Build the block with cross=.",
+        )
 
     def _add(
         self,
