@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
@@ -52,6 +52,9 @@ class Record:
         source: Whether the queries are positions of an encoder-decoder's source.
         cross: Whether the keys are positions of another text than the queries.
         padded: Whether some positions of some texts were padding in this call.
+        real: True where a position of the record is a real token of its text: the positions ``queries``, of ``k`` and
+            ``v`` the positions ``keys``. With a cache these are positions of this call. None where none is padding,
+            and where a mask of transformers is not that of padding alone, which ``padded`` shows.
     """
 
     what: str
@@ -66,6 +69,7 @@ class Record:
     source: bool = False
     cross: bool = False
     padded: bool = False
+    real: Bool[Tensor, "batch position"] | None = None
     gradient: Callable[[], Tensor | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,7 +148,32 @@ class Captured:
             other = "" if len(shapes) == 1 else " and other shapes"
             axes = ", ".join(AXES[what])
             lines.append(f"  {what}: {span}, {shapes[0]}{other} [{axes}], {counted(len(records), 'record')}")
+        if any(record.real is not None for record in self.records):
+            lines.append("  with padding: .real is True where a token is real")
+        elif any(record.padded for record in self.records):
+            lines.append("  of texts with padding")
         return "\n".join(lines)
+
+    @property
+    def real(self) -> Bool[Tensor, "batch position"] | None:
+        """True where a position is a real token of its text, None where none is padding::
+
+            seen[3, "residual"][seen.real]      # [token, dim], without padding
+
+        Raises:
+            InputError: Records of several calls or positions, which differ: each has ``record.real``.
+        """
+        masks = [record.real for record in self.records]
+        first = next((mask for mask in masks if mask is not None), None)
+        if first is None:
+            return None
+        if any(mask is None or not torch.equal(mask, first) for mask in masks):
+            raise InputError(
+                got="real of records that differ in their positions or their padding",
+                expected="records of one call and the same positions",
+                fix="Read the real of each record.",
+            )
+        return first
 
     def of(self, what: str) -> dict[str, list[Record]]:
         """All records of one kind by module, in the order of the calls; modules without any have no entry."""

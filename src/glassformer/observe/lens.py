@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
@@ -51,17 +51,29 @@ class TargetLens(Result):
         logits: Its logit.
         probabilities: Its probability, in [0, 1].
         ranks: How many tokens have a higher logit: 0 for the most likely one.
+        real: True where a query is a real token of its text; None where none is padding.
     """
 
     logits: Float[Tensor, "stage batch query"]
     probabilities: Float[Tensor, "stage batch query"]
     ranks: Int[Tensor, "stage batch query"]
+    real: Bool[Tensor, "batch query"] | None = None
 
     def table(self) -> Table:
-        """Columns ``probability``, ``logit`` and ``rank``; queries are counted from the first one asked for."""
+        """Columns ``probability``, ``logit`` and ``rank``; queries are counted from the first one asked for.
+
+        Padding has NaN.
+        """
         axes = dict(zip(("stage", "text", "query"), map(range, self.logits.shape), strict=True))
         columns = {"probability": self.probabilities, "logit": self.logits, "rank": self.ranks}
+        if self.real is not None:
+            padding = ~self.real
+            columns = {name: values.double().masked_fill(padding, torch.nan) for name, values in columns.items()}
         return Table(axes, columns, ("probability",))
+
+    def to_pandas(self) -> Any:
+        """As :meth:`Result.to_pandas`, without rows of padding."""
+        return super().to_pandas().dropna(subset="rank").reset_index(drop=True).astype({"rank": "int64"})
 
     def about(self) -> str:
         """The numbers of stages, texts and queries."""
@@ -139,7 +151,12 @@ def logit_lens(
             shares_of = (own.to(wide) - logits.to(wide).logsumexp(3, keepdim=True)).exp()
             found.append((own[..., 0], shares_of[..., 0], (logits > own).sum(3)))
     whole = [torch.cat(each) for each in zip(*found, strict=True)]
-    return whole[0] if targets is None else TargetLens(*whole)
+    if targets is None:
+        return whole[0]
+    real = None if shares is not None else seen.records[-1].real
+    if real is not None and some_of:
+        real = real[:, list(select("queries", queries, length))]
+    return TargetLens(*whole, real)
 
 
 _LOGITS_AT_ONCE = 1 << 24
