@@ -80,7 +80,8 @@ class LanguageModel:
 
         Returns:
             Tokens ``[1, position]`` of a text. Of a list ``{"tokens": tokens, "key_padding": real}``, both
-            ``[text, position]``, padded on the left: ``key_padding`` is True where a token is real. Pass it as
+            ``[text, position]``, padded on the left: ``key_padding`` is True where a token is real, as
+            ``attention_mask`` of transformers, the opposite of ``key_padding_mask`` of PyTorch. Pass it as
             ``lm(batch)``, as ``lm.model(**batch)``, and to sweeps and lenses in the place of tokens.
 
         Example:
