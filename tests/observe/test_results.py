@@ -58,6 +58,13 @@ def result(request: pytest.FixtureRequest) -> Result:
     return found
 
 
+def test_a_difference_of_logits_is_called_one() -> None:
+    model = decoder()
+    assert "\nlogit difference " in repr(direct_logits(model, CLEAN, 7, 8))
+    assert "\nlogit " in repr(direct_logits(model, CLEAN, 7))
+    assert "difference" not in repr(direct_logits(model, CLEAN, 7))
+
+
 def test_a_result_fits_one_screen(result: Result) -> None:
     lines = repr(result).splitlines()
     assert len(lines) <= 20

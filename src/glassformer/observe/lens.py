@@ -156,7 +156,8 @@ def logit_lens(
     real = None if shares is not None else seen.records[-1].real
     if real is not None and some_of:
         real = real[:, list(select("queries", queries, length))]
-    return TargetLens(*whole, real)
+    logits, probabilities, ranks = whole
+    return TargetLens(logits, probabilities, ranks, real)
 
 
 _LOGITS_AT_ONCE = 1 << 24
@@ -171,11 +172,13 @@ class DirectLogits(Result):
             "norm bias", "output bias"; and "interventions", what edits and hooks add to the stream or take from it.
         values: What each part adds, with the final norm's scale as it is; the sum over parts is ``total``.
         total: The logit, or the difference, as the model computes it.
+        difference: Whether it is a difference of two logits.
     """
 
     names: tuple[str, ...]
     values: Float[Tensor, "part batch"]
     total: Float[Tensor, " batch"]
+    difference: bool = False
 
     def table(self) -> Table:
         """What each part adds in each text."""
@@ -183,10 +186,11 @@ class DirectLogits(Result):
         return Table({"part": self.names, "text": texts}, {"added": self.values}, ("added",))
 
     def about(self) -> str:
-        """The number of parts and the logits of the first texts."""
+        """The number of parts and the logits, or differences of logits, of the first texts."""
         few = ", ".join(f"{logit:.4g}" for logit in self.total[:4].tolist())
         more = ", ..." if len(self.total) > 4 else ""
-        return f"{super().about()}\nlogit {few}{more}; parts that add or take away most:"
+        name = "logit difference" if self.difference else "logit"
+        return f"{super().about()}\n{name} {few}{more}; parts that add or take away most:"
 
     def top(self, count: int = 10, row: int = 0) -> Places:  # type: ignore[override]  # of one text
         """The parts that add or take away most in text ``row``: part, value."""
@@ -302,7 +306,7 @@ def direct_logits(
             names.append(name)
             found = torch.cat([found, extra[None]])
     _check_sum(model, "the logit", expected - found.sum(0), torch.cat([found, total.max().expand(1, count)]))
-    return DirectLogits(tuple(names), found, expected)
+    return DirectLogits(tuple(names), found, expected, others is not None)
 
 
 def _require_sum(model: nn.Module, readout: "Readout") -> None:
