@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
 from glassformer.observe.results import counted
+from glassformer.observe.site_names import meant_site
 
 AXES = MappingProxyType(
     {
@@ -177,7 +178,8 @@ class Captured:
 
     def of(self, what: str) -> dict[str, list[Record]]:
         """All records of one kind by module, in the order of the calls; modules without any have no entry."""
-        require(what in AXES, f"what = {what!r}", f"one of {', '.join(AXES)}", "Choose one of these.")
+        if what not in AXES:
+            raise InputError(f"what = {what!r}", f"one of {', '.join(AXES)}", meant_site(what, AXES))
         found: dict[str, list[Record]] = {}
         for record in self.records:
             if record.what == what:
@@ -197,11 +199,24 @@ class Captured:
         layers = sorted({record.layer for record in found})
         layer = layer if layer >= 0 or not layers else layers[-1] + 1 + layer
         there = [record for record in found if record.layer == layer]
-        require(bool(there), f"{what} of layer {layer}", f"what was captured: layers {layers}", "Capture it.")
+        if not there:
+            raise InputError(f"{what} of layer {layer}", f"what was captured: {self._places(what)}", "Capture it.")
         several = f"{what} of layer {layer}, of which there are {len(there)}"
         fix = f"Choose among the records of of({what!r}), or use cat({what!r})."
         require(len(there) == 1, several, "one module and one call", fix)
         return there[0].values
+
+    def _places(self, what: str) -> str:
+        """The layers of one kind that there are, or all kinds with their layers."""
+        kinds = dict.fromkeys(record.what for record in self.records)
+        if what in kinds:
+            kinds = {what: None}
+        parts: list[str] = []
+        for kind in kinds:
+            layers = sorted({record.layer for record in self.records if record.what == kind})
+            named = f"layer {layers[0]}" if len(layers) == 1 else f"layers {', '.join(map(str, layers))}"
+            parts.append(f"{kind} of {named}")
+        return "; ".join(parts) or "nothing yet"
 
     def stack(self, what: str) -> Shaped[Tensor, " layer *axes"]:
         """The values of all layers, in their order."""

@@ -106,13 +106,14 @@ def _at(real: Tensor | None, positions: Sequence[int]) -> Bool[Tensor, "text pos
 def _named(block: nn.Module, given: Given) -> Iterator[tuple[str, Any]]:
     """The arguments of a block's call with their names."""
     by_position = len(given) - len(given.named)
-    names = _parameters(type(block))
+    kind: Any = type(block)
+    names = _parameters(kind)
     yield from zip([*names, *[""] * by_position], given[:by_position], strict=False)
     yield from given.named.items()
 
 
 @cache
-def _parameters(kind: type[nn.Module]) -> tuple[str, ...]:
+def _parameters(kind: Any) -> tuple[str, ...]:
     """The names of the arguments by position of a module's ``forward``."""
     parameters = [*inspect.signature(kind.forward).parameters.values()][1:]
     return tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD)

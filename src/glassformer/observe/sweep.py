@@ -31,6 +31,7 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.module_hooks import is_changed, suspended
 from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients, require_one_call
 from glassformer.observe.results import Result, Table, counted
+from glassformer.observe.site_names import meant_site
 from glassformer.progress import progress_bar
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
@@ -754,7 +755,8 @@ def _places(axes: Sequence[Axis], site: Site | Inner, point: HookPoint, seen: Ca
 
 
 def _axes(site: Site | Inner, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
-    require(site in SWEPT, f"site = {site!r}", f"one of {', '.join(SWEPT)}", "Choose one of these.")
+    if site not in SWEPT:
+        raise InputError(f"site = {site!r}", f"one of {', '.join(SWEPT)}", meant_site(site, SWEPT))
     known = ("layer", *(name for name in _names(site) if name in ("head", "expert", "neuron", "position")))
     axes = tuple(by) if by is not None else known[:2]
     fits = axes[:1] == ("layer",) and list(axes) == [axis for axis in known if axis in axes]
