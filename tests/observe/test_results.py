@@ -120,7 +120,7 @@ def test_places_print_as_a_table() -> None:
 
 def test_a_sweep_prints_what_it_is() -> None:
     assert repr(sweep()).splitlines() == [
-        "Sweep of heads: 2 layers x 3 heads, 4 forward passes, 1 place without a value",
+        "Sweep of heads: 2 layers x 3 heads, 4 forward passes of several places, 1 place without a value",
         "metric 1 clean; effects on it:",
         "  layer 3 head 1    -4",
         "  layer 5 head 2  +3.5",

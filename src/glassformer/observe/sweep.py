@@ -108,7 +108,10 @@ class Sweep(Result):
     def about(self) -> str:
         """Site, number of places and passes; the metric of the clean and the corrupted run."""
         of = "" if self.site is None else f" of {self.site}"
-        cost = "" if self.passes is None else f", {counted(self.passes, 'forward pass')}"
+        cost = ""
+        if self.passes is not None:
+            several = " of several places" if self.passes < self.values.numel() else ""
+            cost = f", {counted(self.passes, 'forward pass')}{several}"
         missing = int(self.values.isnan().sum())
         gaps = f", {counted(missing, 'place')} without a value" if missing else ""
         metric = f"metric {self.clean:.4g} clean"
