@@ -168,6 +168,7 @@ def test_tokens_of_several_texts_are_not_read_as_one(tiny_gpt_oss: Path) -> None
         lm.strings({"input_ids": batch["tokens"]})
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("given", ["text", ["text"], {"tokens": torch.ones(1, 2).long()}, None])
 def test_texts_for_the_network_itself_are_refused(given: Any, tiny_gpt_oss: Path) -> None:
     lm = glassformer.load(tiny_gpt_oss, device="cpu")
