@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 
@@ -10,11 +10,17 @@ LONGEST_CELL = 60
 """Characters of a quoted value; longer ones are cut."""
 
 
-def known_name(name: str, known: Sequence[str]) -> str:
-    """A sentence that says which of ``known`` the unknown ``name`` may have meant, or lists them."""
+def close_name(name: str, known: Iterable[str]) -> str | None:
+    """Which of ``known`` the unknown ``name`` may have meant, None if none is close."""
     lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name[:LONGEST_CELL].lower(), lower, n=1, cutoff=0.5)
-    return f"Did you mean '{lower[close[0]]}'?" if close else f"Known are {', '.join(known)}."
+    return lower[close[0]] if close else None
+
+
+def known_name(name: str, known: Sequence[str]) -> str:
+    """A sentence that says which of ``known`` the unknown ``name`` may have meant, or lists them."""
+    close = close_name(name, known)
+    return f"Known are {', '.join(known)}." if close is None else f"Did you mean '{close}'?"
 
 
 def shown(path: Path) -> str:

@@ -70,6 +70,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "ends within"),
     "only the magic": (b"GGUF", "ends within"),
     "another magic": (assembled(magic=b"GGML"), "begin"),
+    "a short text": (b"abc", "begin"),
+    "half of the magic": (b"GG", "ends within"),
     "version 1": (assembled(version=1), "version"),
     "big endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0) + b"\0" * 64, "version"),
     "an array of 2^31 in 192 bytes": (assembled([key("a", ARRAY, array(4, 2**31))])[:192], "array"),
@@ -166,6 +168,13 @@ def test_the_remedy_is_to_download_again_only_where_that_helps(case: str, fix: s
     with refused(fix=fix, error=CheckpointError) as caught:
         read_gguf(stored(tmp_path, HOSTILE[case][0]))
     assert ("Download" in caught.value.fix) == (fix == "again")
+
+
+def test_of_a_file_of_a_directory_the_directory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    with refused("begin with GGUF", fix=f"Pass its directory: {tmp_path}", error=CheckpointError):
+        read_gguf(path)
 
 
 @pytest.mark.parametrize("kind", ["adapter", "mmproj", "imatrix"])

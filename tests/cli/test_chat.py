@@ -158,16 +158,18 @@ def test_on_a_terminal_near_commands_are_not_sent(conversation: Talk, capsys: Ca
     assert capsys.readouterr().err.count(command.HELP) == 6
 
 
+@pytest.mark.parametrize("interactive", [True, False])
 def test_words_that_would_end_other_programs_are_not_sent(
-    conversation: Talk, capsys: Capture, monkeypatch: Patch
+    interactive: bool, conversation: Talk, capsys: Capture, monkeypatch: Patch
 ) -> None:
     talk = conversation(REPLY.format("a"), template=ChatTemplate("{{ messages }}"))
     typed(monkeypatch, "exit\nhelp\n/help\n/quit\n")
-    on_a_terminal(monkeypatch, "stdin")
+    if interactive:
+        on_a_terminal(monkeypatch, "stdin")
     command.talk(talk, command.Screen(speed=False))
     assert not prompts(talk)
     said = capsys.readouterr().err
-    assert said.count("/quit ends, /help lists the commands.") == 3
+    assert said.count("/quit ends, /help lists the commands.") == 2 + interactive
     assert "/new" in said
     assert "/effort" not in said, "this model does not reason"
 

@@ -249,6 +249,15 @@ def test_the_ends_of_a_gguf_file_stay(end: int, flags: list[str], tmp_path: Path
         assert model.generation_config.eos_token_id == [end]
 
 
+def test_a_packed_file_that_grows_says_why(llama: Path, tmp_path: Path, output: Output) -> None:
+    packed, whole, half = tmp_path / "packed.gguf", tmp_path / "whole", tmp_path / "half.gguf"
+    assert "expanded" not in output(["convert", llama, packed, "--kind", "Q8_0"]).out
+    size = byte_size(open_model(packed).nbytes)
+    assert f", expanded from {size} in Q8_0\n" in output(["convert", packed, whole]).out
+    assert f", expanded from {size} in Q8_0\n" in output(["convert", packed, half, "--kind", "F16"]).out
+    assert "expanded" not in output(["convert", packed, tmp_path / "again.gguf", "--kind", "Q8_0"]).out
+
+
 def test_nfc_is_said_to_be_lost(llama: Path, tmp_path: Path, output: Output) -> None:
     for normalizer, said in ((None, False), ({"type": "NFC"}, True)):
         content = json.loads((llama / "tokenizer.json").read_text()) | {"normalizer": normalizer}

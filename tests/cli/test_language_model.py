@@ -155,6 +155,27 @@ def test_several_texts_are_padded_on_the_left(tiny_gpt_oss: Path) -> None:
     assert torch.equal(special[0], lm.tokens("<|end|>", special=True)[0])
 
 
+def test_tokens_of_several_texts_are_not_read_as_one(tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu")
+    batch = lm.tokens(TEXTS)
+    assert lm.strings(batch) == [lm.strings(lm.tokens(text)) for text in TEXTS]
+    for function in (lm.strings, lm.labels, lm.text):
+        with refused("tokens of shape", expected="one text", fix=r"tokens\[0\]"):
+            function(batch["tokens"])
+    with refused("by name"):
+        lm.text(batch)  # type: ignore[arg-type]
+    with refused("input_ids", expected="tokens and key_padding"):
+        lm.strings({"input_ids": batch["tokens"]})
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("given", ["text", ["text"], {"tokens": torch.ones(1, 2).long()}, None])
+def test_texts_for_the_network_itself_are_refused(given: Any, tiny_gpt_oss: Path) -> None:
+    lm = glassformer.load(tiny_gpt_oss, device="cpu")
+    with refused(f"tokens of type {type(given).__name__}", fix=r"lm\(batch\)"):
+        lm.model(given)
+
+
 def test_captures_interventions_sweeps_and_lenses_take_several_texts(tiny_gpt_oss: Path) -> None:
     lm = glassformer.load(tiny_gpt_oss, device="cpu", dtype=torch.float32)
     batch = lm.tokens(TEXTS)
@@ -327,6 +348,11 @@ def test_a_terminal_gets_no_control_characters() -> None:
     write(text, piped)
     assert shown.buffer.getvalue() == b"a?[2J\tb?\nc? ?"
     assert piped.getvalue() == text
+
+
+def test_the_changes_of_logits_are_called_so(tiny_gpt_oss: Path, output: Output) -> None:
+    head = output(["intervene", tiny_gpt_oss, "some text", "--without", "0.0"]).out.splitlines()[0]
+    assert head.split("  ")[-2:] == ["change of logit", "next token"]
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,17 @@ def test_a_refused_flag_is_one_line_without_names_of_classes(
     assert "Flags" not in capsys.readouterr().err
 
 
+def test_choices_stand_in_the_order_of_the_help(helps: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    choices = ["None", "F32", "F16", "BF16", "Q8_0"]
+    assert f"--kind {{{','.join(choices)}}}" in helps["convert"]
+    with pytest.raises(SystemExit):
+        cli.parse("convert", ["a", "b.gguf", "--kind", "F64"])
+    assert re.findall("'(\\w+)'", capsys.readouterr().err)[1:] == choices
+    assert cli.parse("convert", ["a", "b.gguf", "--kind", "BF16"]).kind == "BF16"
+    assert cli.parse("convert", ["a", "b.gguf", "--kind", "None"]).kind is None
+    assert cli.parse("convert", ["a", "b.gguf"]).kind is None
+
+
 def test_a_mistyped_flag_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["generate", "m", "hi", "--tmperature", "1"])

@@ -145,6 +145,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
         assert main([*begin, "--run", str(parts)]) == 130
     said = capsys.readouterr()
     assert f"continue: glassformer train --run {parts} --resume" in said.out
+    assert said.err.count("--resume") + said.err.count("resume=True") == 0
     assert "after step 7 of 12" in said.err
     assert main(["train", "--run", str(parts), "--resume"]) == 0
     assert numbers(parts) == numbers(whole)

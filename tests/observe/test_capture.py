@@ -15,6 +15,8 @@ from glassformer.layers.opened import entries
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import Captured, Record
+from glassformer.observe.edits import zero
+from glassformer.observe.sweep import ablation_sweep
 from processes import printed
 from refusals import refused
 from small_models import learned
@@ -237,6 +239,54 @@ def test_what_a_record_or_capture_lacks_is_refused() -> None:
         _ = seen.records[0].grad
     with refused("nothing", expected="one of weights"):
         seen.of("nothing")
+
+
+def test_what_was_captured_is_named_where_something_else_is_read() -> None:
+    seen = Captured([record(what="heads", layer=3), record(what="residual", layer=2), record(what="residual", layer=3)])
+    with refused("weights of layer 3", expected="heads of layer 3; residual of layers 2, 3"):
+        _ = seen[3, "weights"]
+    with refused("residual of layer 1", expected="what was captured: residual of layers 2, 3"):
+        _ = seen[1, "residual"]
+    with refused("residual of layer 1", expected="nothing yet"):
+        _ = Captured()[1, "residual"]
+
+
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("hook_resid_pre", "residual_before"),
+        ("resid_post", "residual"),
+        ("blocks.3.hook_resid_mid", "residual_between' with layers=3"),
+        ("pattern", "weights"),
+        ("blocks.0.attn.hook_pattern", "weights' with layers=0"),
+        ("blocks.11.attn.hook_z", "heads' with layers=11"),
+        ("blocks.1.attn.hook_q", "q' with layers=1"),
+        ("mlp_out", "ffn"),
+        ("blocks.2.mlp.hook_post", "neurons' with layers=2"),
+        ("blocks.2.ln2.hook_normalized", "ffn_input' with layers=2"),
+        ("hook_embed", "embedding"),
+        ("wieghts", "weights"),
+        ("Residual", "residual"),
+    ],
+)
+def test_names_of_other_libraries_and_slips_are_understood(name: str, site: str) -> None:
+    with refused(f"what = '{name}'", fix=f"Did you mean '{site}"), capture(decoder(), what=name):
+        pass
+    with refused(f"what = '{name}'", fix=f"Did you mean '{site}"):
+        Captured().of(name)
+
+
+@pytest.mark.parametrize("name", ["", "xyz", "blocks.3.hook_scale", 7])
+def test_a_name_that_means_nothing_has_no_suggestion(name: Any) -> None:
+    with refused(f"what = {name!r}", fix="Choose one of these"), capture(decoder(), what=(name,)):
+        pass
+
+
+def test_an_edit_and_a_sweep_understand_them_too() -> None:
+    with refused("site = 'hook_z'", fix="Did you mean 'heads'"):
+        zero("hook_z")
+    with refused("site = 'resid_post'", fix="Did you mean 'residual'"):
+        ablation_sweep(decoder(), torch.tensor([[1, 2]]), lambda logits: logits[:, -1, 0], site="resid_post")  # type: ignore[arg-type]
 
 
 def test_a_record_shows_its_shape_and_not_its_numbers() -> None:

@@ -13,8 +13,9 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import own_points
+from glassformer.observe.module_hooks import Given
+from glassformer.observe.padding import padding_of
 from glassformer.observe.positions import key_order
-from glassformer.observe.recorder import _has_padding
 from refusals import refused
 from small_models import EXPERTS, MODELS, Model, decoder, encoder, encoder_decoder, run
 
@@ -312,12 +313,18 @@ def test_inputs_of_a_cached_step_are_refused() -> None:
         generate(model, [[1, 2, 3]], 3)
 
 
+def has_padding(masks: list[Any]) -> bool:
+    arguments = Given(masks)
+    arguments.named = {}
+    return padding_of(nn.Identity(), arguments, 0, 4).exists
+
+
 def test_only_masks_tell_of_padding() -> None:
     causal = torch.ones(2, 1, 4, 4).tril()
     padded = causal.clone()
     padded[1, :, :, 0] = 0
     real = torch.ones(2, 4, dtype=torch.bool)
-    assert not _has_padding([causal, real, torch.randn(2, 3, 4, 4), torch.randn(2, 4, 8), None])
-    assert _has_padding([padded])
+    assert not has_padding([causal, real, torch.randn(2, 3, 4, 4), torch.randn(2, 4, 8), None])
+    assert has_padding([padded])
     real[0, 0] = False
-    assert _has_padding([real])
+    assert has_padding([real])

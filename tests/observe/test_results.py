@@ -58,6 +58,13 @@ def result(request: pytest.FixtureRequest) -> Result:
     return found
 
 
+def test_a_difference_of_logits_is_called_one() -> None:
+    model = decoder()
+    assert "\nlogit difference " in repr(direct_logits(model, CLEAN, 7, 8))
+    assert "\nlogit " in repr(direct_logits(model, CLEAN, 7))
+    assert "difference" not in repr(direct_logits(model, CLEAN, 7))
+
+
 def test_a_result_fits_one_screen(result: Result) -> None:
     lines = repr(result).splitlines()
     assert len(lines) <= 20
@@ -113,7 +120,7 @@ def test_places_print_as_a_table() -> None:
 
 def test_a_sweep_prints_what_it_is() -> None:
     assert repr(sweep()).splitlines() == [
-        "Sweep of heads: 2 layers x 3 heads, 4 forward passes, 1 place without a value",
+        "Sweep of heads: 2 layers x 3 heads, 4 forward passes of several places, 1 place without a value",
         "metric 1 clean; effects on it:",
         "  layer 3 head 1    -4",
         "  layer 5 head 2  +3.5",

@@ -20,6 +20,7 @@ from glassformer.checkpoints.tensor_files import FileTensor, Pieces, WeightFile,
 from glassformer.errors import CheckpointError, InputError
 from glassformer.files import local_path
 from glassformer.kernels.packed import KINDS
+from glassformer.text import shown
 from glassformer.untrusted import require_regular
 
 # By their number in a file: the kinds that are read, and names of others for messages.
@@ -195,10 +196,13 @@ class _Header:
 
 def _header(file: Pieces, source: WeightFile) -> tuple[dict[str, Any], dict[str, FileTensor]]:
     head = _Header(file)
-    head.need(4)
-    if bytes(head.data[:4]) != b"GGUF":
-        fix = "Pass a GGUF file, or a model's directory. 'glassformer explore' shows the weights of a head."
+    head.need(min(4, file.size))
+    if not b"GGUF".startswith(head.data[:4]):
+        fix = "Pass a GGUF file, or a model's directory."
+        if source.path.suffix in (".json", ".safetensors"):
+            fix = f"Pass its directory: {shown(source.path.parent)}."
         raise _OtherFile("it does not begin with GGUF", fix)
+    head.need(4)
     head.at = 4
     version, tensors, keys = head.take("<I"), head.take("<Q"), head.take("<Q")
     if version not in (2, 3):

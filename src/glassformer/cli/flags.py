@@ -470,14 +470,16 @@ _OTHER_FILES = (".bin", ".ckpt", ".ggml", ".h5", ".npz", ".onnx", ".pt", ".pth",
 
 @config
 class ConvertFlags:
-    """Write a decoder's weights in another layout, with the same logits, as a directory or a GGUF file.
+    """Write a decoder's weights in another layout, as a directory or a GGUF file.
 
     For example:
       glassformer convert smollm2 smollm2-directory
       glassformer convert runs/mine mine.gguf --kind Q8_0
 
     A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor by tensor, so that
-    memory holds the largest one; so does a GGUF file. A model with parts that the new layout lacks is refused.
+    memory holds the largest one; so does a GGUF file. A model with parts that the new layout lacks is refused. A
+    directory has the same logits, unless --experts rounds; in a GGUF file each --kind but F32 rounds. Packed weights
+    are expanded, so that files grow: from 4 bits to 5 times their size in a directory, to 3 times in F16.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
 
 from glassformer import __version__
 from glassformer.allocator import keep_freed_memory
@@ -174,7 +175,7 @@ def _read_as_flags(arguments: Sequence[str]) -> list[str]:
 def path_registry() -> ConstructorRegistry:
     """Return the registry by which tyro reads flags of the type Path with :func:`~glassformer.files.local_path`.
 
-    Shells leave a ``~`` behind ``--flag=`` and between quotes.
+    Shells leave a ``~`` behind ``--flag=`` and between quotes. Of choices or None it keeps the order, which tyro draws.
     """
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
@@ -190,6 +191,24 @@ def path_registry() -> ConstructorRegistry:
             instance_from_str=lambda words: local_path(words[0]),
             is_instance=lambda value: isinstance(value, Path),
             str_from_instance=lambda path: [str(path)],
+        )
+
+    @registry.primitive_rule
+    def read_choice_or_none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[str | None] | None:
+        kinds = {*get_args(info.type)} - {NoneType}
+        if NoneType not in get_args(info.type) or len(kinds) != 1:
+            return None
+        names = get_args(kinds.pop())
+        if not names or not all(isinstance(name, str) for name in names):
+            return None
+        choices = ("None", *names)
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="{" + ",".join(choices) + "}",
+            choices=choices,
+            instance_from_str=lambda words: None if words[0] == "None" else words[0],
+            is_instance=lambda value: value is None or value in names,
+            str_from_instance=lambda value: [str(value)],
         )
 
     return registry

@@ -80,7 +80,8 @@ class LanguageModel:
 
         Returns:
             Tokens ``[1, position]`` of a text. Of a list ``{"tokens": tokens, "key_padding": real}``, both
-            ``[text, position]``, padded on the left: ``key_padding`` is True where a token is real. Pass it as
+            ``[text, position]``, padded on the left: ``key_padding`` is True where a token is real, as
+            ``attention_mask`` of transformers, the opposite of ``key_padding_mask`` of PyTorch. Pass it as
             ``lm(batch)``, as ``lm.model(**batch)``, and to sweeps and lenses in the place of tokens.
 
         Example:
@@ -116,17 +117,26 @@ class LanguageModel:
             )
         return numbers[0]
 
-    def strings(self, tokens: Tensor | Iterable[int]) -> list[str]:
-        """What each token shows of the text; see :meth:`ReleasedTokenizer.strings`."""
-        return self.tokenizer.strings(_listed(tokens))
+    @overload
+    def strings(self, tokens: Tensor | Iterable[int]) -> list[str]: ...
+    @overload
+    def strings(self, tokens: Mapping[str, Tensor]) -> list[list[str]]: ...
+    def strings(self, tokens: Tensor | Iterable[int] | Mapping[str, Tensor]) -> list[str] | list[list[str]]:
+        """What each token shows of the text; see :meth:`ReleasedTokenizer.strings`.
+
+        Of several texts, as :meth:`tokens` gives them for a list, a list for each, without padding.
+        """
+        if isinstance(tokens, Mapping):
+            return [self.tokenizer.strings(row) for row in _rows(tokens)]
+        return self.tokenizer.strings(_one_row(tokens))
 
     def labels(self, tokens: Tensor | Iterable[int]) -> list[str]:
         """What each token is called in a figure: parts of one character as "🎉 1/3" and so on."""
-        return self.tokenizer.labels(_listed(tokens))
+        return self.tokenizer.labels(_one_row(tokens))
 
     def text(self, tokens: Tensor | Iterable[int]) -> str:
         """The text of ``tokens``."""
-        return self.tokenizer.decode(_listed(tokens))
+        return self.tokenizer.decode(_one_row(tokens))
 
     def prompt(self, text: str | Messages) -> list[int]:
         """The tokens that a reply continues: of a text, or of a conversation by the model's chat template."""
@@ -340,6 +350,30 @@ def load(
         packing=stored.packing,
         rule=rule_of(stored).rule,
     )
+
+
+def _one_row(tokens: Tensor | Iterable[int]) -> list[int]:
+    """The tokens of one text."""
+    if isinstance(tokens, Mapping) or (isinstance(tokens, Tensor) and tokens.dim() > 1 and len(tokens) > 1):
+        shape = f"of shape {list(tokens.shape)}" if isinstance(tokens, Tensor) else "by name"
+        raise InputError(
+            got=f"tokens {shape}",
+            expected="those of one text",
+            fix="Pass tokens[0] for the first text. strings() takes the whole of what tokens() gives for a list.",
+        )
+    return _listed(tokens)
+
+
+def _rows(batch: Mapping[str, Tensor]) -> list[list[int]]:
+    """The tokens of each text of a batch, without padding."""
+    tokens, real = batch.get("tokens"), batch.get("key_padding")
+    if tokens is None or real is None:
+        raise InputError(
+            got=f"tokens with the names {', '.join(batch)}",
+            expected="tokens and key_padding",
+            fix="Pass what tokens() gives for a list of texts.",
+        )
+    return [row[kept].tolist() for row, kept in zip(tokens, real, strict=True)]
 
 
 def _listed(tokens: Tensor | Iterable[int]) -> list[int]:

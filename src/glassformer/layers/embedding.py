@@ -24,6 +24,12 @@ def check_tokens(
 
     ``name``, ``limit`` and ``real_name`` are what a message calls the tokens, ``max_seq_len`` and the mask.
     """
+    if not isinstance(tokens, Tensor):
+        raise InputError(
+            got=f"{name} of type {type(tokens).__name__}",
+            expected="a tensor of token ids, [batch, position]",
+            fix="Of what glassformer.load() gives, lm(text) and lm(batch) read texts; lm.model(**batch) takes a batch.",
+        )
     shape = f"{name} of shape {list(tokens.shape)}"
     some = tokens.dim() == 2 and tokens.shape[0] >= 1 and tokens.shape[1] >= 1
     fix = f"Add a batch axis with {name}[None], and start an empty text with a token."

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
 from glassformer.observe.results import counted
+from glassformer.observe.site_names import meant_site
 
 AXES = MappingProxyType(
     {
@@ -52,6 +53,9 @@ class Record:
         source: Whether the queries are positions of an encoder-decoder's source.
         cross: Whether the keys are positions of another text than the queries.
         padded: Whether some positions of some texts were padding in this call.
+        real: True where a position of the record is a real token of its text: the positions ``queries``, of ``k`` and
+            ``v`` the positions ``keys``. With a cache these are positions of this call. None where none is padding,
+            and where a mask of transformers is not that of padding alone, which ``padded`` shows.
     """
 
     what: str
@@ -66,6 +70,7 @@ class Record:
     source: bool = False
     cross: bool = False
     padded: bool = False
+    real: Bool[Tensor, "batch position"] | None = None
     gradient: Callable[[], Tensor | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,11 +149,37 @@ class Captured:
             other = "" if len(shapes) == 1 else " and other shapes"
             axes = ", ".join(AXES[what])
             lines.append(f"  {what}: {span}, {shapes[0]}{other} [{axes}], {counted(len(records), 'record')}")
+        if any(record.real is not None for record in self.records):
+            lines.append("  with padding: .real is True where a token is real")
+        elif any(record.padded for record in self.records):
+            lines.append("  of texts with padding")
         return "\n".join(lines)
+
+    @property
+    def real(self) -> Bool[Tensor, "batch position"] | None:
+        """True where a position is a real token of its text, None where none is padding::
+
+            seen[3, "residual"][seen.real]      # [token, dim], without padding
+
+        Raises:
+            InputError: Records of several calls or positions, which differ: each has ``record.real``.
+        """
+        masks = [record.real for record in self.records]
+        first = next((mask for mask in masks if mask is not None), None)
+        if first is None:
+            return None
+        if any(mask is None or not torch.equal(mask, first) for mask in masks):
+            raise InputError(
+                got="real of records that differ in their positions or their padding",
+                expected="records of one call and the same positions",
+                fix="Read the real of each record.",
+            )
+        return first
 
     def of(self, what: str) -> dict[str, list[Record]]:
         """All records of one kind by module, in the order of the calls; modules without any have no entry."""
-        require(what in AXES, f"what = {what!r}", f"one of {', '.join(AXES)}", "Choose one of these.")
+        if what not in AXES:
+            raise InputError(f"what = {what!r}", f"one of {', '.join(AXES)}", meant_site(what, AXES))
         found: dict[str, list[Record]] = {}
         for record in self.records:
             if record.what == what:
@@ -168,11 +199,24 @@ class Captured:
         layers = sorted({record.layer for record in found})
         layer = layer if layer >= 0 or not layers else layers[-1] + 1 + layer
         there = [record for record in found if record.layer == layer]
-        require(bool(there), f"{what} of layer {layer}", f"what was captured: layers {layers}", "Capture it.")
+        if not there:
+            raise InputError(f"{what} of layer {layer}", f"what was captured: {self._places(what)}", "Capture it.")
         several = f"{what} of layer {layer}, of which there are {len(there)}"
         fix = f"Choose among the records of of({what!r}), or use cat({what!r})."
         require(len(there) == 1, several, "one module and one call", fix)
         return there[0].values
+
+    def _places(self, what: str) -> str:
+        """The layers of one kind that there are, or all kinds with their layers."""
+        kinds = dict.fromkeys(record.what for record in self.records)
+        if what in kinds:
+            kinds = {what: None}
+        parts: list[str] = []
+        for kind in kinds:
+            layers = sorted({record.layer for record in self.records if record.what == kind})
+            named = f"layer {layers[0]}" if len(layers) == 1 else f"layers {', '.join(map(str, layers))}"
+            parts.append(f"{kind} of {named}")
+        return "; ".join(parts) or "nothing yet"
 
     def stack(self, what: str) -> Shaped[Tensor, " layer *axes"]:
         """The values of all layers, in their order."""

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.observe.captured import AXES, Captured, Record
 from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, select
+from glassformer.observe.site_names import meant_site
 
 SITES = tuple(kind for kind in AXES if kind not in ("sinks", "choices", "shares"))
 """The kinds of :func:`~glassformer.observe.capture.capture` that can be changed."""
@@ -55,7 +56,8 @@ class Edit:
     elementwise: bool = False
 
     def __post_init__(self) -> None:
-        require(self.site in SITES, f"site = {self.site!r}", f"one of {', '.join(SITES)}", "Choose one of these.")
+        if self.site not in SITES:
+            raise InputError(f"site = {self.site!r}", f"one of {', '.join(SITES)}", meant_site(self.site, SITES))
         axes = AXES[self.site]
         for name, axis in (("heads", "head"), ("queries", "query"), ("keys", "key"), ("experts", "expert")):
             given = getattr(self, name) is not None

@@ -17,6 +17,7 @@ from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.captured import AXES
+from glassformer.observe.site_names import meant_site
 
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
 Where = Literal["input", "output", "first input", "first output"]
@@ -390,8 +391,11 @@ def choose_points(
 ) -> dict[HookPoint, tuple[int, ...]]:
     """The chosen hook points, each with its chosen heads."""
     kinds = (what,) if isinstance(what, str) else tuple(what)
-    got, fix = f"what = {what!r}", "Choose among these."
-    require(len(kinds) > 0 and all(kind in AXES for kind in kinds), got, f"one or more of {', '.join(AXES)}", fix)
+    if not kinds:
+        raise InputError(f"what = {what!r}", f"one or more of {', '.join(AXES)}", "Choose among these.")
+    for kind in kinds:
+        if kind not in AXES:
+            raise InputError(f"what = {kind!r}", f"one or more of {', '.join(AXES)}", meant_site(kind, AXES))
     roles = {ROLES[kind] for kind in kinds}
     there = [point for point in points if point.role in roles]
     _require_kinds(kinds, there, "a model without any hook point for it")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
@@ -51,17 +51,29 @@ class TargetLens(Result):
         logits: Its logit.
         probabilities: Its probability, in [0, 1].
         ranks: How many tokens have a higher logit: 0 for the most likely one.
+        real: True where a query is a real token of its text; None where none is padding.
     """
 
     logits: Float[Tensor, "stage batch query"]
     probabilities: Float[Tensor, "stage batch query"]
     ranks: Int[Tensor, "stage batch query"]
+    real: Bool[Tensor, "batch query"] | None = None
 
     def table(self) -> Table:
-        """Columns ``probability``, ``logit`` and ``rank``; queries are counted from the first one asked for."""
+        """Columns ``probability``, ``logit`` and ``rank``; queries are counted from the first one asked for.
+
+        Padding has NaN.
+        """
         axes = dict(zip(("stage", "text", "query"), map(range, self.logits.shape), strict=True))
         columns = {"probability": self.probabilities, "logit": self.logits, "rank": self.ranks}
+        if self.real is not None:
+            padding = ~self.real
+            columns = {name: values.double().masked_fill(padding, torch.nan) for name, values in columns.items()}
         return Table(axes, columns, ("probability",))
+
+    def to_pandas(self) -> Any:
+        """As :meth:`Result.to_pandas`, without rows of padding."""
+        return super().to_pandas().dropna(subset="rank").reset_index(drop=True).astype({"rank": "int64"})
 
     def about(self) -> str:
         """The numbers of stages, texts and queries."""
@@ -139,7 +151,13 @@ def logit_lens(
             shares_of = (own.to(wide) - logits.to(wide).logsumexp(3, keepdim=True)).exp()
             found.append((own[..., 0], shares_of[..., 0], (logits > own).sum(3)))
     whole = [torch.cat(each) for each in zip(*found, strict=True)]
-    return whole[0] if targets is None else TargetLens(*whole)
+    if targets is None:
+        return whole[0]
+    real = None if shares is not None else seen.records[-1].real
+    if real is not None and some_of:
+        real = real[:, list(select("queries", queries, length))]
+    logits, probabilities, ranks = whole
+    return TargetLens(logits, probabilities, ranks, real)
 
 
 _LOGITS_AT_ONCE = 1 << 24
@@ -154,11 +172,13 @@ class DirectLogits(Result):
             "norm bias", "output bias"; and "interventions", what edits and hooks add to the stream or take from it.
         values: What each part adds, with the final norm's scale as it is; the sum over parts is ``total``.
         total: The logit, or the difference, as the model computes it.
+        difference: Whether it is a difference of two logits.
     """
 
     names: tuple[str, ...]
     values: Float[Tensor, "part batch"]
     total: Float[Tensor, " batch"]
+    difference: bool = False
 
     def table(self) -> Table:
         """What each part adds in each text."""
@@ -166,10 +186,11 @@ class DirectLogits(Result):
         return Table({"part": self.names, "text": texts}, {"added": self.values}, ("added",))
 
     def about(self) -> str:
-        """The number of parts and the logits of the first texts."""
+        """The number of parts and the logits, or differences of logits, of the first texts."""
         few = ", ".join(f"{logit:.4g}" for logit in self.total[:4].tolist())
         more = ", ..." if len(self.total) > 4 else ""
-        return f"{super().about()}\nlogit {few}{more}; parts that add or take away most:"
+        name = "logit difference" if self.difference else "logit"
+        return f"{super().about()}\n{name} {few}{more}; parts that add or take away most:"
 
     def top(self, count: int = 10, row: int = 0) -> Places:  # type: ignore[override]  # of one text
         """The parts that add or take away most in text ``row``: part, value."""
@@ -285,7 +306,7 @@ def direct_logits(
             names.append(name)
             found = torch.cat([found, extra[None]])
     _check_sum(model, "the logit", expected - found.sum(0), torch.cat([found, total.max().expand(1, count)]))
-    return DirectLogits(tuple(names), found, expected)
+    return DirectLogits(tuple(names), found, expected, others is not None)
 
 
 def _require_sum(model: nn.Module, readout: "Readout") -> None:

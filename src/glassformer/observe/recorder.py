@@ -1,12 +1,13 @@
 """Turn the tensors that hooks receive into labelled records."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
@@ -16,6 +17,7 @@ from glassformer.observe.captured import CapturedInputs, Record
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import AttentionPoint, HookPoint, LogitsPoint, MixturePoint
 from glassformer.observe.module_hooks import Given
+from glassformer.observe.padding import NO_PADDING, Padding, padding_of
 from glassformer.observe.positions import by_text
 from glassformer.observe.running import AttentionRun, Running, Visit, is_pooled
 
@@ -41,16 +43,18 @@ class Recorder:
     """Whether the model is one of transformers, all of whose attentions give their output to :meth:`output`."""
     _length: int = 0
     """The positions of the text that was seen last."""
-    _padded: bool = False
-    """Whether the last block that began was given a mask of padding."""
+    _padding: Padding = NO_PADDING
+    """What the last block that began was told by its masks."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.running = Running(self._note_padding, _require_captured)
 
-    def _note_padding(self, block: nn.Module, values: Tensor, given: Given) -> None:
-        """Note whether a block that begins is given a mask of padding."""
-        self._padded = _has_padding(given)
+    def _note_padding(self, module: nn.Module, values: Tensor, given: Given) -> None:
+        """Note what a block that begins is told by its masks."""
+        block = self.running.block
+        start = 0 if block is None else block.start
+        self._padding = padding_of(module, given, start, start + values.shape[1])
 
     @torch.no_grad()
     def attention(self, inputs: Attended, run: AttentionRun, dropout: float) -> None:
@@ -154,7 +158,7 @@ class Recorder:
         pooled = is_pooled(point, values)
         visit, values = self.running.logits_visit(point, values, block)
         if pooled:
-            self._add("logits", point, values.detach().clone(), queries=(0,), length=1)
+            self._add("logits", point, values.detach().clone(), queries=(0,), length=1, real=None)
             return
         rows, positions = self._rows(visit)
         if len(rows) > 0:
@@ -214,9 +218,19 @@ class Recorder:
         self._counts[kind, point.name] += 1
         length = labels.pop("length", self._length)
         kept = values.contiguous()  # as safetensors needs it
-        labels |= {"length": length, "source": point.source, "padded": self._padded}
+        labels |= {"length": length, "source": point.source, "padded": self._padding.exists}
+        if "real" not in labels:
+            labels["real"] = self._real(kind, labels)
         record = Record(kind, point.name, point.layer, call, kept, **labels)
         self.records.append(record)
+
+    def _real(self, kind: str, labels: Mapping[str, Any]) -> Bool[Tensor, "batch position"] | None:
+        """Return which positions of a record's texts are real, None if all are."""
+        if kind not in ("k", "v"):
+            return self._padding.real_keys(labels["queries"], self._length)
+        if labels["cross"]:
+            return self._padding.real_memory(labels["keys"])
+        return self._padding.real_keys(labels["keys"], self._length)
 
 
 def _require_captured(run: AttentionRun) -> None:
@@ -227,22 +241,6 @@ def _require_captured(run: AttentionRun) -> None:
             expected="an attention implementation that calls the captured function",
             fix="Capture other modules, or choose another attention implementation.",
         )
-
-
-def _has_padding(given: Iterable[Any]) -> bool:
-    """Whether a block's arguments hold a mask of padding: [batch, key], or [batch, 1, query, key] of transformers.
-
-    Causal masks and windows are the same for all texts; where the second form differs between texts, some are padded.
-    """
-    for value in given:
-        if not isinstance(value, Tensor):
-            continue
-        if value.dim() == 2 and value.dtype == torch.bool and not bool(value.all()):
-            return True
-        is_mask = value.dim() == 4 and value.shape[1] == 1
-        if is_mask and bool((value != value[:1]).any()):
-            return True
-    return False
 
 
 def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor:

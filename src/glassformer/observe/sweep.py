@@ -31,6 +31,7 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.module_hooks import is_changed, suspended
 from glassformer.observe.partial_runs import Metric, Part, Runner, Stage, require_gradients, require_one_call
 from glassformer.observe.results import Result, Table, counted
+from glassformer.observe.site_names import meant_site
 from glassformer.progress import progress_bar
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
@@ -107,7 +108,10 @@ class Sweep(Result):
     def about(self) -> str:
         """Site, number of places and passes; the metric of the clean and the corrupted run."""
         of = "" if self.site is None else f" of {self.site}"
-        cost = "" if self.passes is None else f", {counted(self.passes, 'forward pass')}"
+        cost = ""
+        if self.passes is not None:
+            several = " of several places" if self.passes < self.values.numel() else ""
+            cost = f", {counted(self.passes, 'forward pass')}{several}"
         missing = int(self.values.isnan().sum())
         gaps = f", {counted(missing, 'place')} without a value" if missing else ""
         metric = f"metric {self.clean:.4g} clean"
@@ -754,7 +758,8 @@ def _places(axes: Sequence[Axis], site: Site | Inner, point: HookPoint, seen: Ca
 
 
 def _axes(site: Site | Inner, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
-    require(site in SWEPT, f"site = {site!r}", f"one of {', '.join(SWEPT)}", "Choose one of these.")
+    if site not in SWEPT:
+        raise InputError(f"site = {site!r}", f"one of {', '.join(SWEPT)}", meant_site(site, SWEPT))
     known = ("layer", *(name for name in _names(site) if name in ("head", "expert", "neuron", "position")))
     axes = tuple(by) if by is not None else known[:2]
     fits = axes[:1] == ("layer",) and list(axes) == [axis for axis in known if axis in axes]

@@ -63,6 +63,7 @@ def train(
     resume: bool = False,
     description: Description | None = None,
     progress: bool = True,
+    advice: str | None = "Continue with resume=True.",
 ) -> TrainingResult:
     """Train ``model``, in place, on ``task``.
 
@@ -85,6 +86,7 @@ def train(
             config.json, and compared on resuming.
         progress: Whether to show a progress bar on a terminal, and elsewhere a line for each evaluation and one in
             about ten seconds between evaluations.
+        advice: What is printed after Ctrl-C on how to continue.
 
     Raises:
         InputError: If the directory holds a run and ``resume`` is false, or holds none and it is true; if a checkpoint
@@ -112,7 +114,7 @@ def train(
     forwards = [(vars(module), vars(module).get("forward")) for module in (model, plain_model(model))]
     with keeping_modes(model), torch.random.fork_rng(devices=devices), StopRequest() as stop:
         try:
-            loop = _Loop(accelerator, model, task, config, run, resume, description or {}, progress)
+            loop = _Loop(accelerator, model, task, config, run, resume, description or {}, progress, advice)
             try:
                 ending = loop.run(stop)
             finally:
@@ -165,7 +167,9 @@ class _Loop:
         resume: bool,
         description: Description,
         progress: bool,
+        advice: str | None,
     ) -> None:
+        self._advice = advice
         self._accelerator, self._task, self._config, self._run = accelerator, task, config, run
         environment = environment_of(accelerator.device, accelerator.num_processes)
         latest: Path | None = None
@@ -245,13 +249,15 @@ class _Loop:
         if self._saved_step != self.state.step:
             self._save()
         if ending == "interrupted" and self._accelerator.is_main_process:
-            self._progress.say(
-                f"Stopped after step {self.state.step}; nothing was saved, because the run has no directory."
-                if self._run is None
-                else f"Stopped after step {self.state.step} of {self._config.steps} and saved to {self._run.path}. "
-                "Continue with resume=True (on the command line: --resume)."
-            )
+            self._progress.say(self._stopped())
         return ending
+
+    def _stopped(self) -> str:
+        """Return what is printed after Ctrl-C."""
+        if self._run is None:
+            return f"Stopped after step {self.state.step}; nothing was saved, because the run has no directory."
+        stopped = f"Stopped after step {self.state.step} of {self._config.steps} and saved to {self._run.path}."
+        return stopped if self._advice is None else f"{stopped} {self._advice}"
 
     def _warn(self, message: str) -> None:
         if self._accelerator.is_main_process:

@@ -134,7 +134,7 @@ def talk(conversation: Conversation, screen: Screen) -> None:
             if response is not None:
                 print(response, file=sys.stderr)
                 continue
-        if interactive and not quoted and text.lower() in ("exit", "quit", "help"):
+        if not quoted and text.lower() in ("exit", "quit", "help"):
             print(_HINT, file=sys.stderr)
             continue
         if not text:

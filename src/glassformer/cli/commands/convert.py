@@ -1,4 +1,4 @@
-"""``glassformer convert``: weights in one layout to another that computes the same logits."""
+"""``glassformer convert``: weights in one layout to another."""
 
 import os
 import shutil
@@ -68,7 +68,14 @@ def _convert_to_directory(flags: ConvertFlags) -> list[str]:
         )
     name = "glassformer's own layout" if family is None else family.name
     where = " in OpenAI's layout" if family is OPENAI else ""
-    return [f"{flags.out}: {name}{where}, {byte_size(size)}"]
+    return [f"{flags.out}: {name}{where}, {byte_size(size)}{_growth(stored, size)}"]
+
+
+def _growth(stored: Stored, size: int) -> str:
+    """A clause that says why a file is larger than the packed one that it comes from."""
+    if not stored.packing or size <= stored.nbytes:
+        return ""
+    return f", expanded from {byte_size(stored.nbytes)} in {stored.packing}"
 
 
 def _write_other_files(flags: ConvertFlags, stored: Stored, directory: Path) -> None:
@@ -120,7 +127,8 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
         notes.append("It has no tokenizer: llama.cpp takes token ids.")
     elif vocabulary.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.eos_token_id" not in vocabulary:
         notes.append("It names no token that ends a text: llama.cpp then takes token 11 for one.")
-    return [f"{flags.out}: GGUF in {kind}, {byte_size(flags.out.stat().st_size)}", *notes]
+    size = flags.out.stat().st_size
+    return [f"{flags.out}: GGUF in {kind}, {byte_size(size)}{_growth(stored, size)}", *notes]
 
 
 def _vocabulary(stored: Stored) -> dict[str, Any] | None:

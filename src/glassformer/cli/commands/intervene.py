@@ -110,9 +110,9 @@ def _table(lm: LanguageModel, before: Tensor, after: Tensor, top: int) -> list[s
     chosen = list(dict.fromkeys([*before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()]))
     shares = [each.softmax(-1)[chosen].tolist() for each in (before, after)]
     moved = (after - before)[chosen].tolist()
-    lines = [f"  {'before':>8}  {'after':>8}  {'logit':>8}  next token"]
+    lines = [f"  {'before':>8}  {'after':>8}  {'change of logit':>15}  next token"]
     for token, was, now, by in zip(chosen, *shares, moved, strict=True):
-        lines.append(f"  {was:>8.2%}  {now:>8.2%}  {by:>+8.3f}  {lm.strings([token])[0]!r}")
+        lines.append(f"  {was:>8.2%}  {now:>8.2%}  {by:>+15.3f}  {lm.strings([token])[0]!r}")
     return lines
 
 

@@ -51,7 +51,15 @@ def run(flags: TrainFlags) -> TrainingResult:
     tell(f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters")
     tell(f"data: {data.summary}")
     tell(f"run: {flags.run}")
-    result = train(model, task, flags.training, flags.run, resume=flags.resume, description=described)
+    result = train(
+        model,
+        task,
+        flags.training,
+        flags.run,
+        resume=flags.resume,
+        description=described,
+        advice=None,  # _outcome() has the whole command
+    )
     tell("\n".join(_outcome(flags, data, result)))
     return result
 
