@@ -18,7 +18,7 @@ from glassformer.explorer.saving.recorded_answers import whole_sweep
 from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, cell_at, state
-from .conftest import Go, Open, Watch, settled, showing
+from .conftest import Go, Open, Watch, eventually, settled, showing
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -267,6 +267,35 @@ def test_the_sweep_shows_each_head_and_opens_the_strongest(page: Page, show: Go,
     assert (words.get("layer"), words.get("head")) == (str(layer), str(number))
     page.go_back()
     expect(page.get_by_role("tab", selected=True)).to_have_text("What if")
+
+
+def test_until_a_sweep_ends_estimates_stand_apart_and_no_head_does_most(page: Page, show: Go, model: Model) -> None:
+    whole = whole_sweep(model.backend, m.AskSweep(ask=model.run.ask))
+    exact = [[layer == 0 for _ in row] for layer, row in enumerate(whole.stacks[0].exact)]
+    stack = whole.stacks[0].model_copy(update={"exact": exact})
+    part = whole.model_copy(update={"stacks": [stack], "done": len(exact[0])})
+    held: list[Route] = []
+
+    def first_in_part(route: Route) -> None:
+        if json.loads(route.request.post_data or "{}")["done"] is None:
+            route.fulfill(body=part.model_dump_json(), content_type="application/json")
+        else:
+            held.append(route)
+
+    page.route("**/api/sweep", first_in_part)
+    show(page)
+    panel = page.get_by_role("region", name="What each head does")
+    expect(panel).to_contain_text(f"{part.done} of {part.total} heads computed")
+    expect(panel).to_contain_text("Estimates, exact values follow")
+    expect(panel).not_to_contain_text("does most")
+    estimates = panel.get_by_role("list", name="Estimates").get_by_role("button")
+    for text in estimates.all_inner_texts():
+        assert re.fullmatch(r"[1-9]\.\d: about [+\u2212]?[\d.]+", text)
+    expect(estimates).not_to_have_count(0)
+    eventually(page, lambda: len(held) == 1)
+    held.pop().fulfill(body=whole.model_dump_json(), content_type="application/json")
+    expect(panel).to_contain_text("does most")
+    expect(estimates).to_have_count(0)
 
 
 def test_the_lens_is_a_table_of_layers_and_positions(page: Page, show: Go, model: Model) -> None:
