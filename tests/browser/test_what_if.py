@@ -449,7 +449,7 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
     pages = page.get_by_role("group", name="Part of the text")
     columns = page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")
     # The answer's own column is in sight, and as many as fit; none is cut off.
-    expect(pages).to_contain_text("192 to 199 of 200")
+    expect(pages).to_contain_text("Tokens 192 to 199 of 0 to 199")
     expect(columns).to_have_count(8)
     seen = set(range(192, 200))
     earlier = pages.get_by_role("button", name="Earlier")
@@ -462,7 +462,7 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
         assert last >= min(seen) - 1 >= first
         seen |= set(range(first, last + 1))
     assert seen == set(range(200))
-    expect(pages).to_contain_text("0 to ")
+    expect(pages).to_contain_text("Tokens 0 to ")
 
 
 def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
