@@ -322,18 +322,22 @@ def test_contributions_sum_to_the_logit(page: Page, show: Go, model: Model) -> N
     show(page)
     truth = model.contributions()
     panel = page.get_by_role("region", name="What adds to the logit")
-    expect(panel.locator(".total .number")).to_have_text(short(truth.total))
+    expect(panel.locator(".total .number")).to_have_text(two_decimals(truth.total))
     panel.get_by_role("button", name=re.compile("^Show all")).click()
     values = [number(text) for text in panel.locator("li:not(.total) .number").all_inner_texts()]
     assert len(values) == len(truth.parts)
     assert sum(values) == pytest.approx(truth.total, abs=0.01)
     other = next(each.id for each in model.what_if().outcomes if each.id != truth.target)
     page.locator(".about-fields select").select_option(str(other))
-    expect(panel.locator(".total .number")).to_have_text(short(model.contributions(other=other).total))
+    expect(panel.locator(".total .number")).to_have_text(two_decimals(model.contributions(other=other).total))
 
 
 def short(value: float) -> str:
     return f"{'+' if value > 0 else chr(0x2212)}{float(f'{abs(value):.3g}'):g}"
+
+
+def two_decimals(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "\u2212")
 
 
 def number(text: str) -> float:
@@ -347,7 +351,7 @@ def test_another_token_can_be_the_target(page: Page, show: Go, model: Model) -> 
     expect(page.get_by_role("heading", name=f"What adds to {second.name}")).to_be_visible()
     expect(page.get_by_role("heading", name=f"Each head alone, for {second.name}")).to_be_visible()
     truth = model.contributions(target=second.id)
-    expect(page.locator(".contributions .total .number")).to_have_text(short(truth.total))
+    expect(page.locator(".contributions .total .number")).to_have_text(two_decimals(truth.total))
     field = page.get_by_label("Any token", exact=True)
     field.fill("3")
     field.press("Enter")

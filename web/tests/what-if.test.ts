@@ -15,6 +15,7 @@ import {
   toggleHead,
   type Edits,
 } from "../src/views/what-if/edits";
+import { inHundredths } from "../src/views/what-if/contributions";
 import { effectsOf } from "../src/views/what-if/effects";
 
 const none: Edits = START;
@@ -117,4 +118,8 @@ test("an estimated effect has no probability, which would look final", () => {
   const effects = effectsOf(sweep, { part: "self" } as Attention);
   assert.equal(effects.inWords({ layer: 0, head: 0 }), "\u22122, 88.1 % to 50.0 %");
   assert.equal(effects.inWords({ layer: 0, head: 1 }), "\u22121, estimated");
+});
+
+test("a sum has two decimals, however large it is", () => {
+  assert.deepEqual([11.04, -0.5, 2].map(inHundredths), ["+11.04", "\u22120.50", "+2.00"]);
 });
