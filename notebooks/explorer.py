@@ -20,7 +20,7 @@
 # can. Below are its views, each on a model that comes along.
 #
 # Where this notebook is read without a kernel, as on GitHub, each cell shows a picture of the chosen head instead. Run
-# the cells to get the page itself. Widgets need the extra `explore`: `pip install 'glassformer[explore]'`.
+# the cells to get the page itself. Widgets need the extra `explore`: `pip install '.[explore]'` in a clone.
 
 # %%
 # %matplotlib inline

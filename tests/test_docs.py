@@ -56,6 +56,13 @@ def test_a_guide_is_one_task(guide: str) -> None:
     assert len(prose(DOCS / f"{guide}.md").split()) <= MOST_WORDS
 
 
+def test_until_a_release_extras_are_installed_from_a_clone() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "no release on PyPI yet" in readme, "pages may name glassformer[...] from now on"
+    pages = [*WRITTEN, ROOT / "README.md", *DOCS.glob("labs/*.md"), *ROOT.glob("notebooks/*.py")]
+    assert [page for page in pages if re.search(r"pip install '?glassformer\b", page.read_text(encoding="utf-8"))] == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("sphinx", "furo", "myst_nb"):

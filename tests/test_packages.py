@@ -153,6 +153,7 @@ MISSING = (
     ("nbclient", "hand-in", HAND_IN),
     ("typst", "hand-in", HAND_IN),
     ("matplotlib", "labs", "import glassformer.labs.lookup"),
+    ("matplotlib", "course", "import glassformer.course.exercises.lookup"),
     ("matplotlib", "labs", "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))"),
 )
 # Each in a copy of a process that has imported torch, which takes a second and brings none of these packages along.

@@ -18,7 +18,7 @@ from glassformer.explorer.saving.recorded_answers import whole_sweep
 from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, cell_at, state
-from .conftest import Go, Open, Watch, settled, showing
+from .conftest import Go, Open, Watch, eventually, settled, showing
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
@@ -269,6 +269,35 @@ def test_the_sweep_shows_each_head_and_opens_the_strongest(page: Page, show: Go,
     expect(page.get_by_role("tab", selected=True)).to_have_text("What if")
 
 
+def test_until_a_sweep_ends_estimates_stand_apart_and_no_head_does_most(page: Page, show: Go, model: Model) -> None:
+    whole = whole_sweep(model.backend, m.AskSweep(ask=model.run.ask))
+    exact = [[layer == 0 for _ in row] for layer, row in enumerate(whole.stacks[0].exact)]
+    stack = whole.stacks[0].model_copy(update={"exact": exact})
+    part = whole.model_copy(update={"stacks": [stack], "done": len(exact[0])})
+    held: list[Route] = []
+
+    def first_in_part(route: Route) -> None:
+        if json.loads(route.request.post_data or "{}")["done"] is None:
+            route.fulfill(body=part.model_dump_json(), content_type="application/json")
+        else:
+            held.append(route)
+
+    page.route("**/api/sweep", first_in_part)
+    show(page)
+    panel = page.get_by_role("region", name="What each head does")
+    expect(panel).to_contain_text(f"{part.done} of {part.total} heads computed")
+    expect(panel).to_contain_text("Estimates, exact values follow")
+    expect(panel).not_to_contain_text("does most")
+    estimates = panel.get_by_role("list", name="Estimates").get_by_role("button")
+    for text in estimates.all_inner_texts():
+        assert re.fullmatch(r"[1-9]\.\d: about [+\u2212]?[\d.]+", text)
+    expect(estimates).not_to_have_count(0)
+    eventually(page, lambda: len(held) == 1)
+    held.pop().fulfill(body=whole.model_dump_json(), content_type="application/json")
+    expect(panel).to_contain_text("does most")
+    expect(estimates).to_have_count(0)
+
+
 def test_the_lens_is_a_table_of_layers_and_positions(page: Page, show: Go, model: Model) -> None:
     show(page)
     take(page, "Layers")
@@ -293,18 +322,22 @@ def test_contributions_sum_to_the_logit(page: Page, show: Go, model: Model) -> N
     show(page)
     truth = model.contributions()
     panel = page.get_by_role("region", name="What adds to the logit")
-    expect(panel.locator(".total .number")).to_have_text(short(truth.total))
+    expect(panel.locator(".total .number")).to_have_text(two_decimals(truth.total))
     panel.get_by_role("button", name=re.compile("^Show all")).click()
     values = [number(text) for text in panel.locator("li:not(.total) .number").all_inner_texts()]
     assert len(values) == len(truth.parts)
     assert sum(values) == pytest.approx(truth.total, abs=0.01)
     other = next(each.id for each in model.what_if().outcomes if each.id != truth.target)
     page.locator(".about-fields select").select_option(str(other))
-    expect(panel.locator(".total .number")).to_have_text(short(model.contributions(other=other).total))
+    expect(panel.locator(".total .number")).to_have_text(two_decimals(model.contributions(other=other).total))
 
 
 def short(value: float) -> str:
     return f"{'+' if value > 0 else chr(0x2212)}{float(f'{abs(value):.3g}'):g}"
+
+
+def two_decimals(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "\u2212")
 
 
 def number(text: str) -> float:
@@ -318,7 +351,7 @@ def test_another_token_can_be_the_target(page: Page, show: Go, model: Model) -> 
     expect(page.get_by_role("heading", name=f"What adds to {second.name}")).to_be_visible()
     expect(page.get_by_role("heading", name=f"Each head alone, for {second.name}")).to_be_visible()
     truth = model.contributions(target=second.id)
-    expect(page.locator(".contributions .total .number")).to_have_text(short(truth.total))
+    expect(page.locator(".contributions .total .number")).to_have_text(two_decimals(truth.total))
     field = page.get_by_label("Any token", exact=True)
     field.fill("3")
     field.press("Enter")
@@ -420,7 +453,7 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
     pages = page.get_by_role("group", name="Part of the text")
     columns = page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")
     # The answer's own column is in sight, and as many as fit; none is cut off.
-    expect(pages).to_contain_text("192 to 199 of 200")
+    expect(pages).to_contain_text("Tokens 192 to 199 of 0 to 199")
     expect(columns).to_have_count(8)
     seen = set(range(192, 200))
     earlier = pages.get_by_role("button", name="Earlier")
@@ -433,7 +466,7 @@ def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
         assert last >= min(seen) - 1 >= first
         seen |= set(range(first, last + 1))
     assert seen == set(range(200))
-    expect(pages).to_contain_text("0 to ")
+    expect(pages).to_contain_text("Tokens 0 to ")
 
 
 def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:

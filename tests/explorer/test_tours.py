@@ -197,6 +197,12 @@ def test_what_is_said_of_bundled_models_is_true(number: int, bundled_models: Bac
     numbers_are_true(bundled_models, "first", number)
 
 
+def test_the_tour_of_a_language_model_begins_with_attention_and_heads() -> None:
+    first = TOURS["smollm2"]["steps"][0]
+    assert "attention each token reads" in first["do"]
+    assert "head of a layer" in first["do"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, 11))
 def test_what_is_said_of_smollm2_is_true(number: int, language_models: Backend) -> None:

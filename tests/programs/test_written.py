@@ -14,6 +14,7 @@ from glassformer.programs.domains import Domains
 from glassformer.programs.language import Value, Variable, typed
 from glassformer.programs.library import PROGRAMS
 from glassformer.programs.written import compare, read_written
+from refusals import refused
 from written_programs import FILLED, UNREADABLE, WITHOUT_VALUE, WRONG, blank
 
 
@@ -78,6 +79,23 @@ def test_what_is_no_program_is_refused(text: str, recwarn: pytest.WarningsRecord
     with pytest.raises(InputError):
         read_written(text, "abcd")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("wrong", ["___", "tokens", "select", "None", "lambda key, query: True", "tokens == tokens"])
+@pytest.mark.parametrize("text", ["select(tokens, tokens, WRONG)", "select(tokens, predicate=WRONG, queries=tokens)"])
+def test_where_a_comparison_is_wanted_comparisons_are_listed(text: str, wrong: str) -> None:
+    with refused(got="in line 1", expected="one of operator.eq, operator.ne, operator.lt"):
+        read_written(f"selector_width({text.replace('WRONG', wrong)})", "abcd")
+
+
+def test_a_comparison_without_its_module_is_recognized() -> None:
+    with refused(got="'eq' in line 2", expected="comparison", fix="Did you mean operator.eq"):
+        read_written("a = tokens\nselector_width(select(a, a, eq))", "abcd")
+
+
+def test_a_comparison_may_have_a_name() -> None:
+    named = read_written("same = operator.eq\nselector_width(select(tokens, tokens, same))", "abcd")
+    assert [named(tuple("abca"))] == [PROGRAMS["histogram"].program(tuple("abca"))]
 
 
 @pytest.mark.parametrize("text", WITHOUT_VALUE)

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import type { Attention, HeadSweep } from "../src/source";
 import { START, type State } from "../src/state";
 import {
   chanceOf,
@@ -14,6 +15,8 @@ import {
   toggleHead,
   type Edits,
 } from "../src/views/what-if/edits";
+import { inHundredths } from "../src/views/what-if/contributions";
+import { effectsOf } from "../src/views/what-if/effects";
 
 const none: Edits = START;
 const first = { part: "self" as const, layer: 1, head: 2 };
@@ -107,4 +110,16 @@ test("the heads with the largest effects are listed first; what is not known cou
   const after = [[1, 4, null], [-2, 1.5, 1]];
   assert.deepEqual(strongest(after, 1).slice(0, 3), [{ layer: 0, head: 1 }, { layer: 1, head: 0 }, { layer: 1, head: 1 }]);
   assert.equal(strongest([Array(20).fill(0)], 1).length, 10);
+});
+
+test("an estimated effect has no probability, which would look final", () => {
+  const stack = { part: "self", after: [[0, 1]], exact: [[true, false]] };
+  const sweep = { target: 0, name: "a", other: null, other_name: null, before: 2, stacks: [stack], done: 1, total: 2 } as HeadSweep;
+  const effects = effectsOf(sweep, { part: "self" } as Attention);
+  assert.equal(effects.inWords({ layer: 0, head: 0 }), "\u22122, 88.1 % to 50.0 %");
+  assert.equal(effects.inWords({ layer: 0, head: 1 }), "\u22121, estimated");
+});
+
+test("a sum has two decimals, however large it is", () => {
+  assert.deepEqual([11.04, -0.5, 2].map(inHundredths), ["+11.04", "\u22120.50", "+2.00"]);
 });

@@ -95,9 +95,28 @@ class _Reader:
             case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
                 return self.computed(node, sign, left, right)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _CALLED:
-                named = {each.arg or "**": self.value(each.value) for each in keywords}
-                return self.names[name](*map(self.value, args), **named)
+                # The third argument of select is no value.
+                compares = {2, "predicate"} if name == "select" else set()
+                values = [self.argument(each, at in compares) for at, each in enumerate(args)]
+                named = {each.arg or "**": self.argument(each.value, each.arg in compares) for each in keywords}
+                return self.names[name](*values, **named)
         raise self.refusal(node, f"one of {', '.join(_NAMES)}, operator.eq and others, and operators")
+
+    def argument(self, node: ast.expr, compares: bool) -> Any:
+        return self.comparison(node) if compares else self.value(node)
+
+    def comparison(self, node: ast.expr) -> Any:
+        """What compares a key with a query: one of Python's comparisons, or a name for it."""
+        names = _COMPARISONS.values()
+        match node:
+            case ast.Attribute(value=ast.Name(id="operator"), attr=name) if name in names:
+                return getattr(operator, name)
+            case ast.Name(id=name) if name not in _CALLED and isroutine(self.names.get(name)):
+                return self.names[name]
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in names:
+                raise self.refusal(node, "a comparison of module operator", f"Did you mean operator.{name}?")
+        listed = ", ".join(f"operator.{name}" for name in names)
+        raise self.refusal(node, f"a comparison of a key with a query: one of {listed}")
 
     def computed(self, node: ast.expr, sign: ast.AST, *sides: ast.expr) -> Any:
         """What an operator makes of parts, not of constants: these could become large."""
@@ -112,8 +131,8 @@ class _Reader:
             raise self.refusal(node, "an operator of two variables, of a variable and a number, or of two selectors")
         return getattr(operator, _SIGNS[name])(*values)
 
-    def refusal(self, node: ast.expr | ast.stmt, expected: str) -> InputError:
-        return InputError(f"{short(ast.unparse(node))} in line {node.lineno}", expected, "Replace it.")
+    def refusal(self, node: ast.expr | ast.stmt, expected: str, fix: str = "Replace it.") -> InputError:
+        return InputError(f"{short(ast.unparse(node))} in line {node.lineno}", expected, fix)
 
 
 @dataclass(frozen=True)

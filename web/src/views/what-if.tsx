@@ -377,12 +377,11 @@ function Progress({ sweep: { done, total, stacks } }: { sweep: HeadSweep }) {
   const made = done - begun.current.done;
   const left = made > 0 ? ((performance.now() - begun.current.at) / 1000 / made) * (total - done) : null;
   const guessed = stacks.flatMap(({ exact }) => exact.flat()).filter((sure) => !sure).length;
-  const estimated = stacks.every(({ after }) => after.flat().every((value) => value !== null));
   if (done >= total && guessed === 0) return null;
   if (done >= total) return <p class="quiet">{`${guessed} heads, in the layers that seem to matter least, are estimated: the text is long.`}</p>;
   return (
-    <Under label="Heads removed so far" {...{ done, total }}>
-      {`${estimated ? "Estimated; removed" : "Removed"} so far: ${done} of ${total}${left === null ? "" : `, about ${Math.ceil(left)} s left`}.`}
+    <Under label="Heads computed" {...{ done, total }}>
+      {`${done} of ${total} heads computed${left === null ? "" : `, about ${Math.ceil(left)} s left`}.`}
     </Under>
   );
 }

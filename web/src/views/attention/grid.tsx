@@ -103,15 +103,15 @@ export function inWords(measures: Measures, detected: Detected | null, { layer, 
   if (of(measures.entropy) === null) return "weights that are no numbers";
   const label = labelOf(detected, { layer, head });
   const [entropy, distance, sink, one] = [of(measures.entropy), of(measures.distance), of(measures.sink), of(measures.on_one)];
-  return [
-    label && `${MEASURES[label.name].title.toLowerCase()} ${valued(label.name, label.score)}`,
+  const told = [
     isNumber(entropy) && `entropy ${short(entropy)} bits`,
     isNumber(distance) && `distance ${short(distance)} tokens`,
     isNumber(sink) && `${short(100 * sink)} % to the sink`,
     isNumber(one) && one >= RESTING && `${valued("on_one", one)} on one token`,
-  ]
-    .filter(Boolean)
-    .join(", ");
+  ];
+  // Its score is of other texts than the one that is shown.
+  const called = label && `on random tokens, read twice: ${MEASURES[label.name].title.toLowerCase()} ${valued(label.name, label.score)}`;
+  return [told.filter(Boolean).join(", "), called].filter(Boolean).join("; ");
 }
 
 /** Draw the letter of what a head is called. */

@@ -50,7 +50,7 @@ export function sees(stack: Attention, layer: number, query: number, key: number
 
 /** What a label would not show: control characters, spaces but the plain one, and a token of joiners alone. */
 const HIDDEN = /[\p{Cc}\p{Zl}\p{Zp}]|(?! )\p{Zs}|^\p{Cf}+$/gu;
-const MARKS: Record<string, string> = { "\n": "\u21B5", "\r": "\u240D", "\t": "\u21E5" };
+const MARKS: Record<string, string> = { "\n": "\u21B5", "\r": "\u240D", "\t": "\u21E5", "\u00A0": "\u237D" };
 const escaped = (letter: string) => `\\u${letter.codePointAt(0)?.toString(16).padStart(4, "0")}`;
 
 /** A token with visible characters for invisible ones. */

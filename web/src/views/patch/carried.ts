@@ -25,3 +25,11 @@ export function carried(shares: (number | null)[][]): Carried | null {
   while (from > 0 && holders[from - 1] === last) from -= 1;
   return { early: { position: first, until }, late: { position: last, from } };
 }
+
+/** The places that bring back most, of those that are known. */
+export function largest(shares: (number | null)[][], count: number): { layer: number; position: number; share: number }[] {
+  return shares
+    .flatMap((row, layer) => row.flatMap((share, position) => (share === null ? [] : [{ layer, position, share }])))
+    .sort((one, other) => Math.abs(other.share) - Math.abs(one.share))
+    .slice(0, count);
+}

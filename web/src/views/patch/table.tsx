@@ -6,7 +6,7 @@ import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
 import { shown } from "../attention/stack";
 import { CellTable } from "../what-if/cell-table";
-import { carried } from "./carried";
+import { carried, largest } from "./carried";
 
 export interface Spot {
   layer: number;
@@ -20,7 +20,7 @@ interface PatchTableProps {
 }
 
 /** Places that are listed. */
-const FIRST = 10;
+const LISTED = 10;
 /** A difference of log-odds whose shares are not rounding alone. */
 const SMALLEST = 0.1;
 
@@ -49,10 +49,7 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
   const frame = useRef<HTMLDivElement>(null);
   const paint = usePaint(frame);
   const share = (value: number | null): number | null => (value === null ? null : (value - second) / (first - second));
-  const ranked = patched
-    .flatMap((row, layer) => row.map((value, position) => ({ layer, position, share: share(value) ?? 0 })))
-    .sort((one, other) => Math.abs(other.share) - Math.abs(one.share))
-    .slice(0, FIRST);
+  const shares = patched.map((row) => row.map(share));
   const inWords = (layer: number, position: number, part: number | null) =>
     `Layer ${layer}, ${shown(tokens[position] ?? "")} (${position}): ${part === null ? "not known yet" : `${hundredths(part)} %`}`;
   const cell = (layer: number, position: number) => {
@@ -69,7 +66,7 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
   return (
     <div class="lens patches" ref={frame}>
       <p class="quiet number">{both}</p>
-      <CarriedSentence shares={patched.map((row) => row.map(share))} tokens={tokens} />
+      <CarriedSentence {...{ shares, tokens }} />
       <CellTable
         label="The share of the difference that each place brings back"
         rows={patched.map((_, layer) => `layer ${layer}`)}
@@ -84,7 +81,7 @@ export function PatchTable({ patches, spot, choose }: PatchTableProps) {
         }))}
       />
       <ol class="strongest" aria-label="The places that bring back most">
-        {ranked.map(({ layer, position, share: part }) => (
+        {largest(shares, LISTED).map(({ layer, position, share: part }) => (
           <li>
             <button type="button" aria-label={inWords(layer, position, part)} onClick={() => choose({ layer, position })}>
               {layer} <span class="word">{shown(tokens[position] ?? "", 8)}</span> <span class="number">{hundredths(part)} %</span>

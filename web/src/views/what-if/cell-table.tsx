@@ -74,7 +74,7 @@ export function CellTable({ label, rows, columns, cell, feet, sight, first = 0, 
             Earlier
           </button>
           <span class="number quiet">
-            {first + start} to {first + start + fit - 1} of {total}
+            Tokens {first + start} to {first + start + fit - 1} of 0 to {total - 1}
           </span>
           <button type="button" disabled={first + start + fit >= total} onClick={() => turn(first + start + fit)}>
             Later

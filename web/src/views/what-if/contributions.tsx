@@ -22,7 +22,7 @@ export function ContributionBars({ contributions }: { contributions: Contributio
         {rest.length > 0 && <Row name={`${rest.length} smaller ones`} value={others} most={most} quiet />}
         <li class="total">
           <span>Sum</span>
-          <span class="number">{signed(contributions.total)}</span>
+          <span class="number">{inHundredths(contributions.total)}</span>
         </li>
       </ol>
       {parts.length > FIRST && (
@@ -46,6 +46,9 @@ function Row({ name, value, most, quiet }: { name: string; value: number; most: 
     </li>
   );
 }
+
+/** With two decimals, as most parts have, also from 10 on. */
+export const inHundredths = (value: number): string => `${value < 0 ? "\u2212" : "+"}${Math.abs(value).toFixed(2)}`;
 
 /** A part's name as elsewhere on the page, where experts are letters. */
 const named = ({ name, kind, layer, number }: Contribution): string =>

@@ -13,10 +13,10 @@ export interface Effects {
   exact: (place: Place) => boolean;
   /** The largest size in all stacks. */
   largest: number;
-  /** The heads of the stack with the largest effects, at most ten. */
+  /** The heads of the stack with the largest effects, estimated ones among them: at most ten. */
   strongest: Place[];
   inWords: (place: Place) => string;
-  /** The probability without a head; null where the log-odds are over another token or class. */
+  /** The probability without a head; null for an estimate, and where the log-odds are over another token or class. */
   chances: (place: Place) => { before: string; after: string } | null;
 }
 
@@ -30,8 +30,8 @@ export function effectsOf(sweep: HeadSweep, stack: Attention): Effects {
   };
   const isExact = ({ layer, head }: Place) => exact[layer]?.[head] === true;
   const chances = (place: Place) =>
-    // Log-odds over another one are no probability.
-    other === null ? { before: chance(chanceOf(before)), after: chance(chanceOf(before + (of(place) ?? 0))) } : null;
+    // Log-odds over another one are no probability, and of an estimate it would look final.
+    other === null && isExact(place) ? { before: chance(chanceOf(before)), after: chance(chanceOf(before + (of(place) ?? 0))) } : null;
   const inWords = (place: Place) => {
     const effect = of(place);
     if (effect === null) return "not computed";
