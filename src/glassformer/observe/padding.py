@@ -25,7 +25,7 @@ class Padding:
 
     exists: bool = False
     keys: Bool[Tensor, "text key"] | None = None
-    memory: Bool[Tensor, "text key"] | None = None
+    memory: Bool[Tensor, "text source"] | None = None
 
     def real_keys(self, positions: Sequence[int], length: int) -> Bool[Tensor, "text position"] | None:
         """Return which of some positions of texts of ``length`` are real, None if all are.
