@@ -156,11 +156,6 @@ def test_too_little_memory_is_one_line(command: Callable[..., None], refuses: Re
         refuses(["probe"], "not enough memory", status=1)
 
 
-def test_a_former_flag_names_what_takes_its_place(refuses: Refuses) -> None:
-    for former in (["--dense", "int8"], ["--dense=lossless"]):
-        refuses(["generate", "model", "text", *former], "--pack Q8_0")
-
-
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
     sizes = "--training.steps 1 --training.warmup-steps 0 --model.num-layers 1 --model.hidden-dim 8 --seq-len 8"

@@ -83,7 +83,6 @@ def load_decoder(
     dtype: torch.dtype | None = None,
     experts: Experts | None = None,
     pack: Pack | None = None,
-    dense: str | None = None,
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
 ) -> Decoder:
@@ -103,11 +102,9 @@ def load_decoder(
         pack: Kind in which linear layers but experts, and an output that is the embedding, are packed, for inference
             only. ``"Q8_0"``: 8 bits and a scale for 32 weights, about half of bfloat16 to read for each token, with an
             error. None: as they are stored.
-        dense: Former name of ``pack``, an error.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
     """
-    refuse_dense(dense)
     for name, value, known in (("experts", experts, get_args(Experts)), ("pack", pack, get_args(Pack))):
         require(value in (None, *known), f"{name} = {value!r}", f"one of {known} or None", "Use one of these.")
     dtypes = ", ".join(map(str, FLOATS.values()))
@@ -121,16 +118,6 @@ def load_decoder(
         with config_errors(directory / CONFIG_FILE):
             stored = with_experts(stored, experts)
     return read_decoder(stored, directory, dtype=dtype, device=place, pack=pack)
-
-
-def refuse_dense(dense: str | None) -> None:
-    """Refuse the former name of ``pack``."""
-    if dense is not None:
-        raise InputError(
-            got=f"dense = {dense!r}",
-            expected="pack = 'Q8_0', or nothing",
-            fix="Pass pack='Q8_0', or --pack Q8_0, in place of dense='int8'. Leave out others.",
-        )
 
 
 def open_decoder(

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import torch
 
 from glassformer.checkpoints.assembly import Hold, read_decoder
-from glassformer.checkpoints.decoders import is_run, open_decoder, refuse_dense, require_device, within_run
+from glassformer.checkpoints.decoders import is_run, open_decoder, require_device, within_run
 from glassformer.checkpoints.families import Family, family_in, family_of_gguf
 from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.gguf import open_gguf
@@ -249,7 +249,6 @@ def build(
     dtype: torch.dtype | None = None,
     hold: Hold = "blocks",
     pack: Pack | None = None,
-    dense: str | None = None,
 ) -> Decoder:
     """Read a model's weights into a decoder in evaluation mode.
 
@@ -261,9 +260,7 @@ def build(
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
         pack: Kind in which a directory's linear layers are packed, as for
             :func:`~glassformer.checkpoints.decoders.load_decoder`; None: as they are stored.
-        dense: Former name of ``pack``, an error.
     """
-    refuse_dense(dense)
     _check_options(stored, hold, pack)
     place = chosen_device(device)
     if sys.stderr is not None and sys.stderr.isatty():

@@ -35,8 +35,6 @@ EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "GLASSFORMER_DEBUG"
 OPTIONS = ("--help", "--version", "--debug")
-FORMER_FLAGS = {"--dense": "--pack Q8_0 in place of --dense int8"}
-"""Flags that are gone, and what takes their place."""
 NARROWEST = 20
 """Columns that ``--help`` fills at least: tyro does not end where it has fewer than five."""
 
@@ -138,8 +136,6 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
     except SystemExit as ended:
         if (refusal := _refusal(ended)) is not None:
             raise refusal from None
-        if ended.code:
-            _refuse_former(arguments)
         print(printed.getvalue(), file=sys.stderr, end="")
         if ended.code and (texts := _read_as_flags(arguments)):
             usage = f"glassformer {name} ... -- {shlex.quote(texts[0])}"
@@ -156,14 +152,6 @@ def _refusal(ended: SystemExit) -> InputError | None:
     while error is not None and not isinstance(error, InputError):
         error = error.__context__
     return error
-
-
-def _refuse_former(arguments: Sequence[str]) -> None:
-    """Refuse flags of :data:`FORMER_FLAGS`."""
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if flag in FORMER_FLAGS:
-            raise InputError(got=flag, expected=f"{FORMER_FLAGS[flag]}, or nothing", fix="Leave out other values.")
 
 
 def _read_as_flags(arguments: Sequence[str]) -> list[str]:

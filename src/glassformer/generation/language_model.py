@@ -308,7 +308,6 @@ def load(
     dtype: torch.dtype | None = None,
     tokenizer: str | None = None,
     pack: Pack | None = None,
-    dense: str | None = None,
     allow_nonfinite: bool = False,
 ) -> LanguageModel:
     """Open a language model.
@@ -327,7 +326,6 @@ def load(
             these are; None: the model's own.
         pack: Kind in which a directory's linear layers are packed; see
             :func:`~glassformer.checkpoints.store.build`.
-        dense: Former name of ``pack``, an error.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
@@ -343,7 +341,7 @@ def load(
     return LanguageModel(
         name=stored.name,
         tokenizer=stored.require_tokenizer(),
-        model=build(stored, device=device, hold=hold, dtype=dtype, pack=pack, dense=dense),
+        model=build(stored, device=device, hold=hold, dtype=dtype, pack=pack),
         chat_template=stored.chat_template,
         stop_tokens=stored.stop_tokens,
         size=stored.nbytes,
