@@ -250,7 +250,7 @@ def test_the_former_name_of_pack_is_unknown(tiny_gpt_oss: Path, output: Output) 
     for read in (glassformer.load, load_decoder):
         with pytest.raises(TypeError, match="'dense'"):
             read(tiny_gpt_oss, device="cpu", dense="int8")
-    with pytest.raises(SystemExit, match="^2$"):
+    with pytest.raises(SystemExit, match=r"^2$"):
         output(["generate", tiny_gpt_oss, "text", "--dense", "int8"])
 
 
